@@ -1,7 +1,7 @@
 """Run untrusted MCP servers in a sandbox whose limits corral can prove.
 
-The names in `__all__` are the public API. Each is loaded at its first use, because `corral run`
-also imports this package and has to start fast.
+The names in `__all__` are the public API. Each name is loaded when it is first used, because
+`corral run` also imports this package and has to start fast.
 """
 
 TYPE_CHECKING = False

@@ -23,7 +23,7 @@ def main() -> None:
         from corral.cli import main as run
 
         run()
-    except KeyboardInterrupt:  # before or after the command, which handles its own interrupts
+    except KeyboardInterrupt:  # pressed before or after the command, which handles Ctrl-C itself
         os._exit(130)
 
 
@@ -32,7 +32,8 @@ def remove_foreign_paths() -> None:
     user's site from `sys.path`.
 
     A directory stays if corral itself or the standard library is in it. Python loads `encodings`,
-    `sitecustomize` and `.pth` files before this function runs, so no write grant may contain them.
+    `sitecustomize` and `.pth` files before this function runs, so a write grant must not cover
+    these files.
     """
     standard = os.path.dirname(os.__file__)
     own = {os.path.dirname(os.path.dirname(__file__)), standard, f"{standard}{os.sep}lib-dynload"}
@@ -45,7 +46,7 @@ def remove_foreign_paths() -> None:
     except OSError:
         pass  # the working directory was removed, so there are no modules in it
     foreign = {os.path.normpath(path) for path in foreign}
-    # Relative paths are dropped, because they start at the working directory.
+    # Relative paths are dropped, because Python resolves them against the working directory.
     sys.path[:] = [
         path
         for path in sys.path

@@ -1,8 +1,9 @@
-"""Import corral's modules from one cache file with the compiled code of all of them.
+"""Import corral's modules from a single cache file, which contains their compiled code.
 
-Without this file Python needs ten system calls and a tenth of a millisecond to find each module,
-and a run imports eighty modules. The file is in `__pycache__`, is made from `.pyc` files, and is
-trusted like them. A module is loaded from it only while the module's source is unchanged.
+Without the cache file Python needs ten system calls and a tenth of a millisecond to find each
+module, and a run imports eighty modules. The cache file is in `__pycache__`. It is made from the
+`.pyc` files, and is trusted as much as they are. A module is loaded from the cache file only while
+the module's source is unchanged.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
     # The identity of a source file is its mtime and ctime in nanoseconds, its inode and its size.
     Identity = tuple[int, int, int, int]
-    # An entry says whether the module is a package, and has the identity of its source file, and
-    # the start and length of its code in the cache file.
+    # The fields of an entry are: whether the module is a package, the identity of its source file,
+    # and the start and length of its code in the cache file.
     Entry = tuple[bool, Identity, int, int]
 else:
-    # These classes are already loaded; `importlib.machinery` would be a further import.
+    # Python has already loaded these classes, so importing `importlib.machinery` is not necessary.
     ModuleSpec, SourceFileLoader = type(__spec__), type(__spec__.loader)
 
 ROOT = os.path.dirname(__file__)
@@ -46,7 +47,8 @@ class Loader(SourceFileLoader):
         """Return the code from the cache file, or from Python's own loader if the cache file's
         descriptor was closed.
 
-        corral's processes close descriptors that they do not need, and the number may be reused.
+        corral's processes close descriptors that they do not need, and another file may then get
+        the number.
         """
         found = self._finder.read(*self._code)
         if found is None:
@@ -93,9 +95,10 @@ class Finder:
 
 
 def use() -> None:
-    """Import corral's modules from the cache file from now on, if this Python version wrote it.
+    """Import corral's modules from the cache file from now on, if this Python version wrote the
+    file.
 
-    Without such a file, add an empty Finder, so that `keep` writes one.
+    If there is no such cache file, add an empty Finder, so that `keep` writes the file.
     """
     if sys.platform != "win32":
         sys.meta_path.insert(0, _open_file() or Finder(-1, 0, {}))
@@ -108,7 +111,7 @@ def _open_file() -> Finder | None:
         fd = os.open(PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    # If a standard stream was closed, `fd` may have its number. Such an `fd` is not used, because
+    # If a standard stream was closed, `fd` may have got its number. Do not use `fd` then, because
     # the target would inherit it.
     found = _read_index(fd) if fd > 2 else None
     if found is None:

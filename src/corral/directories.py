@@ -1,6 +1,6 @@
 """Find the directories of the user and of corral, and check that only the user can write to them.
 
-No library is used for this, because importing one takes longer than the rest of the start.
+Do not use a library for this, because importing one would take longer than the rest of the start.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.toml"
 STAGING = "-staging"
-"""This suffix, added to the cache's path, names the directory in which packages are assembled."""
+"""The suffix that turns the cache's path into that of the directory in which packages are
+assembled.
+"""
 WORK_DIRECTORIES = "/tmp/corral-"  # noqa: S108 - the directories are new and 0700
 """The prefix of the private directories of runs that have no root filesystem of their own."""
 NO_HOME = "/nonexistent"
-"""The home directory that user databases list for accounts without one."""
+"""The path that user databases list for accounts that do not have a home directory."""
 
 
 @record
@@ -34,7 +36,7 @@ class Directories:
 
 def home_directory(environ: Mapping[str, str] | None = None) -> str:
     """Return HOME (on Windows USERPROFILE) if it is absolute, otherwise `recorded_home`. Raise
-    SandboxError if both are relative.
+    SandboxError if neither is absolute.
     """
     environ = os.environ if environ is None else environ
     name = "USERPROFILE" if sys.platform == "win32" else "HOME"
@@ -52,7 +54,7 @@ def recorded_home() -> str:
     """Return the home from the user database, or NO_HOME if the user is not in it. On Windows,
     return HOMEDRIVE followed by HOMEPATH.
 
-    `expanduser` would return HOME, even if it is invalid.
+    Do not call `expanduser`, because it would return HOME even if HOME is invalid.
     """
     if sys.platform == "win32":
         return os.environ.get("HOMEDRIVE", "") + os.environ.get("HOMEPATH", "")
@@ -65,15 +67,15 @@ def recorded_home() -> str:
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
-    """Return the absolute paths of corral's directories, which need not exist. If a variable such
-    as XDG_CACHE_HOME has a relative path, it is ignored.
+    """Return the absolute paths of corral's directories, which may not exist yet. Ignore variables
+    such as XDG_CACHE_HOME if they contain a relative path.
     """
     environ = os.environ if environ is None else environ
     home = home_directory(environ) if home is None else home
     if sys.platform == "win32":
         roaming = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
-        # State and cache are not in AppData, because Windows redirects what a packaged client and
-        # its children write there.
+        # State and cache are not in AppData, because Windows redirects the files that a packaged
+        # client and its children write there.
         own = os.path.join(home, ".corral")
         config, state = os.path.join(roaming, "corral"), os.path.join(own, "state")
         cache = os.path.join(own, "cache")
@@ -92,10 +94,10 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
 
 
 def target_homes() -> str:
-    """Return the directory with the homes that are kept (`state = true`) for targets which root
-    starts without namespaces.
+    """Return the directory of the persistent homes (`state = true`) of targets that root starts
+    without namespaces.
 
-    Such a target has another user id than root, so its home cannot be inside root's home.
+    Such a target does not have root's user id, so its home cannot be inside root's home.
     """
     return os.path.join(absolute(os.environ, "XDG_STATE_HOME", "/var/lib"), "corral-homes")
 

@@ -1,4 +1,4 @@
-"""Provide hints for errors of a file system: no space, no quota left, read-only, no locks."""
+"""Provide hints for file system errors: no space, quota used up, read-only, or no locks."""
 
 import errno
 import os
@@ -7,18 +7,18 @@ from corral.safe_text import printable
 
 EDQUOT = getattr(errno, "EDQUOT", -1)  # Windows has no EDQUOT
 HINTS = {
-    errno.ENOSPC: "make room on that disk (`df -h {0}; df -i {0}` shows it)",
+    errno.ENOSPC: "free space on that disk (`df -h {0}; df -i {0}` shows how full it is)",
     EDQUOT: "remove files there, because your quota is used up (`du -xsh {0}`)",
-    errno.EROFS: "make that file system writable (`findmnt -T {0}` shows it)",
-    errno.ENOLCK: "mount that file system with locks (`findmnt -T {0}` shows it)",
+    errno.EROFS: "make that file system writable (`findmnt -T {0}` shows its mount options)",
+    errno.ENOLCK: "mount that file system with locks (`findmnt -T {0}` shows its mount options)",
 }
 
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
     """Return a hint for a file system error at `place`.
 
-    `otherwise` is advice for any error. It is added to the hint, or returned alone if there is no
-    hint for this error.
+    `otherwise` is advice that fits any error. It is added to the hint for this error, or returned
+    alone if there is no such hint.
     """
     from shlex import quote
 

@@ -3,15 +3,15 @@
     SandboxError                 exit code, and a hint for the user
       ManifestError              all mistakes in a policy file, with their lines
       PolicyError                sources that cannot be combined into one policy
-        ChangedPathsError        granted paths that resolve to other files than before
+        ChangedPathsError        granted paths that resolve to different files than before
       UnenforceableError         all controls that this host cannot enforce
       LaunchError                a step failed, so the target never ran
       CommandError               the target's program cannot be found or executed (126, 127)
       UnchosenReadsError         the server's own files refer to files that the user did not name
       SupervisionError           a running sandbox could not be watched or stopped
 
-Mechanisms raise `OSError`, which is translated into one of these once, with `raise ... from`. A
-limit that the target reaches is an outcome in the report, never an exception.
+Mechanisms raise `OSError`. It is translated once into one of these exceptions, with
+`raise ... from`. A limit that the target reaches is an outcome in the report, never an exception.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SandboxError(Exception):
     """The base class of corral's errors.
 
     `exit_code` is the exit code of `corral run`. `hint` tells the user what to type. `details` are
-    further lines. Line ends inside `message` or a detail are escaped when printed.
+    additional lines. Line ends inside `message` or a detail are escaped when they are printed.
     """
 
     exit_code = EXIT_REFUSED
@@ -70,7 +70,7 @@ class PolicyError(SandboxError):
 
 
 class ChangedPathsError(PolicyError):
-    """Granted paths resolve to other files than before. `paths` is {path: (before, now)}."""
+    """Granted paths resolve to different files than before. `paths` is {path: (before, now)}."""
 
     def __init__(self, paths: dict[str, tuple[str, str]], message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -78,8 +78,8 @@ class ChangedPathsError(PolicyError):
 
 
 class UnenforceableError(SandboxError):
-    """The host cannot enforce the policy. `missing` has (control, reason, hint) for each control
-    that the host cannot enforce.
+    """The host cannot enforce the policy. `missing` has a tuple (control, reason, hint) for each
+    control that the host cannot enforce.
     """
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
@@ -94,7 +94,7 @@ class UnenforceableError(SandboxError):
 
 
 class UnchosenReadsError(SandboxError):
-    """The server needs files that the user did not name: `reads` are the paths to grant."""
+    """The server needs files that the user did not name. `reads` lists the paths to grant."""
 
     def __init__(self, message: str, *, reads: Sequence[str], hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -115,7 +115,8 @@ class CommandError(SandboxError):
 
     def __init__(self, message: str, *, exit_code: int, hint: str | None = None) -> None:
         needed = "can be executed" if exit_code == EXIT_NOT_EXECUTABLE else "exists"
-        super().__init__(message, hint=hint or f"name a program that {needed}: a path, or on PATH")
+        advice = f"name a program that {needed}, as a path or a name on PATH"
+        super().__init__(message, hint=hint or advice)
         self.exit_code = exit_code
 
 

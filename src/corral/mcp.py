@@ -2,8 +2,8 @@
 
     parameters = sandboxed(StdioServerParameters(command="node", args=["server.js"]))
 
-corral passes on messages, end of file and signals between the SDK and the server. This module
-imports an SDK only if the caller uses it.
+corral passes messages, end of file and signals between the SDK and the server. This module imports
+an SDK only if the caller uses that SDK.
 """
 
 import json
@@ -38,16 +38,16 @@ __all__ = ["sandboxed"]
 
 
 def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None = None) -> Server:
-    """Return a changed copy of `server`, with which the server starts in a sandbox.
+    """Return a copy of `server`, changed so that the server starts in a sandbox.
 
-    `server` is an SDK's parameters, a FastMCP transport, or a dict. A dict is one server
-    (`command`, `args`, `env`), or {name: server}, which may be the value of a key `mcpServers`.
-    Servers with a `url` run elsewhere and are not changed.
+    `server` is an SDK's parameters, a FastMCP transport, or a dict. A dict describes one server
+    (`command`, `args`, `env`) or several servers ({name: server}, which may be the value of a key
+    `mcpServers`). Servers with a `url` run elsewhere and are not changed.
 
     `policy` is a file, or a mapping with the keys of a policy file. `profile` names a curated
-    profile, which `policy` overrides. The server gets the variables in `env`; those that look like
-    secrets are passed as secrets. An error in the policy is raised here, before anything is
-    started.
+    profile, which `policy` overrides. The server gets the variables in `env`; variables that look
+    like secrets are passed as secrets. If the policy has an error, raise it here, before anything
+    is started.
     """
 
     def change(command: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, object]:
@@ -69,7 +69,8 @@ def _change_object(server: Stdio, changed: dict[str, object]) -> object:
     if copy is not None:
         return copy(update=changed)
     kept = {name: getattr(server, name) for name in ("env", "cwd", "keep_alive", "log_file")}
-    # The result is a plain StdioTransport, because its subclasses build their own commands.
+    # The result is a plain StdioTransport, because subclasses of StdioTransport build their own
+    # commands.
     return import_module("fastmcp.client.transports").StdioTransport(**changed, **kept)
 
 
@@ -79,8 +80,8 @@ def _change_mapping(given: Mapping[str, object], change: Change) -> dict[str, ob
     servers = given.get("mcpServers", given)
     if not isinstance(servers, Mapping) or "url" in given:
         raise SandboxError(
-            "there is no server in this dict that runs on this machine",
-            hint='give {"command": ..., "args": [...]}, or several such servers by name',
+            "this dict does not contain a server that runs on this machine",
+            hint='pass {"command": ..., "args": [...]} or {name: {"command": ...}} for each server',
         )
     made: dict[str, object] = {
         name: _change_entry(name, entry, change) for name, entry in servers.items()
@@ -95,8 +96,8 @@ def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]
         return found
     if not isinstance(command, str) or isinstance(args, str) or not isinstance(env, Mapping):
         raise SandboxError(
-            f"{shown(str(name))} has no command that corral understands",
-            hint="`command` is one word, `args` a list, `env` a dict",
+            f"{shown(str(name))} does not have a command that corral understands",
+            hint="`command` must be a string, `args` a list and `env` a dict",
         )
     return {**found, **change(command, [*map(str, args)], {**env})}
 
@@ -104,9 +105,9 @@ def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]
 def select_variables(env: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the caller chose for the server.
 
-    FastMCP's transports for npx and uvx add all variables of the host to `env`, with the secrets.
-    So if `env` contains all the host's variables, return only those with another value than on the
-    host. Otherwise return all of `env`.
+    FastMCP's transports for npx and uvx add all variables of the host, including secrets, to `env`.
+    So if `env` contains every variable of the host, return only those whose values differ from the
+    host's. Otherwise return all of `env`.
     """
     if not host.keys() <= env.keys():
         return dict(env)
@@ -120,7 +121,7 @@ def command_line(
     policy: PolicyLike = None,
     profile: str | None = None,
 ) -> list[str]:
-    """Return the arguments with which this Python starts the server through corral."""
+    """Return arguments for this Python interpreter that start the server through corral."""
     flags: list[str] = []
     if profile is not None:
         profiles.load(profile)  # raises an error if the profile does not exist

@@ -1,9 +1,9 @@
 """Provide frozen, keyword-only records that are cheap to import on the start path.
 
-A record behaves like `@dataclass(frozen=True, kw_only=True)`, also for type checkers. But
-`dataclasses` imports `inspect` and `re`, which takes more than half as long as the start of a bare
-interpreter. Records have no slots: slots need a second class, and creating seventy classes twice
-was a sixth of the import time of a run.
+A record behaves like `@dataclass(frozen=True, kw_only=True)`, for type checkers too. But
+the module `dataclasses` imports `inspect` and `re`, which takes more than half as long as the start
+of a bare interpreter. Records do not have slots, because slots need a second class, and creating
+seventy classes twice took a sixth of the import time of a run.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ PLAIN = frozenset("@%+=:,./-_~")
 """Characters that a shell takes literally, besides letters and digits."""
 HEX_DIGITS = frozenset("0123456789abcdef")
 INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
-"""Characters that count as letters, marks or symbols, but which are invisible. With them, two
-different names can look equal, and the visible part of a name can be only its start.
+"""Characters that count as letters, marks or symbols, but are invisible. They can make two
+different names look equal, and can make a name look as if it ended early.
 """
 
 
 def is_digest(text: object) -> bool:
-    """Return whether a text is a hexadecimal SHA-256, and so safe as a file name."""
+    """Return whether a text is a hexadecimal SHA-256, which is safe as a file name."""
     return isinstance(text, str) and len(text) == 64 and HEX_DIGITS.issuperset(text)
 
 

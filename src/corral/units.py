@@ -1,9 +1,9 @@
 """Convert sizes, durations and CPU shares from text to bytes, milliseconds and millicores, and
 back.
 
-A value is ASCII digits with at most one point, and one unit. Everything else is a ValueError. Its
-text is the end of a sentence that begins with the value, such as "is too large". `"none"` becomes
-None.
+A value consists of ASCII digits with at most one point, followed by one unit. `"none"` becomes
+None. Anything else raises ValueError. The text of the error completes a sentence that begins with
+the value, such as "is too large" or "is negative".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def split_number(text: str) -> tuple[str, str]:
 
 
 def scale(number: str, factor: int) -> int | None:
-    """Return `number` times `factor`, rounded down; None if `number` is not a plain decimal."""
+    """Return `number` times `factor`, rounded down, or None if `number` is not a plain decimal."""
     whole, point, part = number.partition(".")
     if not is_digits(whole) or (point and not is_digits(part)) or len(number) > MAX_DIGITS:
         return None

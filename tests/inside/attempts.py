@@ -1,7 +1,8 @@
-"""Run the source of an attack inside the sandbox, and outside as its control.
+"""Run the source code of an attack inside the sandbox, and outside as a control.
 
-`PRELUDE` gives the code raw system calls by name, and `tried`, which returns "done" or the name of the errno.
-Tests always compare the errno, because a failure with another errno is not the expected denial.
+`PRELUDE` gives the code raw system calls by name, and `tried`, which returns "done" or the name of
+the errno. Tests always compare the errno, because a failure with another errno is not the expected
+denial.
 """
 
 from __future__ import annotations
@@ -150,7 +151,9 @@ BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
 def has_landlock(least=1):
-    """Return whether this kernel has Landlock with at least this ABI. User-mode Linux of Debian 12 has no Landlock."""
+    """Return whether this kernel has Landlock with at least this ABI. Debian 12's user-mode Linux
+    does not have Landlock.
+    """
     try:
         return landlock_abi() >= least
     except OSError:
@@ -158,7 +161,9 @@ def has_landlock(least=1):
 
 
 def has_unix_scope(user):
-    """Return whether Landlock lets this user's target reach its own unix sockets only, as since Linux 7.1."""
+    """Return whether Landlock limits this user's target to its own unix sockets, which needs Linux
+    7.1.
+    """
     return user.tier == "walled" and has_landlock(9)
 
 

@@ -1,6 +1,8 @@
-"""Attack the allowlist with other names, addresses, ports and packets, and check the reported denials.
+"""Attack the allowlist with names, addresses, ports and packets that it does not allow, and check
+the reported denials.
 
-In the network of tests/world.py every tried address answers, so the same code gets an answer outside the sandbox.
+In the network of tests/world.py every address that a test tries answers, so the same code gets an
+answer outside the sandbox.
 """
 
 from __future__ import annotations

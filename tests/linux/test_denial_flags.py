@@ -125,7 +125,9 @@ starts a second, and each answer takes about 0.3 ms. A supervisor that polls in 
 
 
 def read_effort(pid: int) -> tuple[float, int, int]:
-    """Return the CPU seconds, waits and bytes read of a process so far."""
+    """Return how many CPU seconds a process has used, how often it has waited, and how many bytes
+    it has read.
+    """
     with open(f"/proc/{pid}/stat") as file:
         words = file.read().rpartition(")")[2].split()
     with open(f"/proc/{pid}/status") as file:
@@ -204,8 +206,8 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_the_supervisor_reads_only_part_of_a_huge_argument_list_of_the_target(user):
-    """Make a stack that points to 1000 lists of strings, on 31,000 pages (127 MB). Only a part of
-    them is read.
+    """Make a stack that points to 1000 lists of strings, on 31,000 pages (127 MB). The supervisor
+    must read only a part of them.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -351,7 +353,7 @@ def test_a_loopback_service_of_the_host_is_named_with_its_flag(user):
 
 
 UNSEEN = (
-    "connection to an unknown address (without namespaces its name is not seen; "
+    "connection to an unknown address (without namespaces corral cannot see the address; "
     "`corral learn` shows it)"
 )
 NETWORK_ACTS = {
@@ -536,8 +538,8 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 
 
 def test_process_starts_are_denied_but_not_reported_if_corral_can_have_no_listener(user):
-    """Run under an outer listener, as some container runtimes have one. The kernel allows only one
-    listener, so corral has none and cannot report denied starts.
+    """Run under an outer seccomp listener, as in some container runtimes. The kernel allows only
+    one listener, so corral cannot have its own and cannot report denied starts.
     """
     inner = f"import json, os, sys\n{START}\nprint(answer)"
     argv = user.corral_argv("run", "--", user.python, "-c", inner)

@@ -1,6 +1,6 @@
-"""Start servers that need something that is denied. With the flag that corral names, the act must
-succeed. The run itself names the flag for some denials. For others it names `corral learn`, which
-finds the flag.
+"""Start servers that need something that corral denies, and check that it works with the flag that
+corral names. For some denials the run itself names the flag. For the others the run names `corral
+learn`, which finds the flag.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from world import PUBLIC, Inhabitant, make_world
 
 BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 UNSEEN = (
-    b"corral: denied: connection to an unknown address (without namespaces its name is not seen; "
-    b"`corral learn` shows it)"
+    b"corral: denied: connection to an unknown address (without namespaces corral cannot see the "
+    b"address; `corral learn` shows it)"
 )
 LEARN = b"corral: the target ended with an error; `corral learn` shows the files it looked for"
 SERVER = """

@@ -47,10 +47,11 @@ def keeps(step: Job) -> bool:
     ],
 )
 def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capability, step):
-    """Check that `doctor` reports a limit as absent if the system drops it. Wine drops every limit.
+    """Check that `doctor` reports a limit as absent if the system drops the limit. Wine drops every
+    limit.
 
-    The reverse is not checked: real Windows may store a limit that has no effect, such as UI limits in a nested job, and
-    `doctor` then reports it as absent, too.
+    The reverse is not checked: real Windows may store a limit that has no effect, such as UI limits
+    in a nested job. `doctor` then also reports this limit as absent.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found
@@ -63,8 +64,8 @@ def test_doctor_proves_that_all_processes_end_with_their_job(findings):
 
 @pytest.mark.parametrize("probe", [probes._kill_on_close, probes._accounting])
 def test_unexpected_output_of_a_trial_is_an_absent_finding(monkeypatch, probe):
-    """Start a program that does not print what the probe expects. This proves nothing, so the
-    finding must be absent.
+    """Start a program that does not print what the probe expects. The finding must then be absent,
+    because this output proves nothing.
     """
     other = os.path.join(os.environ["SYSTEMROOT"], "System32", "hostname.exe")
     before = win32.open_handles()
@@ -129,7 +130,7 @@ def test_a_limit_that_reads_back_differently_is_reported_with_both_values(findin
     if keeps(Job(memory=96 << 20)):
         pytest.skip("this Windows keeps its limits")
     assert findings["job_memory"]["evidence"] == (
-        "JobMemoryLimit was set to 0x6000000 and reads back as 0x0"
+        "JobMemoryLimit was set to 0x6000000, but reads back as 0x0"
     )
 
 

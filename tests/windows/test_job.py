@@ -70,7 +70,7 @@ def process_ids(handle) -> list[int]:
 def test_a_job_limit_that_windows_accepts_but_does_not_keep_is_an_error(step, read_back):
     """Check that corral reports an error if the system accepts a limit without keeping it."""
     if not read_back:
-        with pytest.raises(OSError, match=r"was set to 0x[0-9a-f]+ and reads back as 0x0"):
+        with pytest.raises(OSError, match=r"was set to 0x[0-9a-f]+, but reads back as 0x0"):
             job.create(step)
         return
     made = job.create(step)
@@ -264,8 +264,8 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 
 def test_no_handle_is_left_when_a_step_fails_to_verify(read_back):
-    """Let `verify` fail. At this time the process already exists and is suspended, so corral has to close its handles,
-    too.
+    """Let `verify` fail. At this time the process already exists and is suspended, so corral also
+    has to close the handles of the process.
     """
     steps = (
         Job(read_back=read_back),

@@ -1,14 +1,14 @@
-"""Provide `function`, with which `abi/darwin_*.py` declare C functions. Each is bound at its first
-call.
+"""Provide `function`, with which `abi/darwin_*.py` declare C functions. A C function is bound when
+it is first called.
 
-`tests/abi/test_darwin.py` checks the conventions of these modules:
+`tests/abi/test_darwin.py` checks that these modules follow these conventions:
 
 - Structures are plain `ctypes.Structure` classes with Apple's name, field names and field order.
 - Constants are module-level integers in UPPER_CASE with Apple's name. Constants and structures that
   are not in Apple's public headers begin with an underscore, and a comment names their source.
 - Prototypes are module-level values `name = function("name", result, *arguments)`. libSystem
-  exports all of them, so no library is loaded. Pointer arguments are `c_void_p`, which accepts
-  `byref`, arrays, bytes, integers and None.
+  exports all these functions, so no other library is loaded. Pointer arguments are `c_void_p`,
+  which accepts `byref`, arrays, bytes, integers and None.
 
 These modules can be imported on every system. On a system other than macOS a call raises OSError.
 """
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from corral.abi.prototypes import CType, Export
 
     # A `Check` says which results of a function mean success. "positive": results above 0. "zero":
-    # only 0. In both cases errno has the cause of a failure. "status": only 0, and any other result
-    # is itself the errno. "any": all results.
+    # only 0. With both, errno has the cause of a failure. "status": only 0, and any other result is
+    # the error number itself. "any": every result.
     Check = Literal["positive", "zero", "status", "any"]
 
 
@@ -43,7 +43,7 @@ def _find(_library: str, name: str) -> Export:
     try:
         return ctypes.CDLL(None, use_errno=True)[name]
     except AttributeError as error:
-        raise MissingFunctionError(0, "this macOS has no such function", name) from error
+        raise MissingFunctionError(0, "this version of macOS lacks the function", name) from error
 
 
 def _failure(called: Function, value: int) -> OSError | None:

@@ -1,4 +1,4 @@
-"""Bind libproc, which returns the processes of the host, their parents and their usage."""
+"""Bind libproc, which lists the host's processes and reports their parents and resource usage."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class proc_taskinfo(ctypes.Structure):
 
 
 class _proc_uniqidentifierinfo(ctypes.Structure):
-    """The unique ids of a process, from bsd/sys/proc_info_private.h in xnu. No id is reused before
-    the next boot. `p_puniqueid` is the id of the process that forked this one, even if another
-    process has become its parent since.
+    """The unique ids of a process, declared in bsd/sys/proc_info_private.h in xnu.
+
+    An id is not reused before the next boot. `p_puniqueid` is the id of the process that forked
+    this process, even if this process has a different parent now.
     """
 
     _fields_ = (
@@ -81,8 +82,8 @@ proc_listpgrppids = function(
 proc_listpids = function(
     "proc_listpids", _c_int, ctypes.c_uint32, ctypes.c_uint32, _c_void_p, _c_int, check="positive"
 )
-# This function of libquarantine is re-exported by libSystem. Activity Monitor groups processes by
-# it.
+# A function of libquarantine that libSystem re-exports. Activity Monitor groups processes by its
+# result.
 responsibility_get_pid_responsible_for_pid = function(
     "responsibility_get_pid_responsible_for_pid", _c_int, _c_int, check="any"
 )
@@ -158,7 +159,7 @@ def rusage(pid: int) -> tuple[int, int]:
 
 
 def seconds_per_tick() -> float:
-    """Return the length of a mach tick: 1 ns on Intel, 125/3 ns on Apple silicon."""
+    """Return the length of a mach tick in seconds: 1 ns on Intel, 125/3 ns on Apple silicon."""
     info = mach_timebase_info()
     mach_timebase(ctypes.byref(info))
     return float(info.numer) / float(info.denom) / 1e9

@@ -1,4 +1,4 @@
-"""Bind the library calls of Seatbelt. libSystem exports them, but no public header declares them.
+"""Bind Seatbelt's functions, which libSystem exports but no public header declares.
 
 The prototypes are those in WebKit (`Source/WTF/wtf/spi/darwin/SandboxSPI.h`) and Chromium
 (`sandbox/mac/seatbelt.cc`).
@@ -21,13 +21,13 @@ sandbox_init_with_parameters = function(
     _c_char_p, ctypes.c_uint64, _c_void_p, _c_void_p, check="any",
 )  # fmt: skip
 sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any")
-# WebKit's header and LLVM's sanitizer_mac_spi.cc have these names. The second constant is a flag,
-# which is added to a filter such as the first one.
+# WebKit's header and LLVM's sanitizer_mac_spi.cc use these names. _SANDBOX_CHECK_NO_REPORT is a
+# flag that is combined with a filter such as _SANDBOX_FILTER_GLOBAL_NAME.
 _SANDBOX_FILTER_GLOBAL_NAME = 2
 _SANDBOX_CHECK_NO_REPORT = 0x40000000
-# The C function is variadic: a fourth argument follows only if the second argument names an
-# operation. Without an operation the function returns whether the process is in a sandbox. The
-# fourth argument is not declared, because ctypes passes undeclared arguments as variadic ones.
+# The C function is variadic: it reads a fourth argument only if the second argument names an
+# operation. If the second argument is NULL, it returns whether the process is in a sandbox. The
+# fourth argument is not declared, because ctypes passes undeclared arguments as variadic arguments.
 sandbox_check = function("sandbox_check", _c_int, _c_int, _c_char_p, _c_int, check="any")
 
 
@@ -47,6 +47,6 @@ def confined(pid: int) -> bool:
 
 
 def may_look_up(pid: int, service: str) -> bool:
-    """Return whether the profile of a process lets it look up a mach service."""
+    """Return whether the profile of a process allows the process to look up a mach service."""
     kind = _SANDBOX_FILTER_GLOBAL_NAME | _SANDBOX_CHECK_NO_REPORT
     return sandbox_check(pid, b"mach-lookup", kind, ctypes.c_char_p(service.encode())) == 0

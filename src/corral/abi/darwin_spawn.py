@@ -1,5 +1,5 @@
-"""Bind Apple's extensions of posix_spawn: replace this process, close descriptors, disclaim
-responsibility for the new program, and limit its memory.
+"""Bind Apple's extensions of posix_spawn. They can replace this process, close descriptors,
+disclaim responsibility for the new program and limit its memory.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ posix_spawn = function(
     "posix_spawn", _c_int,
     _c_void_p, ctypes.c_char_p, _c_void_p, _c_void_p, _c_void_p, _c_void_p, check="status",
 )  # fmt: skip
-# This function is declared in libsyscall/wrappers/spawn/posix_spawn.c of xnu, but in no public
-# header.
+# libsyscall/wrappers/spawn/posix_spawn.c of xnu declares this function, but no public header does.
 posix_spawnattr_setjetsam_ext = function(
     "posix_spawnattr_setjetsam_ext", _c_int,
     _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
 )  # fmt: skip
-# This function of libquarantine is re-exported by libSystem. LLDB and Chromium declare it like
-# this.
+# A function of libquarantine that libSystem re-exports. LLDB and Chromium declare it in the same
+# way.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
 )
@@ -61,9 +60,9 @@ def exec_in_place(
     """Replace this process with the program `path`, which gets only descriptors 0 to 2. Raise
     OSError on failure.
 
-    With `disclaim`, macOS asks the user for consent in the name of the new program, and not in the
-    name of the program that started corral. The kernel kills the program when its footprint exceeds
-    `megabytes`; 0 means no limit. The limit ends when the program executes another program.
+    With `disclaim`, macOS asks the user for consent in the name of the new program instead of the
+    program that started corral. The kernel kills the new program when its footprint exceeds
+    `megabytes`; 0 means no limit. The limit ends when the new program executes another program.
     """
     attributes, actions = ctypes.c_void_p(), ctypes.c_void_p()
     posix_spawnattr_init(ctypes.byref(attributes))

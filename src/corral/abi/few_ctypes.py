@@ -1,7 +1,7 @@
-"""Provide the few parts of ctypes that Linux needs, from the private module `_ctypes`.
+"""Provide the few parts of ctypes that corral needs on Linux, from the private module `_ctypes`.
 
-Importing `ctypes` takes a millisecond at each start, because `ctypes` defines every C type. If the
-`_ctypes` of this Python lacks one of the names, `ctypes` is imported instead.
+Importing `ctypes` would slow down each start by a millisecond, because `ctypes` defines every C
+type. If `_ctypes` lacks a name that is needed here, `ctypes` is imported instead.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ else:
         c_void_p = _simple("c_void_p", "P")
 
         class CDLL:
-            """Calls functions of a C library.
-
-            Other threads of the interpreter run during a call.
+            """Calls functions of a C library, and lets other threads of the interpreter run
+            meanwhile.
             """
 
             flags = _ctypes.FUNCFLAG_CDECL
@@ -61,8 +60,8 @@ else:
             flags = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
 
         def create_string_buffer(init: bytes | int, size: int | None = None) -> object:
-            """Return a buffer with the bytes `init`, or, if `init` is a number, that many zero
-            bytes.
+            """Return a buffer with the bytes `init`. If `init` is a number, return a buffer with
+            that many zero bytes.
             """
             if isinstance(init, int):
                 return (c_char * init)()

@@ -1,8 +1,8 @@
-"""Wrap Linux system calls in short functions with the names of the manual, which raise OSError.
+"""Wrap Linux system calls in short functions that are named as in the manual and raise OSError.
 
-The C library is bound at the first call, so this module can be imported on every system. The calls
-do not release the interpreter's lock (PyDLL), because the callers have only one thread, and because
-the child of `clone` has to own this lock. Only calls of `waiting_syscall` let other threads run.
+The C library is bound at the first call, so this module can be imported on every system. Calls do
+not release the interpreter's lock (PyDLL), because the callers have only one thread, and because
+the child of `clone` has to own this lock. Only `waiting_syscall` lets other threads run.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32
 PIDFD_THREAD = 0o200
 LANDLOCK_CREATE_RULESET_VERSION = 1
-LANDLOCK_TRUNCATE_ABI = 3  # Linux 6.2; before, Landlock does not control truncation
+LANDLOCK_TRUNCATE_ABI = 3  # since Linux 6.2; older kernels do not control truncation
 LANDLOCK_RULE_PATH_BENEATH = 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
@@ -127,7 +127,7 @@ def syscall(name: str, *args: object) -> int:
 
 
 def waiting_syscall(name: str, *args: object) -> int:
-    """Make a system call that can take long. Other threads of the interpreter run meanwhile."""
+    """Make a system call that may take a long time, and let other threads run meanwhile."""
     if not _waiting:
         _waiting.append(_bind(ctypes.CDLL))
     return _call(_waiting[0], name, *args)
@@ -155,7 +155,7 @@ def read_file(path: str) -> bytes:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write to an existing file, such as one in /proc, with one call."""
+    """Write `text` to an existing file, such as a file in /proc, with a single call."""
     fd = os.open(path, os.O_WRONLY | O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -164,8 +164,8 @@ def write_file(path: str, text: str) -> None:
 
 
 def is_encrypted(fd: int) -> bool:
-    """Return whether fscrypt encrypts a directory. While its key is missing, its files have other
-    names.
+    """Return whether fscrypt encrypts the directory `fd`. While the key is missing, the kernel
+    lists the files in such a directory under different names.
     """
     found = ctypes.create_string_buffer(STATX_BYTES)
     syscall("statx", fd, b"", AT_EMPTY_PATH, 0, found)
@@ -173,7 +173,7 @@ def is_encrypted(fd: int) -> bool:
 
 
 def supports_encryption(path: str) -> bool:
-    """Return whether fscrypt can encrypt directories at `path`. Return True if that is unknown."""
+    """Return whether fscrypt can encrypt directories at `path`. Return True if this is unknown."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -294,7 +294,9 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
 
 
 def setresuid(real: int, effective: int, saved: int) -> None:
-    """Set the ids of this thread alone. `os.setresuid` would change all threads of the process."""
+    """Set the user ids of this thread only. `os.setresuid` would set them in all threads of the
+    process.
+    """
     syscall("setresuid", real, effective, saved)
 
 
@@ -343,7 +345,9 @@ def inotify_add_watch(fd: int, path: str, mask: int) -> int:
 
 
 def reset_signals() -> None:
-    """Reset every signal to its default. Python ignores SIGPIPE, and exec would keep it ignored."""
+    """Reset every signal to its default action. Python ignores SIGPIPE, and a program that is
+    executed would inherit that.
+    """
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
         if signal not in {9, 19}:
@@ -365,10 +369,9 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute a program.
+    """Execute a program, with the secret `cookie` in argument registers that the kernel ignores.
 
-    The seccomp filter allows only a call with the secret `cookie`, which is in registers that the
-    kernel ignores.
+    The seccomp filter allows execve only with this cookie.
     """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 

@@ -47,7 +47,7 @@ class Notification:
 def receive(listener: int) -> Notification:
     """Return the next call that waits for an answer.
 
-    Raise FileNotFoundError if its thread has been killed.
+    Raise FileNotFoundError if the calling thread has been killed.
     """
     buffer = bytearray(struct.calcsize(SECCOMP_NOTIF))
     fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, buffer)
@@ -58,7 +58,7 @@ def receive(listener: int) -> Notification:
 
 
 def is_waiting(request: Notification) -> bool:
-    """Return whether the calling thread still waits. While it waits, its pid cannot be reused."""
+    """Return whether the calling thread is still waiting, so that its pid cannot be reused."""
     try:
         fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
     except OSError:
@@ -67,12 +67,12 @@ def is_waiting(request: Notification) -> bool:
 
 
 def add_descriptor(request: Notification, fd: int, *, flags: int) -> None:
-    """Answer a call with a copy of a descriptor, at the caller's lowest free number."""
+    """Answer a call with a new descriptor: a copy of `fd` at the caller's lowest free number."""
     _add_descriptor(request, fd, SECCOMP_ADDFD_FLAG_SEND, 0, flags)
 
 
 def replace_descriptor(request: Notification, fd: int, *, flags: int, number: int) -> None:
-    """Replace a descriptor of the caller with a copy of `fd`. The call stays unanswered."""
+    """Replace the caller's descriptor `number` with a copy of `fd`, without answering the call."""
     _add_descriptor(request, fd, SECCOMP_ADDFD_FLAG_SETFD, number, flags)
 
 
@@ -82,14 +82,14 @@ def _add_descriptor(request: Notification, fd: int, how: int, number: int, flags
 
 
 def send(listener: int, call: int, *, value: int = 0, error: int = 0, flags: int = 0) -> None:
-    """Answer the call with this id. Raise FileNotFoundError if its thread has ended."""
+    """Answer the call with this id. Raise FileNotFoundError if the calling thread has ended."""
     answer = struct.pack(SECCOMP_NOTIF_RESP, call, value, -error, flags)
     fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, answer)
 
 
 def wake_synchronously(listener: int) -> None:
-    """Let the caller and the listener share a processor, which halves the time of a call. Before
-    Linux 6.6, do nothing.
+    """Let the caller and the listener share a processor, so that a call takes half the time. Do
+    nothing on kernels before Linux 6.6.
     """
     try:
         fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)

@@ -1,4 +1,4 @@
-"""Wrap Linux system calls for sockets, because importing `socket` is too slow for a start."""
+"""Wrap Linux system calls for sockets, because importing `socket` would slow down every start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOL_SOCKET, SO_ATTACH_FILTER, SCM_RIGHTS = 1, 26, 1
 IPV6_V6ONLY, IPV6_RECVPKTINFO = 26, 49
 MSG_DONTWAIT, MSG_NOSIGNAL, MSG_CMSG_CLOEXEC = 0x40, 0x4000, 0x40000000
 MAX_DESCRIPTORS = 253
-"""The kernel's SCM_MAX_FD: one message can carry at most this many descriptors."""
+"""The largest number of descriptors that one message can carry (SCM_MAX_FD in the kernel)."""
 MAX_DATA = 64
 CMSGHDR = "@Nii"
 CMSGHDR_BYTES = struct.calcsize(CMSGHDR)
@@ -58,7 +58,7 @@ def attach_filter(fd: int, program: Sequence[tuple[int, int, int, int]]) -> None
 
 
 def inet_address(address: bytes, port: int) -> bytes:
-    """Return a sockaddr_in for an address of 4 bytes, or a sockaddr_in6 for one of 16 bytes."""
+    """Return a sockaddr_in for an IPv4 address (4 bytes), or a sockaddr_in6 for IPv6 (16 bytes)."""
     if len(address) == 4:
         return struct.pack("=H", AF_INET) + struct.pack("!H4s8x", port, address)
     return struct.pack("=H", AF_INET6) + struct.pack("!HI16sI", port, 0, address, 0)
@@ -96,8 +96,8 @@ class _Message:
         self.control = ctypes.create_string_buffer(control, len(control))
         vector = struct.pack("@PN", ctypes.addressof(self.data), len(data))
         self._vector = ctypes.create_string_buffer(vector, len(vector))
-        # The fields of struct msghdr are name, its length, vector, its length, control data, their
-        # length, and flags.
+        # The fields of struct msghdr are the name and its length, the vector and its length, the
+        # control data and its length, and the flags.
         fields = (0, 0, ctypes.addressof(self._vector), 1, ctypes.addressof(self.control))
         header = struct.pack("@PIxxxxPNPNixxxx", *fields, len(control), 0)
         self.header = ctypes.create_string_buffer(header)

@@ -1,18 +1,18 @@
-"""List the syscall numbers of Linux 6.18 by the names of the kernel's own tables.
+"""List the system call numbers of Linux 6.18 under the names from the kernel's own tables.
 
-The list has to be complete, because the filter answers ENOSYS to every number that is not in it. It
-also has calls that an architecture never implemented, because their numbers stay reserved. Later
-kernels only add numbers at the end.
+The list has to be complete, because the seccomp filter answers ENOSYS to every number that the list
+lacks. It includes calls that an architecture never implemented, because their numbers stay
+reserved. Later kernels only add numbers at the end.
 """
 
 AUDIT_ARCH_X86_64 = 0xC000003E
 AUDIT_ARCH_AARCH64 = 0xC00000B7
 
-# Calls of the x32 ABI have the same AUDIT_ARCH as 64-bit calls. Only this bit in their numbers
-# tells them apart.
+# Calls of the x32 ABI have the same AUDIT_ARCH as 64-bit calls. Only this bit in the call number
+# tells the two apart.
 X32_SYSCALL_BIT = 0x40000000
 
-# Since Linux 5.1 every architecture gives a new syscall the same number.
+# Since Linux 5.1 a new system call gets the same number on every architecture.
 _SHARED = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426,
     "io_uring_register": 427, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431,

@@ -1,6 +1,6 @@
-"""Open an output file that the user named.
+"""Open an output file whose path the user gave.
 
-Refuse a file or link that another user put at its path.
+Refuse a file or link that another user created at that path.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ NOT_PLAIN = "not a plain file"
 def open_output(path: str, flags: int) -> int:
     """Open a file to write to, and create it if it is missing.
 
-    In a directory such as /tmp another user may have put something at this path. So OSError is
-    raised for a pipe (it could block corral), for another user's file (that user could read and
-    change it) and for a file with several hard links (it may be one of this user's files). A file
-    is emptied (O_TRUNC) only after these checks.
+    In a directory such as /tmp another user may have put something at this path. So raise OSError
+    for a pipe (which could block corral), for another user's file (which that user could read and
+    change) and for a file with several hard links (which may be one of this user's files). Empty a
+    file (O_TRUNC) only after these checks.
     """
     options = flags & ~os.O_TRUNC
     for name in ("O_CREAT", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_NOINHERIT"):

@@ -1,7 +1,7 @@
-"""Make directories that only this user can use, and read, write and lock files in them.
+"""Create directories that only this user can use, and read, write and lock files in them.
 
-Root may run corral with another user's HOME. So another user's files are not read or written, and
-nothing is created in another user's directories.
+Root may run corral with another user's HOME. So do not read or write another user's files, and do
+not create anything in another user's directories.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
 """The number of files that `write_checked_file` keeps in a directory.
 
-Each version of corral adds files.
+It removes older files, because each version of corral adds files.
 """
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
@@ -27,23 +27,23 @@ OPEN_FLAGS: int = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )
-# On Windows other processes cannot read locked bytes, so corral locks this byte, far after the
-# file's end.
+# On Windows other processes cannot read locked bytes. So corral locks only this byte, which is far
+# behind the end of the file.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
-"""All tries together take at least ten seconds. On a busy machine, a process that removes leftovers
-may keep the lock that long.
+"""The number of attempts to lock a new file. Together they take at least ten seconds, because on a
+busy machine a process that removes leftovers may keep the lock that long.
 """
 LOCKED = "another process has the lock"
 
 
 def make_private_directory(path: str) -> None:
-    """Create a directory for this user alone, and the missing directories above it. Do nothing if
-    it exists already.
+    """Create a directory that only this user can use, and the missing directories above it. Do
+    nothing if the directory exists already.
 
-    On Windows an access list gives this user access. The mode 0o700 is not enough: it gives access
-    only to the owner, and if an elevated process creates the directory, its owner is the
-    administrators' group. Then this user could not open it without elevation.
+    On Windows an access list gives this user access. The mode 0o700 would not be enough, because it
+    gives access only to the owner. If an elevated process creates the directory, the owner is the
+    administrators' group, and this user could not open the directory without elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -62,8 +62,8 @@ def make_private_directory(path: str) -> None:
 
 
 def _make_directories(path: str) -> None:
-    """Make a directory and the missing directories above it. Sync each one before the next is made,
-    because a power cut must not remove the directory of a synced file.
+    """Create a directory and the missing directories above it. Sync each of them to the disk before
+    creating the next, because a power cut must not remove the directory of a synced file.
     """
     if os.path.isdir(path or os.curdir):
         return
@@ -80,8 +80,8 @@ def _make_directories(path: str) -> None:
 
 
 def _refuse_users_directory(path: str) -> None:
-    """Refuse paths below an ordinary user's directory if this process is root. The user could put
-    links there, and could not use directories that root makes.
+    """If this process is root, refuse a path below an ordinary user's directory. That user could
+    put links into the path, and could not use directories that root creates.
     """
     if sys.platform == "win32" or os.geteuid():
         return
@@ -104,7 +104,7 @@ def directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether an id is the overflow id, which the kernel shows for every unmapped id."""
+    """Return whether `owner` is the overflow id, which the kernel shows for every unmapped id."""
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -113,7 +113,7 @@ def _is_unmapped(owner: int) -> bool:
 
 def read_private_file(path: str) -> bytes:
     """Read a file that only this user can have written. Raise OSError for any other file. Do not
-    follow links, or wait for a pipe.
+    follow links, and do not wait for a writer of a pipe.
     """
     _refuse_foreign_directories(path)
     fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
@@ -127,7 +127,7 @@ def read_private_file(path: str) -> bytes:
 
 
 def write_private_file(path: str, content: bytes) -> None:
-    """Replace a whole file. Create its directory and the directory above if they are missing."""
+    """Replace a whole file, and create the two directories above it if they are missing."""
     for part in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
         make_private_directory(part)
     _refuse_foreign_directories(path)
@@ -137,8 +137,8 @@ def write_private_file(path: str, content: bytes) -> None:
 
 
 def read_checked_file(path: str) -> bytes:
-    """Return what `write_checked_file` wrote. Raise OSError if the file is damaged, or if another
-    user could have written it.
+    """Return the content that `write_checked_file` wrote. Raise OSError if the file is damaged, or
+    if another user could have written it.
     """
     content = read_private_file(path)
     if content[:8] != checksum(content[8:]).to_bytes(8, "little"):
@@ -147,7 +147,7 @@ def read_checked_file(path: str) -> bytes:
 
 
 def write_checked_file(path: str, body: bytes) -> None:
-    """Write a file with its checksum, and remove the oldest files beside it if there are many."""
+    """Write a file with a checksum, and keep only the newest `MAX_KEPT_FILES` in its directory."""
     write_private_file(path, checksum(body).to_bytes(8, "little") + body)
     with os.scandir(os.path.dirname(path)) as entries:
         kept = sorted((one.stat(follow_symlinks=False).st_mtime_ns, one.path) for one in entries)
@@ -156,7 +156,9 @@ def write_checked_file(path: str, body: bytes) -> None:
 
 
 def _refuse_foreign_directories(path: str) -> None:
-    """Refuse a file if one of the two directories above it is a link or another user's."""
+    """Refuse a file if one of the two directories above it is a link, belongs to another user or is
+    writable for everyone.
+    """
     directory = os.path.dirname(path)
     for part in (os.path.dirname(directory), directory):
         found = os.lstat(part)
@@ -165,18 +167,18 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a checksum that detects damage. Importing `hashlib` instead would take
+    """Return a checksum that detects damage. Do not use `hashlib`, because importing it takes
     milliseconds.
     """
     return int.from_bytes(content, "little") % PRIME
 
 
 def create_locked(path: str) -> int:
-    """Return the descriptor of a new, locked file. An existing file is not used, because another
-    user may have put it there.
+    """Create and lock a file, and return its descriptor. Do not use an existing file, because
+    another user may have put it there.
 
-    Another process that removes leftovers may remove the new file before it is locked; then the
-    file is created again. Waiting for the lock is limited, because a target with a write grant
+    If another process mistakes the new file for a leftover and removes it before it is locked,
+    create it again. Wait only a limited time for the lock, because a target with a write grant
     could keep it forever.
     """
     make_private_directory(os.path.dirname(path))
@@ -216,7 +218,7 @@ def lock(fd: int, *, wait: bool) -> None:
         os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         while True:
             try:
-                # LK_LOCK fails after ten seconds, but an installation can take longer.
+                # LK_LOCK gives up after ten seconds, but an installation may keep the lock longer.
                 msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
             except OSError as error:
                 if not wait:
@@ -231,10 +233,10 @@ def lock(fd: int, *, wait: bool) -> None:
 
 
 def lock_dead(path: str) -> int:
-    """Lock a file that a dead process left, and return its descriptor.
+    """Lock a file that a dead process left behind, and return its descriptor.
 
-    Return -1 if the process is alive, because it keeps the lock. Also return -1 if the file is not
-    this user's own, because callers remove the file, or paths that it lists.
+    Return -1 if the process is alive and so still has the lock. Also return -1 if the file does not
+    belong to this user, because callers remove the file or the paths that it lists.
     """
     fd = open_own(path)
     try:
@@ -250,12 +252,12 @@ def lock_dead(path: str) -> int:
 
 
 def remove_locked(path: str, fd: int) -> None:
-    """Remove a locked file and close its descriptor, if `fd` is not -1. Leave a file that cannot be
-    removed; a later process that cleans up tries again.
+    """Remove a locked file, and close its descriptor if `fd` is not -1. Leave a file that cannot be
+    removed, because a later process will try again.
 
-    The file is removed before it is unlocked: a process that has just created it, and waits for the
-    lock, must find it removed. On Windows the descriptor is closed first, because an open file
-    cannot be removed.
+    Remove the file before unlocking it: the process that created it may still be waiting for the
+    lock, and must then find that the file is gone. On Windows close the descriptor first, because
+    an open file cannot be removed.
     """
     if sys.platform == "win32" and fd >= 0:
         os.close(fd)
@@ -281,8 +283,8 @@ def open_own(path: str) -> int:
 
 
 def _is_own(seen: os.stat_result) -> bool:
-    """Return whether a regular file belongs to this user and has only one name. On Windows accept
-    every regular file, because these files are in the user's own profile.
+    """Return whether this is a regular file that belongs to this user and has only one name. On
+    Windows accept every regular file, because the files are in the user's own profile.
     """
     if sys.platform == "win32":
         return stat.S_ISREG(seen.st_mode)

@@ -1,4 +1,4 @@
-"""Describe structures and exported functions as data. Functions are bound at their first call."""
+"""Describe structures and exported functions as data. A function is bound at its first call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
-    """Return fields of a structure that have the same type, as C can declare them in one line."""
+    """Return structure fields of one type. `names` lists the fields, separated by spaces."""
     return [(name, kind) for name in names.split()]
 
 
@@ -22,9 +22,9 @@ class MissingFunctionError(OSError):
 
 
 class Function:
-    """One exported function. `find` looks it up in a library, or raises MissingFunctionError.
+    """A function that a library exports. `find` looks it up, or raises MissingFunctionError.
 
-    `failure` returns the error for a result that means a failure, and None otherwise. Results are
+    If a result means a failure, `failure` returns the error; otherwise it returns None. Results are
     integers. A NULL pointer and a void result are 0.
     """
 

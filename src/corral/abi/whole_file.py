@@ -1,8 +1,10 @@
-"""Replace a file as a whole. After a crash or a power cut the file has its old or its new content.
+"""Replace a file as a whole. After a crash or a power cut the file has either its old or its new
+content.
 
 The content is written to a new file next to the old one. The new file is synced to the disk, and
-then renamed to the old name. A crash can leave the new file, with the ending `.corral-new`. Its
-lock ends with the crashed process, so the next writer in the directory can remove it.
+then renamed to the old name. A crash can leave the new file behind, with a name that ends in
+`.corral-new`. Its lock ends with the crashed process, so the next writer in the directory can
+remove the file.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 ENDING = ".corral-new"
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""Errors which mean that the file system cannot sync a directory, or that this user cannot read it.
+"""Errors that mean that the file system cannot sync a directory, or that this user cannot read it.
 """
 
 
@@ -32,7 +34,7 @@ def replace_file(
     check: Callable[[], None] = lambda: None,
     sync: bool = True,
 ) -> None:
-    """Replace the file `path`. The new file gets the owner and mode of `like`.
+    """Replace the file `path`. If `like` is given, the new file gets the owner and mode in it.
 
     `check` is called just before the file is replaced. If it raises an error, the old file stays.
     Without `sync` a power cut may damage the file. Turn `sync` off only if a reader would notice
@@ -53,7 +55,7 @@ def replace_file(
         remove_locked(fresh, fd)
         fd = -1
         if isinstance(error, OSError):
-            # Add the file's path to the error, because errors of `write` have none.
+            # Add the file's path to the error, because errors of `write` do not contain a path.
             raise OSError(error.errno, error.strerror, path) from error
         raise
     finally:
@@ -70,8 +72,8 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # This call fails if the old file is another user's. A failure is better than a changed
-            # owner.
+            # This call fails if the old file belongs to another user. A failure is better than a
+            # changed owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:
@@ -79,7 +81,7 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
 
 
 def discard_leftovers(directory: str) -> None:
-    """Remove the files that killed writers left in a directory."""
+    """Remove the new files that writers left in a directory when they were killed."""
     try:
         names = os.listdir(directory or os.curdir)
     except OSError:
@@ -90,7 +92,9 @@ def discard_leftovers(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Wait until the names in a directory are on the disk, if the system can sync directories."""
+    """Wait until the changed names in a directory are on the disk, if the system can sync
+    directories.
+    """
     if sys.platform == "win32":
         return
     try:

@@ -1,18 +1,18 @@
 """Define the types, prototypes, errors and handles that `abi/win32_*.py` use.
 
-`tests/abi/test_win32.py` checks the conventions of these modules:
+`tests/abi/test_win32.py` checks that these modules follow these conventions:
 
 - Structures and unions are plain `ctypes.Structure` and `ctypes.Union` classes with the name, the
-  field names and the field order of the header. A union that has no name in the header is a class
+  field names and the field order from the header. A union that has no name in the header is a class
   whose name begins with an underscore, and its field is listed in `_anonymous_`.
-- Constants and enumerators are module-level integers in UPPER_CASE with the name of the header. If
-  no header has them, they begin with an underscore, and a comment names the source.
-- Prototypes are module-level values `Name = kernel32("Name", result, *arguments)` with the name of
-  the export, or `function` for another library. Pointer arguments are `LPVOID` (accepts `byref`,
-  arrays, integers and None), texts are `LPCWSTR`.
-- Sizes are those of Windows on every host. `ctypes.wintypes` is banned, because its DWORD has eight
-  bytes on Linux. `c_long` and `c_ulong` are banned too, and `c_wchar` inside structures: arrays of
-  characters are `WCHAR * n`.
+- Constants and enumerators are module-level integers in UPPER_CASE with the name from the header.
+  If they are not in any header, they begin with an underscore, and a comment names the source.
+- Prototypes are module-level values `Name = kernel32("Name", result, *arguments)` with the exported
+  name, or with `function` for a library other than kernel32. Pointer arguments are `LPVOID`, which
+  accepts `byref`, arrays, integers and None. Text arguments are `LPCWSTR`.
+- Types have the sizes that they have on Windows, on every host. `ctypes.wintypes` is banned,
+  because its DWORD has eight bytes on Linux. `c_long` and `c_ulong` are banned too, and so is
+  `c_wchar` inside structures: arrays of characters are `WCHAR * n`.
 
 These modules can be imported on every system. On a system other than Windows a call raises OSError.
 """
@@ -30,9 +30,9 @@ from corral.abi.prototypes import Function, MissingFunctionError
 Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
 """A `Check` says which results of a function mean success.
 
-"nonzero": all but 0 and NULL. "valid": all but those with all bits set (INVALID_HANDLE_VALUE,
-WAIT_FAILED). In both cases GetLastError has the cause of a failure. "hresult" and "ntstatus": all
-that are not negative. "any": all results.
+"nonzero": every result except 0 and NULL. "valid": every result except a value with all bits set
+(INVALID_HANDLE_VALUE, WAIT_FAILED). With both, GetLastError has the cause of a failure. "hresult"
+and "ntstatus": every result that is not negative. "any": every result.
 """
 
 BYTE = ctypes.c_uint8
@@ -45,7 +45,7 @@ NTSTATUS = ctypes.c_int32
 UINT = ctypes.c_uint32
 ULONG = ctypes.c_uint32
 DWORD = ctypes.c_uint32
-# The header declares a union, but corral only reads the whole number.
+# The header declares LARGE_INTEGER as a union, but corral uses it only as a 64-bit number.
 LARGE_INTEGER = ctypes.c_int64
 ULONGLONG = ctypes.c_uint64
 SIZE_T = ctypes.c_size_t
@@ -94,14 +94,14 @@ def _find(library: str, name: str) -> prototypes.Export:
         raise MissingFunctionError(0, f"only Windows has {library}", name)
     try:
         # Search only the system's own directory. Otherwise a DLL beside the program or in the
-        # current directory could replace a DLL of Windows.
+        # current directory could replace a Windows DLL.
         loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
         return loaded[name]
     except OSError as error:
-        text = f"{library} does not load here"
+        text = f"{library} cannot be loaded on this system"
         raise MissingFunctionError(0, text, name, ERROR_MOD_NOT_FOUND) from error
     except AttributeError as error:
-        text = f"{library} has no such function here"
+        text = f"{library} on this system lacks the function"
         raise MissingFunctionError(0, text, name, ERROR_PROC_NOT_FOUND) from error
 
 
@@ -125,14 +125,16 @@ def _failed(check: str, value: int, result: prototypes.CType | None) -> bool:
 
 
 def hresult_code(value: int) -> int:
-    """Return the Win32 error inside an HRESULT, or the negative HRESULT if it contains none."""
+    """Return the Win32 error code inside an HRESULT, or the HRESULT itself if it does not contain
+    one.
+    """
     if value >> 16 & 0x7FFF == FACILITY_WIN32:
         return value & 0xFFFF
     return value
 
 
 def last_error() -> int:
-    """Return GetLastError of the last call that this thread made through a `Function`."""
+    """Return the Windows error of the last call that this thread made through a `Function`."""
     if sys.platform != "win32":
         return ERROR_SUCCESS
     return ctypes.get_last_error()
@@ -152,11 +154,12 @@ def winerror(error: OSError) -> int:
 
 
 def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
-    """Return the content that a function of the form (..., buffer, size, needed size) writes.
+    """Call a function that ends with the parameters (buffer, size, needed size), and return the
+    content that it writes into the buffer.
 
-    The content is never copied, because it may contain pointers to parts of itself. The buffer has
-    at least `least` bytes, because Windows may return fewer bytes for an empty list than its
-    structure has.
+    The buffer is never copied, because the content may contain pointers into the buffer. The buffer
+    has at least `least` bytes, because for an empty list Windows may write fewer bytes than the
+    structure of the list has.
     """
     needed = DWORD()
     try:

@@ -31,7 +31,7 @@ FILE_FLAG_BACKUP_SEMANTICS = 0x02000000
 FILE_FLAG_OPEN_REPARSE_POINT = 0x00200000
 FILE_ATTRIBUTE_DIRECTORY = 0x10
 FILE_ATTRIBUTE_REPARSE_POINT = 0x400
-UNICODE_STRING_MAX_CHARS = 32767  # this is also the longest path
+UNICODE_STRING_MAX_CHARS = 32767  # also the maximum length of a path
 
 # FILE_INFO_BY_HANDLE_CLASS
 FileAttributeTagInfo = 9
@@ -79,7 +79,7 @@ CreateDirectoryW = kernel32("CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
 
 
 def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
-    """Open the file or directory with this name, without following a link."""
+    """Open the file or directory at this path, without following a link."""
     access |= FILE_READ_ATTRIBUTES
     share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE
     flags = FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT
@@ -95,7 +95,9 @@ def information(handle: int) -> tuple[int, int, tuple[int, int]]:
 
 
 def wide_identity(handle: int) -> tuple[int, int]:
-    """Return (volume, file) in the wide form that st_dev and st_ino have since Python 3.12."""
+    """Return the 64-bit volume number and the 128-bit file id, as in st_dev and st_ino since Python
+    3.12.
+    """
     found = FILE_ID_INFO()
     GetFileInformationByHandleEx(handle, FileIdInfo, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.VolumeSerialNumber), int.from_bytes(bytes(found.FileId.Identifier), "little")
@@ -117,10 +119,11 @@ def final_path(handle: int) -> str:
 
 @contextmanager
 def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[None]:
-    """Own a named mutex inside `with`. `security` is SDDL. If the owner dies, Windows frees the
-    mutex.
+    """Own a named mutex during a `with` block. `security` is an SDDL string. If the owner dies,
+    Windows frees the mutex.
 
-    Raise OSError after `timeout_ms`, because any program of the user can own a mutex of this name.
+    Raise OSError after `timeout_ms`, because any program of the user can own a mutex with this
+    name.
     """
     with security_attributes(security) as attributes:
         made = CreateMutexW(ctypes.byref(attributes), 0, name)

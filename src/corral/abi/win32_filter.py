@@ -96,11 +96,11 @@ class Port:
         FilterReplyMessage(self._port.value, data, len(data))
 
     def stop(self) -> None:
-        """End the wait of `receive`. Messages can still be sent."""
+        """Make `receive` raise EOFError. Messages can still be sent."""
         SetEvent(self._closing.value)
 
     def close(self) -> None:
-        """Close the connection. No thread may be in `receive`."""
+        """Close the connection. Call this only when no thread is in `receive`."""
         for handle in (self._port, self._arrived, self._closing):
             handle.close()
 

@@ -125,7 +125,7 @@ GetQueuedCompletionStatus = kernel32(
     "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
 )
 
-# Maps each structure to the information class with which Windows reads or sets it.
+# Maps each structure to the information class that Windows needs to read or set it.
 _CLASSES: dict[type[ctypes.Structure], int] = {
     JOBOBJECT_BASIC_ACCOUNTING_INFORMATION: JobObjectBasicAccountingInformation,
     JOBOBJECT_BASIC_UI_RESTRICTIONS: JobObjectBasicUIRestrictions,
@@ -137,7 +137,7 @@ Information = TypeVar("Information", bound=ctypes.Structure)
 
 
 def create_job() -> Handle:
-    """Create a job without a name, which no process can open or inherit."""
+    """Create a job that other processes can neither open, because it has no name, nor inherit."""
     return Handle(CreateJobObjectW(None, None))
 
 
@@ -147,13 +147,15 @@ def set_information(job: Handle, information: ctypes.Structure) -> None:
 
 
 def check_information(job: Handle, wanted: ctypes.Structure, *names: str) -> None:
-    """Read these fields of a job, and raise OSError if one differs from its value in `wanted`."""
+    """Read the fields `names` of a job, and raise OSError if one differs from its value in
+    `wanted`.
+    """
     found = query_information(job, type(wanted))
     for name in names:
         asked, seen = map(attrgetter(name), (wanted, found))
         if asked != seen:
             field = name.rpartition(".")[2]
-            raise OSError(0, f"{field} was set to {asked:#x} and reads back as {seen:#x}")
+            raise OSError(0, f"{field} was set to {asked:#x}, but reads back as {seen:#x}")
 
 
 def query_information(job: Handle, kind: type[Information]) -> Information:
@@ -176,7 +178,7 @@ def create_completion_port() -> Handle:
 
 
 def next_message(port: Handle) -> int | None:
-    """Return the kind of a job's next message, or None if there is none."""
+    """Return the kind of a job's next message, or None if no message is waiting."""
     kind, key, overlapped = DWORD(), ctypes.c_size_t(), ctypes.c_void_p()
     try:
         GetQueuedCompletionStatus(

@@ -1,6 +1,6 @@
-"""Bind calls that create processes, wait for them, and measure their usage.
+"""Bind calls that create processes, wait for them, and measure their resource usage.
 
-Only 64-bit Windows is supported. It has one calling convention, so callbacks are CFUNCTYPE.
+Only 64-bit Windows is supported. It has only one calling convention, so callbacks are CFUNCTYPE.
 """
 
 import ctypes
@@ -267,7 +267,7 @@ def create_event() -> Handle:
 
 def on_console_event(handle: Callable[[int], bool]) -> object:
     """Let Windows call `handle` in another thread for each console event. The caller must keep the
-    result alive.
+    returned object alive.
     """
     callback = _HANDLER(lambda event: int(handle(event)))
     SetConsoleCtrlHandler(callback, 1)
@@ -285,7 +285,9 @@ def cpu_seconds(process: Handle) -> float:
 
 
 def committed_bytes(process: Handle) -> int:
-    """Return the private memory that a process has committed, which is also what a job limits."""
+    """Return how much private memory a process has committed. A job's memory limit counts the same
+    bytes.
+    """
     found = PROCESS_MEMORY_COUNTERS()
     K32GetProcessMemoryInfo(process.value, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.PagefileUsage)
@@ -293,8 +295,8 @@ def committed_bytes(process: Handle) -> int:
 
 def boot_time() -> int:
     """Return a number that changes with each boot, but not when the clock is set."""
-    # SYSTEM_TIMEOFDAY_INFORMATION has BootTime at 0 and BootTimeBias at 32. Setting the clock
-    # changes both by the same amount. The headers declare only the structure's size.
+    # SYSTEM_TIMEOFDAY_INFORMATION has BootTime at offset 0 and BootTimeBias at offset 32. Setting
+    # the clock changes both by the same amount. The headers declare only the structure's size.
     found = (LARGE_INTEGER * 6)()
     NtQuerySystemInformation(
         SystemTimeOfDayInformation, ctypes.byref(found), ctypes.sizeof(found), None
@@ -319,7 +321,7 @@ def processors() -> int:
 
 
 def parents() -> dict[int, int]:
-    """Return the parent of each process of the system. The parent may have ended."""
+    """Return {pid: parent's pid} for all processes of the system. The parent may have ended."""
     found: dict[int, int] = {}
     entry = PROCESSENTRY32W(dwSize=ctypes.sizeof(PROCESSENTRY32W))
     with Handle(CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0)) as snapshot:

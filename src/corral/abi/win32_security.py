@@ -1,7 +1,8 @@
 """Bind calls for SIDs, AppContainer profiles, capabilities, security descriptors and tokens.
 
 SIDs and security descriptors are passed as bytes, because their layout is the same on every machine
-([MS-DTYP] 2.4.2, 2.4.6), and `platforms.windows.files.access_list` changes them without any call.
+([MS-DTYP] 2.4.2, 2.4.6). `platforms.windows.files.access_list` changes these bytes itself, without
+calling Windows.
 """
 
 import ctypes
@@ -133,16 +134,17 @@ class Capabilities:
 
 
 def create_profile(name: str, title: str, description: str) -> bytes:
-    """Create a profile and return its package SID. Raise ERROR_ALREADY_EXISTS if it exists.
+    """Create an AppContainer profile and return its package SID. Raise ERROR_ALREADY_EXISTS if the
+    profile exists.
 
-    The profile gets no capabilities, because Windows checks only those of the token, and because
-    the firewall service would register the profile's capabilities.
+    The profile gets no capabilities, because Windows checks only the capabilities of the token, and
+    because the firewall service would register those of the profile.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 
 
 def derive_package_sid(name: str) -> bytes:
-    """Return the SID that Windows derives from a name. The profile need not exist."""
+    """Return the SID that Windows derives from a profile's name. The profile need not exist."""
     return _made_sid(DeriveAppContainerSidFromAppContainerName, name)
 
 
@@ -156,15 +158,15 @@ def profile_folder(sid: str) -> str:
 
 
 def read_security(handle: int, *, owner: bool = False) -> bytes:
-    """Return the self-relative security descriptor of an open object. It has the DACL and the
-    control bits, and with `owner` also the owner.
+    """Return the self-relative security descriptor of an open object. It contains the DACL and the
+    control bits. With `owner` it also contains the owner.
     """
     parts = DACL_SECURITY_INFORMATION | (OWNER_SECURITY_INFORMATION if owner else 0)
     return bytes(read_sized(GetKernelObjectSecurity, handle, parts))
 
 
 def write_security(handle: int, descriptor: bytes) -> None:
-    """Set the DACL of this object alone. SetSecurityInfo would also change the objects below it."""
+    """Set the DACL of this object only. SetSecurityInfo would also change the objects below it."""
     buffer = ctypes.create_string_buffer(descriptor, len(descriptor))
     SetKernelObjectSecurity(handle, DACL_SECURITY_INFORMATION, buffer)
 
@@ -178,7 +180,7 @@ def is_app_container(token: int) -> bool:
 
 
 def app_container_sid(token: int) -> bytes:
-    """Return the package SID of a token, or b"" if the token is not an AppContainer's."""
+    """Return the package SID of an AppContainer's token, or b"" for any other token."""
     raw = token_information(token, TokenAppContainerSid)
     address = TOKEN_APPCONTAINER_INFORMATION.from_buffer(raw).TokenAppContainer
     return copy_sid(address) if address else b""

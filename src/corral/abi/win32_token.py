@@ -191,7 +191,7 @@ def set_token_integrity(token: int, sid: bytes) -> None:
 
 
 def set_token_default_dacl(token: int, text: str) -> None:
-    """Set the access list, in SDDL, that new objects of the process get by default."""
+    """Set the access list that new objects of the process get by default. `text` is SDDL."""
     with security_attributes(text) as attributes:
         present, dacl, defaulted = BOOL(), LPVOID(), BOOL()
         results = map(ctypes.byref, (present, dacl, defaulted))
@@ -206,7 +206,9 @@ def impersonation_token(token: int) -> Handle:
 
 @contextmanager
 def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
-    """Yield attributes with a security descriptor made from SDDL, valid only inside `with`."""
+    """Yield attributes whose security descriptor is made from SDDL. They are valid only inside
+    `with`.
+    """
     address = LPVOID()
     ConvertStringSecurityDescriptorToSecurityDescriptorW(
         text, SDDL_REVISION_1, ctypes.byref(address), None
@@ -233,10 +235,10 @@ class UserObject:
 
 
 def open_window_station(access: int, security: str) -> UserObject:
-    """Open the window station of this logon that is not interactive. Each logon has exactly one.
+    """Open this logon's non-interactive window station. Each logon has exactly one such station.
 
-    If no other program has created the station yet, it is created with `security`, in SDDL. It has
-    no name, because only administrators may name a window station.
+    If no program has created the station yet, create it with the SDDL in `security`. It does not
+    get a name, because only administrators may name a window station.
     """
     with security_attributes(security) as attributes:
         value = CreateWindowStationW(None, 0, access, ctypes.byref(attributes))
@@ -290,7 +292,9 @@ def user_object_label(handle: int) -> str:
 
 
 def mitigation_flags(process: int, policy: int) -> int:
-    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. Each policy used here is one DWORD."""
+    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. All policies that corral reads are one
+    DWORD.
+    """
     flags = DWORD()
     GetProcessMitigationPolicy(process, policy, ctypes.byref(flags), ctypes.sizeof(flags))
     return flags.value

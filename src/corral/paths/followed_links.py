@@ -1,4 +1,4 @@
-"""Find the symbolic links through which a path goes."""
+"""Find the symbolic links that a path goes through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_LINKS = 40  # Linux follows this many links before it reports a loop
 
 
 def read_link(path: str) -> str:
-    """Return the path that a link contains, or "" for anything but a link."""
+    """Return the target of a symbolic link, or "" if the path is not a link."""
     try:
         return os.readlink(path)
     except OSError:
@@ -23,8 +23,8 @@ def read_link(path: str) -> str:
 def follow(path: str, read_link: Callable[[str], str] = read_link) -> tuple[list[str], str]:
     """Return the path of each link that an absolute path goes through, and the final path.
 
-    The final path need not exist; it is "" if the links form a loop. In each returned
-    path only the last name can be a link. On Windows no links are looked up.
+    The final path may not exist; it is "" if the links form a loop. In the path of a link only the
+    last name is a link. On Windows do not look for links.
     """
     if sys.platform == "win32":
         return [], path

@@ -5,7 +5,9 @@ import stat
 
 JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 NAME_SURROGATE = 0x20000000
-"""The bit of reparse tags that refer to another path (IsReparseTagNameSurrogate in winnt.h)."""
+"""A bit in the tag of every reparse point that refers to another path (IsReparseTagNameSurrogate in
+winnt.h).
+"""
 
 
 def is_link(found: os.stat_result) -> bool:
@@ -20,8 +22,8 @@ def is_directory(found: os.stat_result) -> bool:
 def is_name_surrogate(found: os.stat_result) -> bool:
     """Return whether lstat found a link, a junction or a mount point.
 
-    All other reparse points are ordinary files and directories that a driver filters, for example
-    OneDrive's.
+    All other reparse points are ordinary files and directories that a driver, such as OneDrive's,
+    filters.
     """
     tag = getattr(found, "st_reparse_tag", 0)
     return stat.S_ISLNK(found.st_mode) or bool(tag & NAME_SURROGATE)

@@ -1,4 +1,4 @@
-"""Read the mounts that this process sees from /proc/self/mountinfo (proc(5)), on Linux only."""
+"""Read the mounts that this process sees. Works only on Linux, from /proc/self/mountinfo."""
 
 from __future__ import annotations
 
@@ -54,20 +54,22 @@ def _file_system(line: str) -> str:
 
 
 def read_mounts() -> Mounts:
-    """Return {mount point: (device, directory on it)}. If a mount point has several mounts, the
-    last one counts, because it covers the others.
+    """Return {mount point: (device, directory on the device)}. If a mount point has several mounts,
+    use the last mount, because it covers the others.
     """
     found = map(parse_mount, _read_lines())
     return {point: (device, root) for point, device, root in found}
 
 
 def read_kinds() -> Kinds:
-    """Return {mount point: "kernel", "network" or "disk", by where its files come from}."""
+    """Return {mount point: kind}. The kind is "kernel", "network" or "disk", depending on where the
+    files of the mount come from.
+    """
     return {parse_mount(line)[0]: _kind(_file_system(line)) for line in _read_lines()}
 
 
 def find_file_system(path: str) -> str:
-    """Return the type of the file system at a path; "" if it is not known."""
+    """Return the type of the file system at a path, or "" if the type is not known."""
     types = {parse_mount(line)[0]: _file_system(line) for line in _read_lines()}
     return types.get(find_point(path, types), "")
 
@@ -86,7 +88,8 @@ def find_point(path: str, points: Container[str]) -> str:
 def _kind(file_system: str) -> Kind:
     if file_system in KERNEL:
         return "kernel"
-    # Any user's program can serve a FUSE file system, and most such programs use a network.
+    # Treat FUSE as a network: any user's program can serve a FUSE file system, and most such
+    # programs use a network.
     if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
         return "network"
     return "disk"

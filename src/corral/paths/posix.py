@@ -2,7 +2,7 @@
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Return whether a path is the directory or below it. Both are absolute and normalized."""
+    """Return whether a path is the directory or below it. Both must be absolute and normalized."""
     return path == directory or is_below(path, directory)
 
 

@@ -1,8 +1,8 @@
-"""Check as text which Windows paths can be granted, and which path is inside which.
+"""Check as text which Windows paths can be granted, and whether one path is inside another.
 
-This code is pure. Paths with a second meaning are refused, not interpreted: shares and devices,
-streams (`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and
-device names such as `CON`. All other paths mean the same on every Windows.
+This code is pure. Ambiguous paths are refused instead of interpreted: shares and devices, streams
+(`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and device
+names such as `CON`. All other paths mean the same on every version of Windows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,12 +26,16 @@ EXTENDED_PREFIX = "\\\\?\\"
 
 
 def extended_path(path: str) -> str:
-    """Return a path in the form that Windows takes literally, also beyond 260 characters."""
+    """Return a path with the prefix that makes Windows take it literally and lifts the limit of 260
+    characters.
+    """
     return EXTENDED_PREFIX + path if path[1:3] == ":\\" else path
 
 
 def upper_case(name: str) -> str:
-    """Return a name as Windows compares it: character by character, so "ß" does not become "SS"."""
+    """Convert a name to upper case as Windows does to compare names: character by character, so
+    that "ß" does not become "SS".
+    """
     return "".join(big if len(big := letter.upper()) == 1 else letter for letter in name)
 
 
@@ -47,7 +51,7 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 @record
 class KnownDirectories:
     """Directories that cannot be granted, each with its description. A directory that contains one
-    of them cannot be granted either, nor can anything inside a directory in `system`.
+    of them cannot be granted either. Neither can anything inside a directory in `system`.
     """
 
     home: str
@@ -58,10 +62,11 @@ class KnownDirectories:
 def known_directories(
     environment: Mapping[str, str], home: str, real: Callable[[str], str] = str
 ) -> KnownDirectories:
-    """Return the directories that the caller's environment names, in variables of any case.
+    """Return the directories that `environment` names. The case of its variable names does not
+    matter.
 
-    `real` resolves links and short names as it is done for grants, because a variable may name a
-    directory in another way than the grant does.
+    `real` resolves links and short names in the same way as for grants, because a variable may
+    spell a directory differently than the grant does.
     """
     values = {name.upper(): value for name, value in environment.items()}
     around = [(home, "your profile")]
@@ -91,7 +96,9 @@ def is_unambiguous(path: str) -> bool:
 
 
 def normalize(path: str) -> str:
-    r"""Return a path as `C:\a\b`: drive in upper case, no prefix. Refuse ambiguous paths."""
+    r"""Return a path in the form `C:\a\b`: with an upper-case drive and without a prefix. Refuse
+    ambiguous paths.
+    """
     text = path.replace("/", "\\")
     if text.startswith(EXTENDED_PREFIX) and text[5:7] == ":\\":
         text = text[4:]
@@ -107,14 +114,14 @@ def normalize(path: str) -> str:
 
 def _check(part: str) -> None:
     if part in {".", ".."}:
-        raise Refused(f"{part!r} in the path means another directory")
+        raise Refused(f"{part!r} in the path refers to another directory")
     if part[-1] in ". ":
         raise Refused(f"{part!r} ends in characters that Windows removes")
     bad = sorted(FORBIDDEN.intersection(part))
     if ":" in bad:
         raise Refused(f"{part!r} names a stream of a file")
     if bad:
-        raise Refused(f"{part!r} has {bad[0]!r} in it")
+        raise Refused(f"{part!r} contains {bad[0]!r}, which is not allowed in a name")
     if part.partition(".")[0].rstrip(" ").upper() in DEVICES:
         raise Refused(f"{part!r} is a device")
     if is_short(part):
@@ -122,7 +129,9 @@ def _check(part: str) -> None:
 
 
 def is_short(part: str) -> bool:
-    """Return whether Windows could have made this name for a longer one: `LONGNA~1.TXT`."""
+    """Return whether a name may be the short form that Windows made of a longer one:
+    `LONGNA~1.TXT`.
+    """
     stem, _, extension = part.partition(".")
     head, tilde, number = stem.rpartition("~")
     return bool(
@@ -148,4 +157,4 @@ def check_root(path: str, known: KnownDirectories) -> None:
             raise Refused("it belongs to Windows")
     profiles = [one.rpartition("\\")[0] for one, what in known.around if what == "your profile"]
     if fold_path(path).rpartition("\\")[0] in {fold_path(above) for above in profiles}:
-        raise Refused("it is the profile of a user")
+        raise Refused("it is a user's profile")

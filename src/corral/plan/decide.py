@@ -1,13 +1,13 @@
 """Choose the mechanism that enforces each control, or refuse the run. This code is pure.
 
 Each control has a list of options, best first. The first option whose needs were all proven on this
-host is chosen. Without such an option the control is not enforced:
+host is chosen. If no option qualifies, the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused. The error names all such controls.
 - If the control is a default limit, the run continues with a warning, unless the policy is strict.
 - The user may allow any control to be unenforced.
 
-The chosen mechanisms are not exchanged later: if a step fails, the target does not run.
+The choice is final: if a step of a chosen mechanism fails, the target does not run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control. If required controls have none, raise one
+    """Choose a mechanism for every control. If required controls cannot be enforced, raise a single
     UnenforceableError that names all of them.
     """
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
@@ -39,7 +39,8 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
     if missing:
         raise UnenforceableError(
             missing,
-            hint="`corral doctor -v` shows what was tried; `--best-effort` runs without these",
+            hint="`corral doctor -v` shows what was tried; "
+            "`--best-effort` runs without these controls",
         )
     return tuple(decisions)
 
@@ -74,8 +75,8 @@ def default_warnings(controls: Sequence[Held]) -> tuple[str, ...]:
 
 
 def describe_control(control: Control, policy: Policy, system: System) -> str:
-    """Return in words what the policy asks of a control on this system, or "" if it asks for
-    nothing.
+    """Describe in words what the policy demands of a control on this system. Return "" if it
+    demands nothing.
     """
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
@@ -108,8 +109,8 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
-    """Return why a control is not enforced. Of the missing capabilities, name only those that the
-    user can provide most easily; `corral doctor` shows all.
+    """Return why a control is not enforced. Name only those missing capabilities that the user can
+    provide most easily; `corral doctor` shows all of them.
     """
     named = _name_missing(control, host, chain)
     if not named:
@@ -127,9 +128,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities to name in an error: the first missing one of all options.
-    For a wall also return the first one that the last option lacks, because it may be easier to
-    provide.
+    """Return the missing capabilities that an error names: the first missing one of all options.
+    For a wall also return the first one that the last option lacks, because the user may be able to
+    provide it more easily.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []
@@ -137,8 +138,9 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the needs that the host lacks. First come needs that could not be probed and have a
-    hint: the user may be able to remove what kept the probe from running.
+    """Return the capabilities that the options need and the host lacks. Those that could not be
+    probed and have a hint come first, because the user may be able to remove what kept the probe
+    from running.
     """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}

@@ -57,8 +57,8 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Release all values, the newest first. Ignore OSErrors, because a later run removes what a
-        run left behind. Raise any other error after all values were released.
+        """Release all values, the newest first. Ignore OSErrors, because a later run removes the
+        leftovers of this run. Raise any other error after all values have been released.
         """
         while self._values:
             _, value = self._values.popitem()
@@ -77,14 +77,15 @@ class Results:
 SAMPLING = "sampling"
 NOTIFICATION = "notification"
 UNIX_SCOPE = "unix scope"
-"""A mechanism with these words in its name denies connections to unix sockets that were made
+"""A mechanism with these words in its name denies connections to unix sockets that were created
 outside the sandbox.
 """
 
 
 @record
 class Option:
-    """One mechanism for a control, the capabilities that it needs, and its status if chosen.
+    """One mechanism for a control, the capabilities that the mechanism needs, and the control's
+    status if it is chosen.
 
     `refused` is the reason why the system cannot enforce the value that the policy asks for.
     `switch` marks an option that enforces nothing because the user switched the control off.
@@ -100,8 +101,8 @@ class Option:
 
 @record
 class Held:
-    """The decision about one control. `mechanism` is "" if the control is not enforced. Then `why`
-    is the reason, and otherwise it is a note about the mechanism.
+    """The decision about one control. If the control is not enforced, `mechanism` is "" and `why`
+    is the reason. Otherwise `why` is a note about the mechanism.
     """
 
     control: Control
@@ -127,8 +128,8 @@ class Cover:
     """A path in the grant `top` that is hidden or read-only for the target.
 
     It stays covered only as long as it names the file with this `device` and `inode`. `repository`
-    is true for a version-control directory. If such a directory is no longer covered, the run ends
-    even if `Covers.strict` is False.
+    is true for a version-control directory. When the path of such a directory is no longer covered,
+    the run ends even if `Covers.strict` is False.
     """
 
     path: str
@@ -153,15 +154,16 @@ class Covers:
 class Composition:
     """A backend's part of the plan.
 
-    `environment` are variables that every target gets on this system. `home` is the target's home,
-    in which it starts if no other directory is given. `run` is the unique name of the run.
+    `environment` are variables that every target gets on this system. `home` is the target's home;
+    the target starts there if no other directory is given. `run` is the unique name of the run.
     `residue` are the paths that a crashed run leaves on the host.
 
-    `watched` are paths of files that the host would execute by itself. They do not exist yet, and
-    the target cannot be kept from creating them, so those that exist after the run are reported.
+    `watched` are paths of files that the host would execute on its own. The files do not exist yet,
+    and corral cannot keep the target from creating them, so it reports those that exist after the
+    run.
 
-    `controls` are shown in addition to those that the policy asks for. `start_in` is the directory
-    to start in if the target cannot work in the program's own one.
+    `controls` are shown in addition to the controls that the policy asks for. `start_in` is the
+    directory to start in if the target cannot work in the program's own directory.
     """
 
     steps: tuple[Step, ...]

@@ -1,7 +1,7 @@
 """Define the contract that every operating system's backend fulfils: its Protocols and records.
 
-A backend is a module or an object with the functions of `Backend`. No other part of corral asks
-which system it runs on to decide what to enforce.
+A backend is a module or an object with the functions of `Backend`. Only backends decide by
+operating system what to enforce; no other part of corral does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         def probe(self, wanted: Collection[str] = (), /) -> tuple[Finding, ...]:
             """Return a finding for every capability.
 
-            Capabilities that are not in `wanted` may be "unknown", because they were not tried.
+            Capabilities that are not in `wanted` may be "unknown", because they need not be probed.
             """
 
         def rehearse(self, plan: Plan) -> None:
@@ -77,14 +77,14 @@ if TYPE_CHECKING:
         ) -> Watcher: ...
 
     class Child(Protocol):
-        """Controls a process tree from the supervisor."""
+        """Lets the supervisor control a process tree."""
 
         pid: int
         # This descriptor becomes readable when the tree has ended. On Windows it is a handle, which
         # is signalled when the first process of the tree has ended.
         pidfd: int
-        # The supervisor reads from this pipe the error of a failed step, or EXECUTED. It is -1 on
-        # systems where `spawn` itself raises the error.
+        # From this pipe the supervisor reads the error of a failed step, or EXECUTED. The value is
+        # -1 on systems where `spawn` itself raises the error.
         exec_pipe: int
 
         # Services that run from the start. The services of `open_services` run only after exec.
@@ -128,16 +128,17 @@ if TYPE_CHECKING:
         ) -> None: ...
 
     class Signals(Protocol):
-        """Signals that corral itself received, waiting to be read."""
+        """Signals that were sent to corral itself and are waiting to be read."""
 
         def fileno(self) -> int: ...
         def read(self) -> list[int]: ...
 
     class Service(Protocol):
-        """Does work for a sandbox during a run, such as passing on its network connections.
+        """Does work for a sandbox during a run, such as forwarding its network connections.
 
-        The watcher's loop calls `run_ready` when `fileno` is ready or `deadline` is over. `fileno`
-        is -1 for a service with its own threads. `close` is called after the target's end.
+        The watcher's loop calls `run_ready` when `fileno` is ready or `deadline` has passed.
+        `fileno` is -1 for a service with its own threads. `close` is called after the target has
+        ended.
         """
 
         def fileno(self) -> int: ...
@@ -154,7 +155,7 @@ class Usage:
     cpu: float = 0.0  # seconds of CPU time, including reaped children
     memory: int = 0  # bytes
     tasks: int = 0  # threads; on Windows processes
-    certain: int = 0  # bytes in use in any case; `memory` may be too high or too low
+    certain: int = 0  # bytes that are certainly in use; `memory` may be too high or too low
     steady: bool = True  # false if a process started while the memory was measured exactly
 
 
@@ -183,8 +184,8 @@ class Reaped:
 class Ending:
     """How a run ended.
 
-    `replaced` has a sentence for each path that was no longer hidden or read-only, because a
-    process on the host replaced it.
+    `replaced` has a sentence for each path that stopped being hidden or read-only because a process
+    on the host replaced the file.
     """
 
     reaped: Reaped

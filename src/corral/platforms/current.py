@@ -1,4 +1,4 @@
-"""Choose the operating system's backend. No other module does this."""
+"""Choose the backend for this operating system. No other module does this."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Decide when to stop, kill, pause or measure a run, for the watchers of all systems.
+"""Decide when to end, kill, pause or measure a run, for the watchers of all systems.
 
-After a signal or a timeout the tree is asked to stop, and is killed GRACE_SECONDS later. A tree
-that exceeds a sampled limit on memory, CPU time or tasks is killed at once. A tree that exceeds its
-CPU share is paused.
+After a signal or a timeout, corral asks the process tree to end, and kills it GRACE_SECONDS later.
+A tree that exceeds a sampled limit on memory, CPU time or tasks is killed at once. A tree that
+exceeds its CPU share is paused.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ if TYPE_CHECKING:
     from corral.platforms.sampling import Sampler
 
 GRACE_SECONDS = 5.0
-"""Seconds between asking the tree to stop and killing it."""
+"""Seconds between asking the tree to end and killing it."""
 MAX_EXACT_MEASUREMENTS = 3
-"""How many exact measurements must show too much memory before the limit counts as exceeded.
+"""The number of exact measurements that must show too much memory before the limit counts as
+exceeded.
 
 A single result may be too high: an exact measurement adds up each process's share of shared pages,
 and the shares grow if a process ends meanwhile. The next result is then lower.
 """
 STOPPED_INTERVAL = 1.0
-"""Seconds between measurements for which the tree is stopped."""
+"""Seconds between two measurements that pause the tree."""
 MAX_STOPPED_MEASUREMENTS = 5
 STOP_SECONDS = 0.02
-"""How long a measurement waits until the tree has stopped."""
+"""How long a measurement waits for the tree to pause."""
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
-"""The longest wait while a timeout is set. The kernel's waits do not count time during which the
-machine sleeps, but the timeout does. So the timeout is checked at most this long after the machine
-wakes up.
+"""The longest wait while a timeout is set. The kernel's waits do not count the time that the
+machine sleeps, but the timeout does. So corral checks the timeout at most this long after the
+machine wakes up.
 """
 
 
 def people_time() -> float:
-    """Return the seconds of a clock that also runs while the machine sleeps, and that cannot be
-    set. The user's timeouts are measured with this clock.
+    """Return the time in seconds on a clock that cannot be set and that continues while the machine
+    sleeps. The user's timeouts are measured with this clock.
     """
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -68,13 +69,13 @@ class Deadlines:
         self._stop_again_at = 0.0
 
     def stop(self, reason: StopReason, number: int = SIGTERM) -> None:
-        """Ask the tree to stop. Kill it at once if it was asked before and `number` is SIGINT."""
+        """Ask the tree to end. If it was asked before and `number` is SIGINT, kill it at once."""
         if self._kill_at is not None and number == SIGINT:
             self._kill()
         self.reason = self.reason or reason
         self.child.signal(number)
-        # corral may have stopped the tree with SIGSTOP to limit its CPU share. It must be
-        # continued, because a stopped tree does not react to a signal.
+        # corral may have paused the tree with SIGSTOP to limit its CPU share. Continue the tree,
+        # because a paused tree does not react to a signal.
         self.child.signal(SIGCONT)
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 
@@ -82,9 +83,9 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree if its grace period is over, or ask it to stop if its timeout is over.
+        """Kill the tree if its grace period is over, or ask it to end if its timeout is over.
 
-        Call this before `sample_if_due`, because a sample can take long.
+        Call this before `sample_if_due`, because taking a sample can be slow.
         """
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
@@ -95,8 +96,8 @@ class Deadlines:
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample the tree if a sample is due. Stop the measurement at a deadline or an event,
-        because a target can make it take long, and must not delay its own end in this way.
+        """Sample the tree if a sample is due. Interrupt the measurement at a deadline or an event:
+        a target can make the measurement slow, and must not delay its own end in this way.
         """
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
@@ -119,8 +120,8 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return the result of a run with its usage: the higher value of the system's report and of
-        the samples. Raise SupervisionError if the run was stopped because its usage could not be
+        """Return `reaped` with the usage of the run, taking the higher value of the system's report
+        and the samples. Raise SupervisionError if the run was ended because its usage could not be
         measured.
         """
         if self._sampling_error:
@@ -169,19 +170,19 @@ class Deadlines:
         return self._measure_stopped(quick, interrupted)
 
     def _measure_stopped(self, quick: Usage, interrupted: Callable[[], bool]) -> Usage:
-        """Measure the memory exactly while the tree is stopped. A target that starts and ends
-        processes all the time could otherwise hide most of its memory.
+        """Measure the memory exactly while the tree is paused. Otherwise a target that starts and
+        ends processes all the time could hide most of its memory.
 
-        If processes start nevertheless, the target lets the kernel continue them. Then return the
+        If processes start nevertheless, the target makes the kernel continue them. Then return the
         quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:
             for _ in range(MAX_STOPPED_MEASUREMENTS):
-                self.child.signal(SIGSTOP)  # also a process that started during the last signal
+                self.child.signal(SIGSTOP)  # repeated, because a process may have started meanwhile
                 time.sleep(STOP_SECONDS)
                 usage = self.child.measure(exact=True, interrupted=interrupted)
-                if usage.steady:  # also if the measurement was interrupted
+                if usage.steady:  # an interrupted measurement counts as steady
                     return usage
             return quick
         finally:
@@ -192,7 +193,7 @@ class Deadlines:
         tree that was killed with its init.
         """
         try:
-            # An interrupted measurement still has the CPU time, but not the memory.
+            # An interrupted measurement still returns the CPU time, but not the memory.
             used = self.child.measure(interrupted=lambda: True)
             self._cpu_seen = max(self._cpu_seen, used.cpu)
         except OSError:

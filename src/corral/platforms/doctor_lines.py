@@ -15,7 +15,7 @@ Line = tuple[str, str, Finding | None]
 """(status, text, the finding with the evidence and the hint for this text)"""
 
 EXPLANATION = (
-    f"[{READ}]: corral's own tests have not yet run on such a machine; the mark at the left is "
+    f"[{READ}]: corral's own tests have not yet run on such a machine; the mark at the left shows "
     "what the probe has just seen on this machine"
 )
 
@@ -39,8 +39,8 @@ def format_lines(
 
 
 def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
-    """Add to each line how the project knows that the capability works. If this is "read" in any
-    line, explain this word in a last line.
+    """Add to each line how the project knows that the capability works. If any line says "read",
+    add a last line that explains this word.
     """
     found: list[Line] = []
     for status, text, finding in lines:

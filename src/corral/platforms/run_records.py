@@ -1,4 +1,4 @@
-"""Record the live runs, and the leftovers of dead ones. Each run has one locked file.
+"""Record live runs, and the leftovers of dead runs, in one locked file for each run.
 
 The file is created and locked before the run makes anything that it could leave behind, and lists
 all such paths. If another process can lock the file later, the run is dead. Every start cleans up
@@ -23,11 +23,13 @@ SEPARATOR = "\n"
 INSTALLER = "install-"
 """Prefix of the record of a process that still installs a package after its client has ended."""
 NAME_OF_STATE = ".server"
-"""Suffix of the file beside a kept home directory. The file contains the server's command."""
+"""Suffix of the file beside a home that is kept between runs. The file contains the server's
+command.
+"""
 
 
 class Budget:
-    """The number of files that one sweep may remove. There is a limit, because a target can leave
+    """The number of files that one sweep may remove. It is limited, because a target can leave
     millions of files, and a start must not wait until all of them are removed.
     """
 
@@ -104,8 +106,8 @@ def is_run_name(text: str) -> bool:
 def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
     """Let `clean` remove the leftovers of dead runs. Return the removed paths.
 
-    After `max_files` files, all others are left for the next sweep. `clean` itself checks whether
-    it may remove a path.
+    Remove at most `max_files` files, and leave the rest for the next sweep. `clean` itself checks
+    whether it may remove a path.
     """
     removed: list[str] = []
     budget = Budget(max_files)
@@ -164,8 +166,8 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of this user's records. Return none if the directory is a link, belongs to
-    another user, or can be written by other users.
+    """Return the names of this user's records. Return an empty list if the directory is a link,
+    belongs to another user, or can be written by other users.
     """
     try:
         for path in (directories().cache, _directory()):

@@ -1,7 +1,7 @@
 """Enforce the policy's limits by sampling, on hosts that offer nothing better.
 
 Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
-is enforced by a duty cycle: a tree that has used more than its share is stopped for a while.
+is enforced by a duty cycle: a tree that has used more than its share is paused for a while.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Sampler:
         return limit is not None and usage.memory > limit >= usage.certain
 
     def pause_seconds(self, usage: Usage) -> float:
-        """Return how many seconds the tree must be stopped to keep its CPU share; 0 lets it run."""
+        """Return how many seconds the tree must be paused to keep its CPU share, or 0 to let it
+        run.
+        """
         if self.asked.cpu is None:
             return 0.0
         now, share = time.monotonic(), self.asked.cpu / 1000

@@ -1,6 +1,6 @@
 """List, measure and remove the home directories that servers keep between runs (`state = true`).
 
-On Windows the kept home is in the server's AppContainer profile, and Windows itself removes it.
+On Windows such a home is in the server's AppContainer profile, and Windows itself removes it.
 """
 
 import os
@@ -21,7 +21,9 @@ MAX_ENTRIES = 100_000
 
 @record
 class State:
-    """A kept home directory. `server` has no command if the file that names it cannot be read."""
+    """A home that a server keeps between runs. `server` has an empty command if the file with the
+    command cannot be read.
+    """
 
     path: str
     server: ServerId
@@ -37,8 +39,8 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
-    """Return the homes in `base`. Return none if its mode has a `forbidden` bit, because another
-    user could then have made them.
+    """Return the homes in `base`. Return an empty list if the mode of `base` has a `forbidden` bit,
+    because another user could then have created the homes.
     """
     try:
         # The mode of each home is not checked, because a server can change it.
@@ -53,7 +55,9 @@ def _list_homes(base: str, forbidden: int) -> list[State]:
 
 
 def _read_server(path: str) -> ServerId:
-    """Return the server of a kept home. Earlier versions wrote its command without a digest."""
+    """Return the server to which a home belongs. Earlier versions of corral wrote the server's
+    command without a digest.
+    """
     try:
         with open(path + NAME, "rb") as file:
             first, *words = os.fsdecode(file.read()).split("\0")
@@ -66,7 +70,7 @@ def _read_server(path: str) -> ServerId:
 
 def measure(path: str) -> int:
     """Return the total size of the files below `path`, in bytes. Do not follow links. After
-    MAX_ENTRIES entries, read no further directory.
+    MAX_ENTRIES entries, do not read any more directories.
     """
     total = seen = 0
     pending = [path]

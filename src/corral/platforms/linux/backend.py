@@ -37,8 +37,8 @@ SIGINFO_BYTES = 128
 
 
 class Signals:
-    """Signals to corral, read from a descriptor. They are blocked, so that none is lost between the
-    fork and the start of the watcher.
+    """Reads signals to corral from a descriptor. The signals are blocked, so that they are not lost
+    between the fork and the start of the watcher.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -102,7 +102,7 @@ def _masks(count: int) -> Held:
 
 def warm_up() -> None:
     """Import modules, bind system calls and load filters that every run needs. Otherwise each fork
-    of this process would have to do it again.
+    of this process would have to do so again.
     """
     from corral.platforms.linux import network_services  # noqa: F401
 
@@ -113,8 +113,8 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove the leftovers of a dead run: its private directory or its cgroup.
 
-    The path and the type of the file system show which of the two it is. The content is not used,
-    because the target could choose it.
+    The path and the type of the file system tell the two apart. The content is not used for this,
+    because the target could have chosen it.
     """
     from corral.platforms.posix import run_directories
 

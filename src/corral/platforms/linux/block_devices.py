@@ -1,5 +1,5 @@
-"""Find the disk of a file as major:minor. io.max needs the numbers of the whole disk, not those of
-a partition.
+"""Find the major:minor number of the disk that a file is on. io.max needs the number of the whole
+disk, not the number of a partition.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Look up the disks of /usr and the grants. Return the disks, and the paths that are on no
-    disk.
+    """Look up the disks of /usr and of the granted paths. Return the disks, and the paths that are
+    not on a disk.
 
-    Overlays, some btrfs volumes and network file systems have no disk, and cannot be limited. A
-    file system in memory needs no limit.
+    Overlays, some btrfs volumes and network file systems do not have a disk, so they cannot be
+    limited. A file system in memory does not need a limit.
     """
     paths = ("/usr", *(grant.path for grant in policy.grants))
     found = {path: disk_of(path) for path in paths}
@@ -28,7 +28,7 @@ def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def disk_of(path: str) -> str:
-    """Return the disk of a path, or "" if the path is on no block device."""
+    """Return the disk of a path, or "" if the path is not on a block device."""
     try:
         device = os.stat(path).st_dev
         entry = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"

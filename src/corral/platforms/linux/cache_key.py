@@ -39,8 +39,8 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return how a seccomp filter around corral answers system calls, or "" if there is none. Only
-    the answers show whether this filter has changed since the probes.
+    """Return how a seccomp filter around corral answers system calls, or "" if corral runs without
+    such a filter. Only the answers show whether the filter has changed since the probes.
     """
     if "Seccomp:\t2" not in status:
         return ""
@@ -50,7 +50,8 @@ def _outer_filter(status: list[str]) -> str:
 
 
 def _root() -> str:
-    """Return the identity of the root directory, and the ids of its mount and of the mount above.
+    """Return the identity of the root directory, the id of its mount, and the id of the mount
+    above.
 
     The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The root
     directory can be the same in both cases, but the mount above it differs.
@@ -62,8 +63,8 @@ def _root() -> str:
 
 
 def _delegation() -> str:
-    """Return the directory for corral's cgroups and its controllers. Both can differ between two
-    sessions of a user.
+    """Return the path and the controllers of the directory for corral's cgroups. Both can differ
+    between two sessions of a user.
     """
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))

@@ -1,9 +1,9 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-For this the supervisor needs a debugger's rights over the target. An ordinary user has these rights
-over processes with the same id. Root's target has another id, and root has no such rights over it
-without CAP_SYS_PTRACE, which containers do not have by default. So the supervisor's thread takes on
-the target's id while it reads.
+To do so, the supervisor needs a debugger's rights over the target. An ordinary user has these
+rights over processes with the same user id. A target that root starts has a different id, and root
+has these rights over it only with CAP_SYS_PTRACE, which containers do not have by default. So the
+supervisor's thread takes on the target's id while it reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CAP_SYS_PTRACE = 19
 INT_BITS = 32
 PAGE = 4096
-"""The smallest size of a page. Every larger size is a multiple of it."""
+"""The smallest page size. All larger page sizes are multiples of it."""
 PATH_MAX = 4096
 """The maximum length of a path with its zero byte."""
 
@@ -55,8 +55,8 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return these ids, so that a `with` block takes them even if this thread could read the
-        target without them. If a unix socket is connected in the block, the peer sees these ids.
+        """Return ids that a `with` block takes even if this thread could read the target without
+        them. A peer to whose unix socket the block connects then sees the target's ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 
@@ -79,8 +79,9 @@ class CallingThread:
         self._proc = f"/proc/{request.pid}"
 
     def read(self, address: int, size: int) -> bytes:
-        """Return a copy of memory. Read it only once, because another thread of the target can
-        change it at any moment. Raise OSError (EFAULT) if it cannot be read.
+        """Return a copy of the caller's memory. Read the memory only once, because another thread
+        of the target can change it at any moment. Raise OSError (EFAULT) if the memory cannot be
+        read.
         """
         memory = self._open_memory(os.O_RDONLY)
         try:
@@ -94,8 +95,8 @@ class CallingThread:
         return found
 
     def read_text(self, address: int) -> bytes:
-        """Return a copy of the text up to its zero byte. Read each byte only once, and no page
-        after the one in which the text ends.
+        """Return a copy of the text up to its zero byte. Read each byte only once, and do not read
+        beyond the page in which the text ends.
 
         Raise ENAMETOOLONG if the text is longer than a path can be.
         """
@@ -110,10 +111,10 @@ class CallingThread:
         raise OSError(errno.ENAMETOOLONG, "the path is too long")
 
     def write(self, address: int, data: bytes) -> None:
-        """Write to the caller's memory. Raise ESRCH if the caller no longer waits.
+        """Write to the caller's memory. Raise ESRCH if the caller is no longer waiting.
 
         The pid of a dead process may be reused. So open the memory first, and then check that the
-        call still waits: only then is it the caller's memory.
+        call is still waiting: if it is, the memory is the caller's.
         """
         memory = self._open_memory(os.O_RDWR)
         try:
@@ -164,13 +165,15 @@ class CallingThread:
             return os.readlink(f"{self._proc}/cwd")
 
     def take(self, fd: int) -> _socket.socket:
-        """Return a copy of the caller's open socket. Raise ESRCH if the caller no longer waits."""
+        """Return a copy of the caller's open socket. Raise ESRCH if the caller is no longer
+        waiting.
+        """
         try:
             pidfd = abi.pidfd_open(self._request.pid, abi.PIDFD_THREAD)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            pidfd = abi.pidfd_open(self._find_process())  # thread pidfds came with Linux 6.9
+            pidfd = abi.pidfd_open(self._find_process())  # Linux before 6.9 has no thread pidfds
         try:
             with self._ids:
                 taken = abi.pidfd_getfd(pidfd, to_int(fd))
@@ -178,15 +181,15 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # Give any type and protocol, so that Python does not ask the kernel for them, which
-            # saves two calls. Wrong values do no harm, because no code uses them.
+            # Pass any type and protocol. Otherwise Python would ask the kernel for them with two
+            # more calls. Wrong values do no harm, because no code uses them.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)
             raise
 
     def check(self) -> None:
-        """Raise ESRCH if the thread no longer waits, because its pid may be reused then."""
+        """Raise ESRCH if the thread is no longer waiting, because its pid may then be reused."""
         if not linux_notifications.is_waiting(self._request):
             raise ProcessLookupError(errno.ESRCH, "the caller is gone")
 
@@ -206,6 +209,6 @@ class CallingThread:
 
 
 def to_int(register: int) -> int:
-    """Return the value of a register as a C int: its lower half, with a sign."""
+    """Return the lower 32 bits of a register as a C int, which has a sign."""
     low = register & (1 << INT_BITS) - 1
     return low - (1 << INT_BITS) if low >> (INT_BITS - 1) else low

@@ -1,7 +1,7 @@
-"""Provide a small D-Bus client to call systemd, after the D-Bus specification 0.43.
+"""Provide a small D-Bus client that calls systemd and follows the D-Bus specification 0.43.
 
-No library is used, because importing one would take longer than a whole start. All input is
-checked: lengths, zero padding, UTF-8 and nesting.
+corral does not use a library, because importing one would take longer than a whole start. All input
+is checked: lengths, zero padding, UTF-8 and nesting.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ CLOSING = {"(": ")", "{": "}"}
 MAX_DEPTH = 32
 """Maximum nesting of arrays and structs; the specification allows 32 of each."""
 MAX_MESSAGE = 1 << 20
-"""The largest message in bytes. systemd's answers have a few hundred bytes."""
+"""The largest message in bytes. systemd's answers are a few hundred bytes long."""
 
 CALL, RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 NO_AUTO_START = 2
-"""A flag: do not start the called service."""
+"""A flag that tells the bus not to start the called service."""
 FIELDS = {1: "path", 2: "interface", 3: "member", 4: "error", 5: "reply_to"}
 FIELDS |= {6: "destination", 7: "sender", 8: "signature"}
 KINDS = {"path": "o", "signature": "g", "reply_to": "u"}
@@ -267,14 +267,14 @@ def length(start: bytes) -> int:
 
 def decode(raw: bytes) -> Message:
     if length(raw) != len(raw):
-        raise ProtocolError("the length of a message differs from the one in its header")
+        raise ProtocolError("the length of a message differs from the length in its header")
     reader = Reader(raw, ORDERS[raw[0]], at=1)
     kind, flags, _ = (reader.number("B") for _ in range(3))
     body_length, serial = (reader.number("I") for _ in range(2))
     named = _named(reader.value("a(yv)", 0))
     reader.align(8)
     if reader.at + body_length != len(raw):
-        raise ProtocolError("the length of a body differs from the one in its header")
+        raise ProtocolError("the length of a body differs from the length in its header")
     inside = Reader(raw[reader.at :], reader.order)
     body = inside.values(str(named.get("signature", "")))
     if inside.at != len(inside.data):
@@ -367,7 +367,7 @@ class Bus:
                 return message.body
 
     def wait(self, wanted: Callable[[Message], bool]) -> Message:
-        """Return the first wanted signal, even if it came before this call."""
+        """Return the first signal that `wanted` accepts, even if it arrived before this call."""
         while True:
             while self._signals:
                 message = self._signals.pop(0)
@@ -384,7 +384,7 @@ class Bus:
         )
         while b"\r\n" not in self._buffer:
             if len(self._buffer) > 256:
-                raise ProtocolError("the bus sent no valid answer to AUTH")
+                raise ProtocolError("the bus did not send a valid answer to AUTH")
             self._fill()
         line, _, self._buffer = self._buffer.partition(b"\r\n")
         if not line.startswith(b"OK ") or self._buffer:

@@ -1,8 +1,8 @@
-"""Report that a target wanted the network, in a run with neither a network namespace nor an allowed
-host.
+"""Report that a target tried to use the network, in a run that has neither a network namespace nor
+an allowed host.
 
 In such a run the call `socket` itself is denied, so corral never sees which address or name the
-target wanted. To see it, corral would have to give the target a socket of the host's network. So
+target wanted. To see them, corral would have to give the target a socket in the host's network. So
 the report only recommends `corral learn`, which shows the names.
 """
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from corral.abi.linux_notifications import Notification
     from corral.denials.records import Denials
 
-WHY = "without namespaces its name is not seen; `corral learn` shows it"
+WHY = "without namespaces corral cannot see the address; `corral learn` shows it"
 BURST, RATE = 64, 64
-"""The rate limit for answering calls: a burst of BURST, and then RATE per second. Further calls
-wait, which costs no CPU time.
+"""The rate limit for answering calls: a burst of BURST calls, and then RATE calls per second.
+Further calls wait, which does not cost CPU time.
 """
 
 

@@ -1,8 +1,8 @@
-"""Record the processes that a target was not allowed to start, by the name of the program.
+"""Record the names of the programs that a target was not allowed to start.
 
 The target calls `fork`, which is denied, before it names the program. So corral guesses the name
-from the arguments that are on the calling thread's stack. No decision depends on the guess. Only
-the name is kept, because arguments can contain secrets.
+from the arguments that are on the calling thread's stack. No decision depends on the guess. corral
+keeps only the name, because arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 FLAG = "--allow-subprocess"
 MAX_NAMED = 64
-"""For at most this many starts, the supervisor searches for the program's name."""
+"""The number of starts for which the supervisor searches for the program's name."""
 BURST, RATE = 64, 64
-"""The rate limit for answering starts: a burst of BURST, and then RATE per second. Further starts
-wait, which costs no CPU time.
+"""The rate limit for answering starts: a burst of BURST starts, and then RATE starts per second.
+Further starts wait, which does not cost CPU time.
 """
 PAGE = 4096
 STACK_BYTES = 8 * PAGE
 STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
 MAX_WORDS = 32
 MAX_READS, MAX_PAGES = 8192, 256
-"""The most reads and copied pages for one start. A target can prepare a stack with any number of
-pointers, and must not keep the supervisor busy with it.
+"""The maximum numbers of reads and of copied pages for one start. Without them a target could keep
+the supervisor busy with a stack that has any number of pointers.
 """
 MAX_NAME_LENGTH = 64
 MAX_STRING = 1024
@@ -108,7 +108,7 @@ class Memory:
         return int(struct.unpack_from("=Q", page, at)[0]) if len(page) >= at + 8 else 0
 
     def string(self, address: int) -> bytes:
-        """Return the text from `address` to the next zero byte, or b"" if there is none."""
+        """Return the text from `address` to the next zero byte, or b"" if no zero byte follows."""
         found = b""
         while len(found) < MAX_STRING and LOWEST_ADDRESS <= address < HIGHEST_ADDRESS:
             at = address % PAGE
@@ -136,19 +136,20 @@ class Memory:
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
     """Return whether libc's vfork() made this call.
 
-    Some machines have no system call vfork, and libc's vfork() calls clone without a stack there.
-    posix_spawn makes a similar clone, but gives the new process its own stack.
+    On machines without the system call vfork, libc's vfork() calls clone without a stack.
+    posix_spawn makes a similar call, but gives the new process its own stack.
     """
     by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
     return call == "vfork" or bool(by_clone)
 
 
 def guess_name(memory: Memory, pid: int) -> str:
-    """Return the program's name from a list of arguments that the thread's stack points to, or "".
+    """Guess the program's name from a list of arguments to which the thread's stack points. Return
+    "" if there is no such list.
 
-    The memory of a library also contains lists of words, which look like arguments. So a list with
-    a path or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name
-    has to be ASCII.
+    The memory of a library also contains lists of words that look like arguments. So a list with a
+    path or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name has
+    to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -207,8 +208,9 @@ def _common_name(words: list[bytes]) -> str:
     """Return the name of the program that a list of words starts, or "" for a list of environment
     variables.
 
-    The list may be a program's arguments, of which the first is the program. Python also makes a
-    list of the paths to try, one for each directory of PATH, which all end in the program's name.
+    The words may be a program's arguments, which begin with the program itself. They may also be
+    the paths that Python tries, one for each directory in PATH, which all end in the program's
+    name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

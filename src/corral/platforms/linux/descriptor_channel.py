@@ -1,7 +1,7 @@
 """Provide the only channel through which descriptors leave a sandbox (SCM_RIGHTS).
 
-Init has the sandbox's end of the channel until it has locked itself down, and the target's process
-has it until exec. The first byte of a message says what the descriptors are.
+Init keeps the sandbox's end of the channel open until it has locked itself down, and the target's
+process keeps it open until exec. The first byte of a message says what its descriptors are.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 MAX_SEND_SECONDS = 5.0
-"""How long `send` waits until the user's other processes have received their descriptors. The
-kernel refuses to send a descriptor while the user's processes together have more descriptors in
-flight than the sender's RLIMIT_NOFILE.
+"""How long `send` waits for the user's other processes to receive their descriptors. The kernel
+refuses to send a descriptor while the user's processes together have more descriptors in flight
+than the sender's RLIMIT_NOFILE.
 """
 FIRST_DESCRIPTOR = 3
 """The lowest descriptor number for the sandbox's end of the channel, because the target's streams
@@ -59,8 +59,8 @@ class DescriptorChannel:
             time.sleep(0.01)
 
     def receive(self) -> None:
-        """Receive all messages so far. `open` is False once the sandbox's end is closed in all
-        processes.
+        """Receive all messages that have arrived. `open` becomes False once the sandbox's end of
+        the channel is closed in all processes.
         """
         while self.open:
             try:

@@ -48,7 +48,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 @record
 class Entry:
-    """A system path: bound from `source`, or a symlink to `link`."""
+    """A system path in the sandbox, which is either bound from `source` or a symlink to `link`."""
 
     path: str
     source: str = ""
@@ -57,10 +57,10 @@ class Entry:
 
 @record
 class Layout:
-    """The surveyed host. `home` is the sandbox's home, and `host_home` is the user's own.
+    """The surveyed host. `home` is the sandbox's home, and `host_home` is the user's own home.
 
-    If root started the run, `owners` has (path, uid, gid) of the grants, the state, and the
-    program's files that not every user may read.
+    If root started the run, `owners` has (path, uid, gid) for each grant, for the state, and for
+    each of the program's files that not every user may read.
     """
 
     uid: int
@@ -127,7 +127,7 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
 
 
 def home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return (name in the sandbox's home, path) of the outermost grants below the user's home."""
+    """Return (name in the sandbox's home, path) for each outermost grant below the user's home."""
     paths = {grant.written or grant.path for grant in policy.grants}
     below = [path for path in paths if is_below(path, layout.host_home)]
     outermost = [path for path in below if not any(is_below(path, other) for other in below)]
@@ -135,7 +135,7 @@ def home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _covers(policy: Policy, program: Program, found: Found) -> Covers | None:
-    """Return the paths to watch: masks, and read-only paths inside write grants."""
+    """Return the paths to watch: masked paths, and read-only paths inside write grants."""
     from corral.plan.model import Cover, Covers
 
     tops = [*(grant.path for grant in policy.grants), *program.reads]
@@ -177,7 +177,7 @@ def _warnings(policy: Policy, found: Found) -> tuple[str, ...]:
         more = f" and {len(found.unsearched) - 1} more directories" if found.unsearched[1:] else ""
         text = f"not searched for secrets and hooks: {printable(found.unsearched[0])}{more}"
         if policy.strict:
-            raise PolicyError(text, hint="grant less: a directory with fewer files in it")
+            raise PolicyError(text, hint="grant a directory with fewer files")
         texts.append(text)
     return tuple(texts)
 
@@ -192,8 +192,8 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A link into /usr also works in the sandbox. For any other link, bind the file that it leads
-    # to.
+    # A link into /usr also works in the sandbox. For any other link, bind the file to which it
+    # leads.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

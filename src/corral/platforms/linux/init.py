@@ -1,9 +1,9 @@
 """Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
-PID 1 is a fork of corral, and the target can see its pid. So PID 1 gives the target nothing to use:
-it is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has few descriptors, no
-capabilities, and a filter that allows little more than waiting. The target starts only after all of
-this.
+PID 1 is a fork of corral, and the target can see its pid. So PID 1 must not offer anything that the
+target could use: it is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has
+few descriptors, no capabilities, and a filter that allows little more than waiting. The target
+starts only after all of this is done.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class InitDescriptors:
 
 @record
 class Pipes:
-    """The ends of the pipes that `spawn` describes, for the supervisor or for init. Only init has
-    `start`, with which it lets the target start.
+    """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
+    with which it lets the target start.
     """
 
     control: int
@@ -62,14 +62,14 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Let the kernel kill this process when its supervisor dies. Call this again after each change
-    of ids, because a change of ids clears this setting.
+    """Make the kernel kill this process when its supervisor dies. Call this again after each change
+    of ids, because the change clears this setting.
     """
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
 def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """Run as init. At the end report whether `space`, the tmpfs of the private directories, is
+    """Run as init. At the end report whether `space`, the tmpfs with the private directories, is
     full.
     """
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
@@ -137,7 +137,8 @@ def wait_for_end(
 ) -> int:
     """Reap children until the target has ended, and return its wait status.
 
-    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor has ended.
+    `on_control` is called with the signal numbers that the supervisor sends, and with b"" when the
+    supervisor has ended.
     """
     poll = select.poll()
     poll.register(pipes.control, select.POLLIN)

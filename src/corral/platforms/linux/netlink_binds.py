@@ -1,9 +1,10 @@
-"""Bind route netlink sockets for a target without namespaces, which may bind no other socket.
+"""Bind route netlink sockets for a target without namespaces, which may not bind any other socket.
 
-Without a network namespace, the abstract names of unix sockets are the host's. A target that binds
-one end of a unix pair could take a name that a program of the host needs. But the C library has to
-bind a netlink socket to list the interfaces. The filter cannot tell netlink sockets from unix
-sockets, so the supervisor binds a new netlink socket, which replaces the target's.
+Without a network namespace, the target shares the abstract names of unix sockets with the host. A
+target that binds one end of a unix pair could take a name that a program of the host needs. But the
+C library has to bind a netlink socket to list the interfaces. The filter cannot tell netlink
+sockets from unix sockets, so the supervisor binds a new netlink socket, which replaces the
+target's.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ AF_NETLINK, NETLINK_ROUTE = 16, 0
 ADDRESS = struct.Struct("=HHII")
 """struct sockaddr_nl: the family, two unused bytes, the port and the multicast groups."""
 BURST, RATE = 256, 256
-"""The rate limit for answering calls: a burst of BURST, and then RATE per second. Further calls
-wait, which costs no CPU time.
+"""The rate limit for answering calls: a burst of BURST calls, and then RATE calls per second.
+Further calls wait, which does not cost CPU time.
 """
 
 
 class NetlinkBinds:
-    """Decides `bind`. `uid` and `gid` are the target's ids on the host."""
+    """Decides calls of `bind`. `uid` and `gid` are the target's ids on the host."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self._ids = calling_thread.find_ids(uid, gid)
@@ -57,8 +58,8 @@ class NetlinkBinds:
 
 
 def bind_netlink(thread: CallingThread, fd: int, raw: bytes) -> Decision:
-    """Replace a netlink socket with one that is bound to the address `raw`. Raise OSError (EPERM)
-    for any other socket or address.
+    """Replace a netlink socket with a new one that is bound to the address `raw`. Raise OSError
+    (EPERM) for any other kind of socket or address.
     """
     is_netlink = thread.protocol(fd) == "NETLINK"
     thread.check()
@@ -74,8 +75,8 @@ def bind_netlink(thread: CallingThread, fd: int, raw: bytes) -> Decision:
 
 
 def replace_socket(thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
-    """Return the answer to the target's call that replaces its socket `fd` with a copy of `own`,
-    which is the supervisor's socket.
+    """Return an answer that replaces the target's socket `fd` with a copy of the supervisor's
+    socket `own`.
     """
     flags = thread.flags(fd)
     os.set_blocking(own.fileno(), not flags & os.O_NONBLOCK)

@@ -1,9 +1,9 @@
 """Provide a run's seccomp listener, which answers the system calls that the kernel passes to it.
 
-The supervisor runs the listener before the target executes, because the tests of `verify` make such
-calls too. The table `notified_calls.CALLS` says which decider answers each call, and which answers
-are permitted. A call is denied if it is not in the table, if this run does not have its decider, or
-if the decider's answer is not permitted.
+The supervisor runs the listener before the target executes, because the tests in `verify` also make
+such calls. The table `notified_calls.CALLS` says which decider answers each call, and which answers
+are permitted. A call is denied if it is not in the table, if this run does not have the decider for
+it, or if the decider's answer is not permitted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EPERM = 1
 BATCH = 16
 TURN_SECONDS = 0.05
 """After this time the supervisor checks its deadlines before it decides another call. A target can
-make each decision slow: a long mprotect in another thread delays each read of its memory.
+make each decision slow: a long mprotect in another thread delays each read of the target's memory.
 """
 POLLIN = 1
 
@@ -108,7 +108,7 @@ class Deciders:
 class Notifications:
     """Answers notified calls, as a service of the supervisor.
 
-    `exec_pipe` shows when the target has executed. Calls before that are corral's own tests. They
+    `exec_pipe` shows when the target has executed. Earlier calls are corral's own tests, so they
     are answered but not recorded.
     """
 
@@ -122,9 +122,10 @@ class Notifications:
     ) -> None:
         """Open the service.
 
-        With `killable`, only a deadly signal interrupts a call that the supervisor has received. So
-        during a pause calls are received, and decided after the pause. If they were received later,
-        another signal could make a waiting fork fail with EINTR, which programs do not expect.
+        With `killable`, only a deadly signal can interrupt a call that the supervisor has received.
+        So the supervisor receives calls during a pause, and decides them afterwards. If it received
+        them only after the pause, any signal could make a waiting fork fail with EINTR, which
+        programs do not expect.
         """
         self._channel = channel
         self._killable = killable
@@ -143,7 +144,7 @@ class Notifications:
         self._make_deciders: Callable[[], dict[str, Decider]] = dict
 
     def decide_with(self, make: Callable[[], dict[str, Decider]]) -> None:
-        """Set the function that makes the deciders when the target's first call comes."""
+        """Set the function that makes the deciders when the target's first call arrives."""
         self._make_deciders = make
 
     def fileno(self) -> int:
@@ -171,7 +172,7 @@ class Notifications:
 
     def _receive_listener(self) -> None:
         """Take the listener from the channel. Do this even if the channel has no new message,
-        because the listener may have come together with another message.
+        because the listener may have been received together with another message.
         """
         for fd in self._channel.take("listener"):
             self._listener = fd
@@ -200,7 +201,7 @@ class Notifications:
 
     def _receive(self) -> bool:
         """Receive one call, and answer it unless there is a pause. Return whether to receive
-        another one.
+        another call.
         """
         try:
             request = abi.receive(self._listener)
@@ -218,8 +219,8 @@ class Notifications:
                 self._deciders.update(self._make_deciders())
                 self._executed = True
             except (OSError, ImportError):
-                # Usually too many files are open. Until the deciders can be made, their calls are
-                # denied.
+                # Usually the cause is that too many files are open. Calls are denied until their
+                # deciders can be made.
                 pass
         decision = judge(request, self._names, self._deciders) if self._deciders else None
         if decision is not None and decision.verdict == "answer_later":

@@ -1,8 +1,8 @@
 """List the calls that the kernel passes to the supervisor, with their deciders and answers.
 
-If the supervisor answers "continue", the kernel executes the call and reads its memory again, which
-another thread of the target may have changed. So this answer is not permitted if the decision
-depends on memory, or if the policy denies the call itself.
+If the supervisor answers "continue", the kernel executes the call. It then reads the call's
+arguments in memory again, which another thread of the target may have changed. So this answer is
+not permitted if the decision depends on memory, or if the policy denies the call itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EPERM = 1
 UNKNOWN = "an unknown address"
-"""The destination in the report of a denied connection whose address corral did not see."""
+"""The destination in the report of a denied connection if corral did not see the address."""
 
 
 @record
@@ -42,10 +42,10 @@ class NotifiedCall:
 
 @record
 class Given:
-    """A descriptor for the caller. This process closes its copy once the caller has it.
+    """A descriptor for the caller. This process closes its copy once the caller has the descriptor.
 
-    The descriptor replaces the caller's descriptor `number`. If `number` is -1, it gets a new
-    number, which the call returns. `flags` are O_CLOEXEC or 0.
+    The descriptor replaces the caller's descriptor `number`. If `number` is -1, the descriptor gets
+    a new number, which the call returns. `flags` are O_CLOEXEC or 0.
     """
 
     fd: int
@@ -57,9 +57,10 @@ class Given:
 class Decision:
     """The answer to a call.
 
-    If `verdict` is "answer", the supervisor has done the call, which returns `value`. If it is
-    "answer_later", the decider itself sends the answer. A call that is denied, or that the
-    supervisor could not do, fails with `error`. `then` is called once the thread has the answer.
+    If `verdict` is "answer", the supervisor has made the call itself, and the caller gets `value`
+    as the result. If `verdict` is "answer_later", the decider sends the answer itself. A call that
+    is denied, or that the supervisor could not make, fails with `error`. `then` is called once the
+    thread has the answer.
     """
 
     verdict: Verdict
@@ -85,8 +86,8 @@ SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
 # to connect and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
-# Without namespaces and without the broker, the supervisor binds netlink sockets, also in `corral
-# learn`.
+# Without namespaces and without the broker, the supervisor binds netlink sockets. It also does so
+# in `corral learn`.
 NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
@@ -121,9 +122,9 @@ PATHS: dict[str, tuple[tuple[int, int], ...]] = {
     "symlinkat": ((2, 1),),
     "inotify_add_watch": ((1, -1),),
 }  # fmt: skip
-"""For each call, the positions of the arguments that are paths. Beside each position is that of the
-argument with the base directory; -1 means the working directory. The text of a symbolic link does
-not count as a path.
+"""For each call, a pair of positions for each argument that is a path: the position of the path,
+and that of its base directory. -1 means the working directory. The text of a symbolic link does not
+count as a path.
 """
 MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""

@@ -27,7 +27,8 @@ UNCOUNTED = (
 
 
 def chains(policy: Policy) -> Chains:
-    # RLIMIT_CPU counts per process, which is enough if the target cannot start other processes.
+    # RLIMIT_CPU limits each process separately, which is enough if the target cannot start other
+    # processes.
     alone = not policy.subprocess
     private_root, wall = "namespaces + pivot_root", ("landlock_wall", "seccomp")
     seen = _note_on_visibility(policy)
@@ -86,8 +87,8 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Return the option for limiting I/O. io.max limits each disk, so there is no such option if
-    neither /usr nor a grant is on a disk.
+    """Return the option that limits I/O. io.max limits each disk, so return no option if neither
+    /usr nor a grant is on a disk.
     """
     if policy.limits.io is None:
         return ()
@@ -116,11 +117,11 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 def _counted(policy: Policy) -> tuple[Option, ...]:
     """Return the option in which the supervisor answers every start of a process or thread.
 
-    A signal makes a fork fail with EINTR if it arrives before the supervisor receives the call,
+    A signal that arrives before the supervisor receives the call makes a fork fail with EINTR,
     unless the signal is blocked or its handler has SA_RESTART. Common libraries block signals, but
-    dash does not: a script with 400 jobs, 20 at a time, failed in each of nine runs, and in none
-    without the limit. So if the target may start processes, this option is used only for a limit
-    that the user states.
+    dash does not: a script with 400 jobs, 20 at a time, failed in each of nine runs with the limit,
+    and in none without it. So if the target may start processes, this option is used only for a
+    limit that the user states.
     """
     if policy.subprocess and "pids" not in policy.stated:
         return ()
@@ -136,13 +137,13 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process by itself. It is used only for a default limit,
+    """Return the option that limits each process separately. It is used only for a default limit,
     because a stated limit must apply to the whole tree.
     """
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()
     held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))
-    note = f"each process is limited to {held}, but not all together"
+    note = f"each process is limited to {held}, but all of them together are not"
     note += "; with `--max-memory` the sum is sampled"
     return (Option(mechanism="RLIMIT_DATA", needs=("rlimits",), status="degraded", note=note),)
 
@@ -176,7 +177,7 @@ def _note_on_broker(policy: Policy) -> str:
 def _note_on_gateway(policy: Policy) -> str:
     if not policy.allow:
         return ""
-    text = "domain fronting, and sites that share an address with an allowed one, stay possible"
+    text = "the target may use domain fronting, and reach sites that share an allowed address"
     if any(item.startswith("*.") for item in policy.allow):
         text += "; every name that is looked up under a wildcard reaches that zone's name servers"
     return text

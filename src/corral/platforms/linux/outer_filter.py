@@ -1,13 +1,13 @@
 """Find out how an outer seccomp filter answers the calls that a sandbox needs.
 
-The kernel reports that there is a filter, but not what it does. So each call is made with invalid
-arguments. If the filter allows the call, the kernel refuses it because of its arguments, and
-nothing happens. If the filter denies the call, the error is another one. Whether a listener is
-possible can be seen only by loading one.
+The kernel reports that there is a filter, but not what the filter does. So each call is made with
+invalid arguments. If the filter allows the call, the kernel refuses it because of its arguments,
+and nothing happens. If the filter denies the call, the error is different. Whether the filter
+allows a listener can be seen only by loading a listener.
 
 A filter may also kill the caller, so a child makes the calls. The child first enters its own
-namespaces if it can, because the kernel refuses some calls of an ordinary user before it looks at
-the arguments.
+namespaces if it can, because the kernel refuses some calls of an ordinary user before it checks the
+arguments.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def answers() -> str:
 
 
 def _load_listener() -> None:
-    """Load a filter with a listener. The kernel refuses it if the outer filter has a listener."""
+    """Load a filter with a listener. The kernel refuses this if the outer filter has a listener."""
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     abi.seccomp_set_filter(ALLOW_EVERYTHING, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER)
 

@@ -79,16 +79,16 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, str]:
     """Return (flag, reason) for a file among the server's own files. The flag allows the server to
-    write; it is "" if no flag does.
+    write the file; it is "" if there is no such flag.
 
     A file in a user's directory can be made writable. A package in corral's store cannot be
-    changed, but a profile may let it write elsewhere.
+    changed, but a profile may let the server write elsewhere.
     """
     if any(is_inside(top, store) for store in (directories().cache, directories().state)):
         name = _find_profile(program)
         return (f"--profile {name}", "read-only") if name else ("", ELSEWHERE)
     if dict(zip(program.reads, program.why, strict=False)).get(top) != "the server's directory":
-        return "", ELSEWHERE  # a file of a runtime
+        return "", ELSEWHERE  # the file belongs to a runtime
     if os.path.isdir(os.path.dirname(path)) and not _is_sensitive(path):
         word = shell_word(path)
         first = "" if os.path.lexists(path) else f"; first `{make} {word}`"
@@ -102,7 +102,7 @@ def _is_sensitive(path: str) -> bool:
 
 
 def _find_profile(program: Program) -> str:
-    """Return the name of a profile that lets this package write elsewhere, or ""."""
+    """Return the name of a profile that lets this package write elsewhere, or "" if none exists."""
     try:
         from corral.policy import profiles
 

@@ -2,9 +2,8 @@
 
 The kernel detaches a mount when a process outside the namespace removes the mount point, or renames
 another file over it. The target could use the path before corral could mount again. So the watcher
-only reports, and ends the run if the plan says so. inotify reports that a covered file is removed.
-It does not report this for a directory that a process has open, so the directory above is watched
-too.
+only reports the lost cover, and ends the run if the plan says so. inotify reports the removal of a
+covered file, but not of a directory that a process has open. So the directory above is watched too.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class ReplacedFiles:
             self._watch()
         except OSError as error:
             why = f"{error.strerror}{SYSCTLS.get(error.errno or 0, '')}"
-            self._warn(f"covered names are not watched: {why}", fatal=self._strict)
+            self._warn(f"cannot watch the hidden and read-only paths: {why}", fatal=self._strict)
         self._compare(self._covers)
 
     def fileno(self) -> int:

@@ -1,8 +1,9 @@
-"""Find the directories, files and programs that a repository makes git, Mercurial or Jujutsu use.
+"""Find the directories, files and programs that git, Mercurial or Jujutsu use because a repository
+names them.
 
 The host's git uses them when the user types `git status`, so a target must not change them. The
-functions here find more files than git would use: to make a file read-only without need does less
-harm than to miss a file that git runs.
+functions here find more files than git would use, because making a file read-only without need does
+less harm than missing a file that git runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 POINTERS = ("", "commondir", "sharedpath", "repo", "repo/store/git_target")
 """Files that contain the path of a directory to use: `.git` itself if it is a file, and files in a
-`.git`, `.hg` or `.jj`.
+`.git`, `.hg` or `.jj` directory.
 """
 SETTINGS = ("config", "config.worktree", "hgrc", "repo/config.toml")
 USER_SETTINGS = (".gitconfig", ".config/git/config", ".hgrc", ".config/hg/hgrc")
@@ -34,8 +35,8 @@ MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
 MAX_INDEX_BYTES = 1 << 26
-"""The most bytes to read from a repository's indexes. A target could leave huge indexes to delay
-the next start.
+"""The maximum number of bytes to read from a repository's indexes. A target could leave huge
+indexes to delay the next start.
 """
 MAX_INDEXES = 100
 MAX_PATH_BYTES = 4096
@@ -68,7 +69,7 @@ def find_directories(entry: str) -> list[str]:
 
 
 def find_run_files(git: str) -> Iterator[str]:
-    """Yield files of a repository, its worktrees and submodules that run or name programs."""
+    """Yield files in a repository, its worktrees and submodules that run or name programs."""
     pending = [git]
     for path in pending:
         is_repository = path == git or os.path.lexists(f"{path}/HEAD")
@@ -90,7 +91,7 @@ def find_named(
 
     A relative path of hooks is looked up in `top`, the repository's working directory. The path of
     an included file is looked up in the directory of the settings file. Other paths are looked up
-    in both.
+    in both directories.
     """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
@@ -139,7 +140,7 @@ def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
         for name in ("index", *shared[:MAX_INDEXES]):
             data = _read_bytes(f"{directory}/{name}", left)
             left -= len(data)
-            if GITLINK in data:  # most indexes have no gitlink, and parsing every entry takes long
+            if GITLINK in data:  # most indexes have no gitlink, and parsing all entries is slow
                 hash_bytes = 32 if "sha256" in _read(f"{directory}/config") else 20
                 yield from (os.path.join(top, path) for path in _gitlinks(data, hash_bytes))
 
@@ -175,7 +176,9 @@ def _read_offset(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_settings(files: Iterable[str], home: str) -> list[Setting]:
-    """Return (file, section and key, value) from these files and the files that they include."""
+    """Return (file, section and key, value) for each setting in these files and in the files that
+    they include.
+    """
     found: list[Setting] = []
     pending = list(files)
     for file in pending:
@@ -189,8 +192,8 @@ def read_settings(files: Iterable[str], home: str) -> list[Setting]:
 
 
 def read_user_settings(home: str) -> list[Setting]:
-    """Return the settings that apply to all repositories: the user's own, and git's for the whole
-    system.
+    """Return the settings that apply to all repositories: the user's settings, and git's
+    system-wide settings.
     """
     config = os.environ.get("XDG_CONFIG_HOME", "")
     files = ["/etc/gitconfig", *(f"{home}/{name}" for name in USER_SETTINGS)]
@@ -230,9 +233,9 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _until_zero(text: str) -> str:
-    """Return a text up to its first zero byte, where git ends a path too. Otherwise a target could
-    write a path with a zero byte into a repository, and every later run would fail, because Python
-    refuses such a path.
+    """Return a text up to its first zero byte, because git also ends a path there. Otherwise a
+    target could write a path with a zero byte into a repository, and every later run would fail,
+    because Python refuses such a path.
     """
     return text.partition("\0")[0]
 
@@ -246,7 +249,7 @@ def _read(path: str) -> str:
 
 
 def _read_bytes(path: str, most: int) -> bytes:
-    """Return up to `most` bytes of a regular file, or b"" for another kind, such as a FIFO."""
+    """Return up to `most` bytes of a regular file, or b"" for any other file, such as a FIFO."""
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):

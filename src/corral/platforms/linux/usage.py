@@ -2,18 +2,19 @@
 
 Init is the root of the tree and adopts every orphan, so all processes are below init. When a
 process ends, its CPU time is added to its parent's. Memory is the sum of three parts: the anonymous
-and shared memory of every process, with swapped memory, huge pages and page tables; the private
-space; and files in memory. Files in memory are open memfds. If corral runs as root, they are also
-mapped memfds and shared anonymous mappings.
+and shared memory of every process, including swapped memory, huge pages and page tables; the
+private space; and files in memory. Files in memory are open memfds and, if corral runs as root,
+also mapped memfds and shared anonymous mappings.
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
 measurement divides the size of a shared page by the number of processes that use it. But processes
 are read one after the other. If a process that uses shared pages ends meanwhile, the sum is too
-high, and if one starts, the sum is too low. The tree uses at least the memory of its largest
-process. This lower bound is `certain`. If a process has started, `steady` is false.
+high, and if such a process starts, the sum is too low. The tree uses at least the memory of its
+largest process, so this lower bound is returned as `certain`. If a process has started during the
+measurement, `steady` is false.
 
-A target chooses how much there is to read, so a `Budget` limits the work. Beyond the budget no more
-descriptors and mappings are read, so a file in memory may be missed, or count twice.
+A target chooses how much there is to read, so a `Budget` limits the work. When the budget is used
+up, no more descriptors and mappings are read, so a file in memory may be missed or counted twice.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ disable every limit.
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
 OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
-"""Rows of /proc/PID/status that are missing from smaps_rollup. They must count: a target that reads
-one byte in every 2 MiB of a mapping uses memory only for page tables.
+"""Rows of /proc/PID/status that are missing from smaps_rollup. They must be counted, because a
+target that reads one byte in every 2 MiB of a mapping uses memory only for page tables.
 """
 RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmSwap:", *OF_PROCESS)
 OWN = (b"RssAnon:", b"VmSwap:", *OF_PROCESS)
@@ -58,9 +59,9 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""The maximum number of times that one walk reads the root's list of children. Without it a walk
-might never end, because a target can start and end processes all the time, and each adds an orphan
-to the list.
+"""The maximum number of times that one walk reads the root's list of children. Without this bound a
+walk might never end: a target can start and end processes all the time, and each of them adds an
+orphan to the list.
 """
 
 
@@ -86,11 +87,11 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`, which is a process of corral. Its own usage does not
-    count, but the CPU time of its reaped children does.
+    """Measure the descendants of `root`, which is a process of corral. The usage of `root` itself
+    does not count, but the CPU time of its reaped children does.
 
-    `objects` are the bytes of the tree's System V objects. When `interrupted` returns True, return
-    the memory found so far.
+    `objects` is the size of the tree's System V objects in bytes. When `interrupted` returns True,
+    return the memory found so far.
     """
     pids, ticks, tasks = _processes(root)
     memory = objects
@@ -166,9 +167,9 @@ def _children(pid: int) -> list[int]:
     that this thread forked.
 
     When a thread ends, its children move to the list of the process's first living thread. A child
-    that moves while the lists are read may be missed. So at the end the lists are read again, up to
-    that of the first living thread. Reading the others again could make one walk last for minutes,
-    if a target's threads end all the time.
+    that moves while the lists are read may be missed. So at the end read the lists again, up to the
+    list of the first living thread. Do not read the lists after it again: a target whose threads
+    end all the time could otherwise make one walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -193,8 +194,8 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 
 
 def _lives(pid: int, thread: int) -> bool:
-    """Return whether a thread has not begun to exit, as its flags say. The list of threads does not
-    say it, because a process's first thread stays listed after its exit.
+    """Return whether a thread has not yet begun to exit. Check its flags, because a process's first
+    thread stays in the list of threads after its exit.
     """
     try:
         fields = _fields(f"/proc/{pid}/task/{thread}/stat")
@@ -205,8 +206,8 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Raise the error if corral itself cannot read anything, for example because too many files are
-    open. Do nothing if the measured process has ended or hides its data.
+    """Raise the error if its cause is in corral itself, such as too many open files. Do nothing if
+    the measured process has ended or hides its data.
     """
     if error.errno in UNREADABLE:
         raise error
@@ -279,7 +280,8 @@ def counted_elsewhere(
     mapped = False
     for line in lines:
         first = line[:1]
-        # A mapping begins with a line with a hexadecimal address; its other lines are capitalized.
+        # The first line of a mapping begins with a hexadecimal address. The other lines begin with
+        # a capital letter.
         if first.isdigit() or b"a" <= first <= b"f":
             where = _inode(line)
             mapped = where in memfds or where[0] == device or (segments and _is_segment(line))
@@ -305,7 +307,9 @@ def _inode(head: bytes) -> Inode:
 
 
 def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the memfds that any thread has open, because a thread can have its own descriptors."""
+    """Return the memfds that the threads of a process have open. Each thread can have its own
+    descriptors.
+    """
     found: dict[Inode, int] = {}
     first = 0
     for thread in _threads(pid):
@@ -365,12 +369,14 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
             _check_readable(error)
             continue  # the mapping is gone, or this root may not read map_files
         if listed:
-            break  # all threads have the same memory, but one that has exited lists none
+            break  # all threads share their memory, but an exited thread lists none
     return found
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0) without one."""
+    """Return (device, used bytes) of the tmpfs with /tmp, HOME and /dev/shm. Return (-1, 0) if the
+    target does not have such a tmpfs.
+    """
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"
         try:

@@ -42,8 +42,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # If `attempt` forks and its child raises, the child writes its error here too. Its
-            # parent waits for it, so the child's error comes first.
+            # If `attempt` forks and that child raises an error, the child also writes its error
+            # here. The parent waits for the child, so the child's error comes first.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
@@ -77,8 +77,8 @@ def _read(fd: int) -> str | None:
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
     """Return the text of the error with which the system refuses `attempt`.
 
-    Raise if `attempt` succeeds. `by` is the class of the expected error. Any other error is raised,
-    because it may have a cause other than a refusal.
+    Raise RuntimeError if `attempt` succeeds. `by` is the class of the expected error. Any other
+    error is raised, because it may have a cause other than a refusal.
     """
     try:
         attempt()

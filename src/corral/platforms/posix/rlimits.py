@@ -52,7 +52,7 @@ class Rlimits:
 
 def set_limit(name: str, value: int) -> None:
     kind: int = getattr(resource, f"RLIMIT_{name}")
-    # A lower limit of the host stays, because corral never raises a limit.
+    # Keep a lower limit of the host, because corral never raises a limit.
     hard = resource.getrlimit(kind)[1]
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
     # A program may catch SIGXCPU at the soft limit. Then the hard limit kills it a second later.

@@ -1,4 +1,4 @@
-"""Make and remove a run's private directory, and a server's directory that is kept between runs."""
+"""Manage a run's private directory, and the directory that a server keeps between runs."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class PrivateDirectory:
 class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
-    `inside` is the path at which the target sees it. `links` are pairs (name in the home, granted
-    path) of links to make. Links of earlier runs stay, but the target cannot use them without their
-    grant. If root runs corral and the target has another user id, `owner` has the target's uid and
-    gid. Otherwise it is None.
+    `inside` is the path at which the target sees this directory. `links` are pairs (name in the
+    home, granted path) of links to make. Links of earlier runs stay, but the target cannot use a
+    link without a grant for its path. If root runs corral and the target has another user id,
+    `owner` has the target's uid and gid. Otherwise it is None.
     """
 
     name = "state_directory"
@@ -138,9 +138,9 @@ class State:
         """Make or check the home of a target, if root runs corral and the target has another user
         id. Raise OSError if the home belongs to a third user.
 
-        The directory above belongs to root, and only the target's group can search it. So no other
-        process can replace a home or list the homes, and a server that opens its home to everyone
-        gives no other user access.
+        The directory above belongs to root, and only the target's group can search it. So other
+        processes can neither replace a home nor list the homes. A server that opens its home to
+        everyone does not give other users access.
         """
         above = os.path.dirname(self.path)
         make_private_directory(above)
@@ -149,7 +149,7 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # Wait until no other run makes the same home. Otherwise that run may give the home to
+            # Wait while another run makes the same home. Otherwise that run may give the home to
             # the target first, and this run would then refuse to make root's directories in it.
             # Targets cannot hold this lock, because they cannot open `above`.
             lock(held, wait=True)
@@ -182,7 +182,7 @@ class State:
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
-            os.rmdir(self.path)  # without the file, nothing says whose home it is
+            os.rmdir(self.path)  # without the file, corral cannot tell whose home this is
             raise
 
 
@@ -190,8 +190,8 @@ def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
     """Make symbolic links below a directory that targets may have written to. Leave existing names
     as they are. Do not follow links that a target put into the path.
 
-    Raise OSError for any other failure, such as a full disk, because the target would not find the
-    grant below its home.
+    Ignore a name that is taken, or that the target has made inaccessible. Raise OSError for any
+    other failure, such as a full disk, because the target would not find the grant below its home.
     """
     for name, target in links:
         try:
@@ -238,9 +238,9 @@ def _make_alike(name: str, above: int) -> None:
 def state_path(program: Program) -> str:
     """Return the path of a server's state directory.
 
-    The same program with the same arguments is the same server. All versions of a package are the
-    same server too. A file beside the directory, with the ending NAME_OF_STATE, contains the digest
-    of the typed command, and the command with masked secrets.
+    The same program with the same arguments counts as the same server, and so do all versions of a
+    package. A file beside the directory, whose name ends in NAME_OF_STATE, contains the digest of
+    the typed command, and the command with masked secrets.
     """
     import hashlib
 
@@ -253,8 +253,8 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and its modes.
 
     Do nothing if `path` is a link, or belongs neither to this user nor to `owner`. After an error,
-    or when `budget` allows no more files, the remaining files stay. In a kept home, the removal
-    also stops at a directory that does not belong to the owner of the home.
+    or when `budget` allows no more files, the remaining files stay. In a home that is kept between
+    runs, the removal also ends at a directory that does not belong to the home's owner.
     """
     try:
         top = _open_top(path)
@@ -274,7 +274,8 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
 
 def remove_whole(path: str) -> None:
     """Remove a directory with everything below it, whatever its depth and its modes. Raise OSError
-    if a part of it stays. No process may change it meanwhile, because owners are not compared.
+    if a part cannot be removed. The caller ensures that no process changes the directory meanwhile,
+    because owners are not compared.
     """
     top = _open_top(path)
     try:
@@ -286,8 +287,8 @@ def remove_whole(path: str) -> None:
 
 
 def _open_top(path: str) -> int:
-    """Open a directory. If its permissions deny this, restore them first, because the target owns
-    its kept home, and may have removed them.
+    """Open a directory. If its permissions deny this, restore them first: a target owns the home
+    that it keeps between runs, and may have removed its own permissions.
     """
     try:
         return os.open(path, DIRECTORY)
@@ -301,7 +302,9 @@ def _open_top(path: str) -> int:
 
 
 def reopen(path: str) -> None:
-    """Make a kept home accessible again, if the target took away its own right to search it."""
+    """Make a home that is kept between runs accessible again, if the target removed its own right
+    to search it.
+    """
     top = _open_top(path)
     try:
         if os.fstat(top).st_uid == os.geteuid():
@@ -345,7 +348,7 @@ def _remove_inner(name: str, top: int, budget: Budget, owner: int | None, *, mix
 
 def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
     """Raise OSError if a directory belongs to the user `found` instead of `owner`. A target that
-    runs as root may have moved it here.
+    runs as root may have moved the directory here.
     """
     if owner not in {None, found}:
         raise OSError(1, "the directory belongs to another user", name)
@@ -390,7 +393,7 @@ def _unlink(name: str, directory: int, budget: Budget) -> bool:
     except IsADirectoryError:
         return False
     except PermissionError:
-        # For a directory, POSIX demands that unlink fails with EPERM, and macOS does that.
+        # POSIX demands that unlink of a directory fails with EPERM, and macOS complies.
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             return False
         _clear_flags(name, directory)

@@ -25,7 +25,7 @@ def unblock(numbers: Iterable[int]) -> None:
 
 
 def reset() -> None:
-    """Set every signal to its default and unblock all, so that none of corral's handlers runs."""
+    """Reset every signal to its default and unblock it, so that corral's handlers no longer run."""
     _signal.set_wakeup_fd(-1)
     for number in _signal.valid_signals():
         try:

@@ -29,8 +29,8 @@ CHUNK = 1 << 16
 class Relay:
     stdio: Stdio
     ends: list[int]  # the target's pipe ends, still open in this process
-    readers: list[int]  # copy a file to the target's stdin
-    writers: list[int]  # copy the target's stdout and stderr to files
+    readers: list[int]  # pids of processes that copy a file to the target's stdin
+    writers: list[int]  # pids of processes that copy the target's output to files
 
     def started(self) -> None:
         """Close this process's copies of the pipe ends that the target now has."""
@@ -38,9 +38,9 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the processes that copy files to the target, and wait until those that copy its
-        output have written everything. They end by themselves, because the target has ended and its
-        pipe ends are closed.
+        """Kill the processes that copy files to the target. Wait until the processes that copy the
+        target's output have written everything. They end on their own, because the target has ended
+        and its pipe ends are closed.
         """
         self.started()
         for pid in self.readers:
@@ -50,7 +50,9 @@ class Relay:
 
 
 def relay_files(stdio: Stdio) -> Relay:
-    """Start a copying process for each regular file. Return streams with pipes in their place."""
+    """Start a copying process for each stream that is a regular file. Return the streams with pipes
+    in place of these files.
+    """
     chosen = list(stdio)
     relay = Relay(stdio=stdio, ends=[], readers=[], writers=[])
     pipes: dict[tuple[int, int], int] = {}
@@ -64,7 +66,7 @@ def relay_files(stdio: Stdio) -> Relay:
         if number == 0:
             chosen[0] = _start(relay, fd, feeds=True)
             continue
-        # `2>&1` gets one pipe, because two pipes would mix up the order of lines.
+        # For `2>&1` use a single pipe, because two pipes would mix up the order of lines.
         file = (seen.st_dev, seen.st_ino)
         if file not in pipes:
             pipes[file] = _start(relay, fd, feeds=False)

@@ -2,14 +2,14 @@
 
 Through a descriptor that is only open for reading, a target can change a file's mode, owner and
 access list. It can change a terminal's settings. It can set the terminal's exclusive mode, so that
-no other process can open the terminal. It can stop the terminal's output, and then no key resumes
-the output.
+no other process can open the terminal. It can suspend the terminal's output in such a way that no
+key resumes it.
 
 corral keeps these files open during the run. For a named pipe it uses O_PATH, because otherwise
 corral's own descriptor would hide from the client that the target has closed the pipe. corral does
-not restore other pipes and sockets. They have no name, so no other process can open them. But other
-programs may share an open pipe, and the target could set its O_NONBLOCK, so that their later writes
-fail. So on Linux the target gets an open file of its own for each pipe.
+not restore unnamed pipes and sockets, because no other process can open them. But other programs
+may share an unnamed pipe, and the target could set its O_NONBLOCK, so that their later writes fail.
+So on Linux the target gets its own open file for each unnamed pipe.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class StreamStates:
 
 
 def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
-    """Return the streams, with a new open file in place of each pipe without a name. Add the new
+    """Return the streams, with a new open file in place of each unnamed pipe. Add the new
     descriptors to `opened`, which the caller closes.
 
-    Named pipes stay as they are, because opening them again can wait for another process.
+    Named pipes stay as they are, because opening them again may wait for another process.
     """
     found = [_reopen_pipe(fd, opened) for fd in stdio]
     return found[0], found[1], found[2]
@@ -105,8 +105,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only the owner of a file may change aspects outside of OF_OPEN_FILE. Root could, but
-            # must not change another user's file.
+            # Only the owner of a file may change aspects outside of OF_OPEN_FILE. Root could change
+            # them too, but must not change another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -129,7 +129,7 @@ def _keep_open(fd: int, mode: int) -> int:
 
 
 def _at(fd: int) -> int | str:
-    """Return a path for calls that change the file, because they refuse O_PATH descriptors."""
+    """Return a path for calls that change the file but refuse O_PATH descriptors."""
     return f"/proc/self/fd/{fd}" if sys.platform == "linux" else fd
 
 
@@ -243,8 +243,9 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral is in the foreground of this terminal. Otherwise the shell has set the
-    terminal for itself, and the kernel would stop corral for changing the settings.
+    """Return whether corral is in the foreground of this terminal. If it is in the background, the
+    shell has changed the settings for itself, and the kernel would suspend corral for changing
+    them.
     """
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
@@ -257,7 +258,7 @@ def _resume_output(fd: int) -> None:
         if _is_foreground(fd):
             fcntl.ioctl(fd, TCXONC, TCOON)
     except OSError:
-        pass  # other systems do not know Linux's numbers
+        pass  # this request exists only on Linux
 
 
 def _get_settings(fd: int) -> object:

@@ -101,7 +101,7 @@ def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
     """Write the failed step and its error to the exec pipe, then exit. If `error` does not name a
-    step, write `where` in its place.
+    step, write `where` instead.
     """
     if isinstance(error, StepFailed):
         step, code, cause = error.step, error.code, error.cause

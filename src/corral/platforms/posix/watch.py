@@ -1,8 +1,8 @@
 """Watch one sandbox until it has ended, in one event loop.
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills the
-server. The target inherits stdin, so it sees the end of file itself. Signals are passed on to the
-whole tree. The loop wakes up only for an event or a deadline.
+server. The target inherits stdin, so it sees the end of file itself. corral passes signals on to
+the whole tree. The loop wakes up only for an event or a deadline.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Watch:
         return bool(self._events.poll(0))
 
     def _read_exec_pipe(self) -> bool:
-        """Read from the exec pipe. Return whether it is at its end."""
+        """Read from the exec pipe. Return whether the pipe is at its end."""
         chunk = os.read(self.child.exec_pipe, 4096)
         self.exec_result += chunk
         if chunk:
@@ -173,7 +173,9 @@ class Watch:
                 self.deadlines.stop("signal", number)
 
     def _read_control(self) -> None:
-        """Pass on each byte as a signal. At end of file the caller has ended, so kill the tree."""
+        """Pass each byte on as a signal. End of file means that the caller has ended, so kill the
+        tree.
+        """
         numbers = os.read(self.control, 16)
         if not numbers:
             self.poll.unregister(self.control)
