@@ -169,8 +169,8 @@ def _first_lead(grant: Grant) -> str:
     is the grant's real path, and the grant is accepted.
 
     Paths directly in a directory such as /tmp are not recorded, so a target may have replaced a
-    granted file there with a link. For a path through such a link, return the written path. It
-    differs from the real path, so the grant is refused.
+    granted file there with a link. For a path through such a link, return the written path, which
+    differs from the real path. So the grant is refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path
@@ -181,8 +181,8 @@ def _is_sticky(directory: str) -> bool:
 
 
 def _is_temporary(grant: Grant) -> bool:
-    """Return whether a path is directly in a directory such as /tmp. Names there are often used
-    only once, so their grants are not recorded.
+    """Return whether a path is directly in a directory such as /tmp. Names in such a directory are
+    often used only once, so grants of these paths are not recorded.
     """
     return grant.written == grant.path and _is_sticky(os.path.dirname(grant.path))
 

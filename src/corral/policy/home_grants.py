@@ -1,6 +1,6 @@
 """Refuse grants of a whole home directory or of /etc, and suggest smaller ones.
 
-No list of the secrets in a home directory is complete, so hiding the known ones is not enough.
+No list of the secrets in a home directory is complete, so hiding the known secrets is not enough.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def refuse_home(
 ) -> None:
     """Refuse a real path that is or contains a home directory, /etc or a secret file in /etc.
 
-    `flag` is the flag with which the user grants a directory. The hint suggests directories
-    instead, but only those for which `is_granted` returns true.
+    `flag` is the flag with which the user grants a directory. The hint suggests smaller directories
+    to grant, but only those for which `is_granted` returns true.
     """
     homes = find_homes(home)
     for own in (*homes, *ABOVE_HOMES):
@@ -97,7 +97,7 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
         if os.path.lexists(secret) and contains(path, secret, mounts):
             raise Refused(
                 f"{shown(path, 200)} contains {secret}, which has passwords or keys of the system",
-                "grant the files next to it that are needed",
+                "grant only the files that the server needs",
             )
 
 

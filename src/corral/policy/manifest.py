@@ -25,8 +25,8 @@ COMMAND_LINE = "command line"
 # Hints for mistakes in flags, in the keys of a file, in its syntax, and in its name.
 IN_FLAGS = "`corral run --help` shows how each flag is written"
 IN_KEYS = "`corral schema` shows every key and how its value is written"
-IN_FORM = "correct it there; https://toml.io and https://json.org describe the two forms"
-NO_FILE = "name a TOML or JSON file of your own of at most 1 MiB"
+IN_FORM = "correct the file; https://toml.io and https://json.org describe the two formats"
+NO_FILE = "name a TOML or JSON file that you own, of at most 1 MiB"
 MAX_FILE_SIZE = 1 << 20
 MAX_MISTAKES = 100
 
@@ -115,7 +115,7 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     try:
         found = line_numbers(text, toml.locate(text, data))
     except BrokenFileError:
-        found = {}  # a missing line is better than a wrong one
+        found = {}  # report no lines rather than wrong lines
     return data, {format_path(path): line for path, line in found.items()}
 
 
@@ -238,9 +238,9 @@ def parse_bytes(content: bytes, path: str) -> Manifest:
 def read_file(
     path: str, *, follow: bool = True, check: Callable[[os.stat_result], None] | None = None
 ) -> bytes:
-    """Return the content of a small regular file. A fifo is refused without waiting for a writer.
+    """Return the content of a small regular file. Refuse a fifo without waiting for a writer.
 
-    `check` is called with the status of the opened file, and raises if the file must not be read.
+    `check` gets the status of the opened file, and raises an error if the file must not be read.
     """
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)

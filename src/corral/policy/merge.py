@@ -98,7 +98,9 @@ class Problems(list[tuple[str, str]]):
 
 
 def is_larger(asked: int | None, than: int | None) -> bool:
-    """Return whether one limit is above another. None means unlimited, above every number."""
+    """Return whether the limit `asked` is above the limit `than`. None means unlimited, which is
+    above every number.
+    """
     return than is not None and (asked is None or asked > than)
 
 
@@ -137,8 +139,8 @@ def user_switch(sources: Sequence[Source], name: str) -> bool:
 
 
 def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source, int, object], ...]:
-    """Return (source, index, entry) for each entry of a list: those of approved requests first,
-    then the user's. An empty list of the user removes all entries before it.
+    """Return (source, index, entry) for each entry of a list: first the entries of approved
+    requests, then the user's entries. An empty list of the user removes all entries before it.
     """
     found: list[tuple[Source, int, object]] = []
     for source in sorted(sources, key=lambda one: one.trust == "user"):

@@ -80,9 +80,9 @@ class Grant:
     """A path that the user granted, as it was when the policy was made.
 
     `device` and `inode` are compared again inside the new mount namespace, to notice if the path
-    was replaced meanwhile. `path` is the real path. `written` is the absolute path in the policy.
-    It may go through links, which the target has to see too. "" means that it is the same as
-    `path`.
+    was replaced meanwhile. `path` is the real path. `written` is the absolute path in the policy,
+    or "" if it is the same as `path`. It may go through links, which the target then has to see,
+    too.
     """
 
     path: str
@@ -115,8 +115,8 @@ class Macos:
 
 @record
 class Mcp:
-    """The MCP guard's rules for messages. If `tools_allow` is None, every tool is allowed that
-    `tools_deny` does not name. The same is true for prompts and resources.
+    """The MCP guard's rules for messages. If `tools_allow` is None, every tool that `tools_deny`
+    does not name is allowed. The same is true for prompts and resources.
     """
 
     tools_allow: tuple[str, ...] | None = None

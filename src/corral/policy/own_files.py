@@ -1,7 +1,7 @@
 """Find the files of corral itself: its directories, code, programs, and modules of its Python.
 
-If a target could write one of them, the target's code would run outside of the sandbox at the next
-start of corral.
+If a target could write one of these files, the target's code would run outside of the sandbox at
+the next start of corral.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # A write grant may contain neither the file nor a link through which corral finds it. If a
-        # target changed that link, corral would use another file.
+        # A write grant may contain neither the file nor a link through which corral finds it,
+        # because a target could change the link so that corral uses a different file.
         for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(
@@ -183,8 +183,8 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
                             REINSTALL,
                         )
         except OSError as error:
-            # A directory that cannot be read is refused, because the target runs as the same user
-            # and could make it readable again.
+            # Refuse a directory that cannot be read, because the target runs as the same user and
+            # could make it readable again.
             why = f"{shown(grant.path, 200)} cannot be searched for corral's code: {error.strerror}"
             raise Refused(why, ELSEWHERE) from None
         if left < 0:

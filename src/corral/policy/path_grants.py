@@ -55,7 +55,7 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # normpath keeps two leading slashes, because POSIX allows them to have another meaning. On
+    # normpath keeps two leading slashes, because POSIX allows them to have a special meaning. On
     # Linux they have none.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
@@ -84,7 +84,8 @@ def _refuse_other_spelling(path: str) -> None:
     true = true_spelling(path)
     if not true:
         raise Refused(
-            f"{shown(path, 200)} is in a directory that cannot be listed to check its spelling"
+            f"the spelling of {shown(path, 200)} cannot be checked, because its directory cannot"
+            " be listed"
         )
     if true != path:
         from shlex import quote
@@ -114,10 +115,10 @@ def identities_above(path: str) -> frozenset[Identity]:
 
 
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
-    """Return whether a path contains another, compared by name, by inode and by path on the disk.
+    """Return whether `outer` contains `inner`, compared by name, by inode and by path on the disk.
 
-    Names are not enough, because a directory that is mounted a second time has other parents at its
-    second path.
+    Names are not enough, because a directory that is mounted a second time has different parents at
+    its second path.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -136,7 +137,7 @@ def make_grant(access: Access, written: str) -> Grant:
             raise Refused(f"{shown(path, 200)} is not a socket")
     elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         raise Refused(
-            f"{shown(path, 200)} is not a file or a directory",
+            f"{shown(path, 200)} is neither a file nor a directory",
             "a socket belongs in filesystem.unix_sockets" if stat.S_ISSOCK(found.st_mode) else "",
         )
     check_system_path(path, access, found)
@@ -160,10 +161,10 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     for system in SYSTEM_PATHS:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
-        # A file system such as /proc may also be mounted elsewhere, so a path on the same device as
-        # `system` is refused too. This holds only if `system` is a mount point, which has another
-        # device than its parent directory. The device of / is not used for this comparison, because
-        # on macOS /private/var and the users' files are on another volume than /.
+        # A file system such as /proc may also be mounted elsewhere, so refuse every path on the
+        # same device as `system`. Do this only if `system` is a mount point, which has a different
+        # device from its parent directory. Do not compare with the device of /, because on macOS
+        # /private/var and the users' files are on a different volume from /.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):

@@ -66,7 +66,9 @@ def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
 
 
 def keep_inspected(server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Store the names of a server's tools. If that fails, they are not compared later."""
+    """Store the names of a server's tools. Ignore errors, because only later comparisons need the
+    names.
+    """
     try:
         names = [("tool", name, "") for kind, name, _ in pins if kind == "tool"]
         _write(_file(server, INSPECTED), masked(server), names)
@@ -83,8 +85,8 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. The path cannot be computed here, because the secrets in `server` are
-    masked.
+    """Write pins to `path`. The caller passes the path, because it cannot be computed from
+    `server`, in which the secrets are masked.
     """
     made = {
         "server": server,

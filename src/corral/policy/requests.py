@@ -37,7 +37,7 @@ SWITCH_TEXTS = {
     "fail_on_app_container_error": "run without an AppContainer if it cannot be made (Windows)",
     "windows_network": "use the network (Windows)",
     "keep_grants": "leave permissions behind (Windows)",
-    "strict_handles": "be ended when it uses a closed handle (Windows)",
+    "strict_handles": "be stopped when it uses a closed handle (Windows)",
     "strict_grants": "be refused if a grant contains secrets or self-starting files (Windows)",
     "seatbelt": "run without Seatbelt (macOS)",
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",

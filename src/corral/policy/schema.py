@@ -1,7 +1,7 @@
 """Define the table of policy keys. The parser, the JSON Schema and the reference documentation all
 use this table.
 
-A JSON Schema cannot express some rules. Only the parser refuses too many ports in total, a size
+A JSON Schema cannot express some rules. So only the parser refuses too many ports in total, a size
 such as "1K" that is below its minimum, and 3.0 where an integer is needed. The defaults are in
 model.py.
 """
@@ -129,7 +129,7 @@ KEYS: tuple[Key, ...] = (
          "Which environment variables are passed on but never printed or logged?",
          field="secret_names", flag="--secret"),
     _key("degrade.allow", "controls",
-         "Which controls may be unenforced, with a warning, if the host cannot enforce them?",
+         "Which controls may be dropped with a warning if the host cannot enforce them?",
          field="degrade", choices=CONTROLS),
     _key("windows.app_container", "switch", "Does the server run in an AppContainer?"),
     _key("windows.minifilter", "switch",
@@ -142,8 +142,8 @@ KEYS: tuple[Key, ...] = (
          "Which network capabilities does the AppContainer get?",
          field="windows_network", choices=("none", "outbound", "local", "full")),
     _key("windows.keep_grants", "switch",
-         "Do permissions set for granted paths stay after the run? This saves time on large"
-         " trees."),
+         "Do the permissions that a run sets on granted paths stay afterwards? This saves time on"
+         " large trees."),
     _key("windows.strict_handles", "switch",
          "Does Windows end the server when it uses a handle that is not open? Only you can set"
          " this. Some runtimes use such handles in rare cases."),
@@ -172,10 +172,10 @@ KEYS: tuple[Key, ...] = (
               " `elicitation`, `roots`, or patterns for methods. `ping` is always possible."),
     _key("mcp.pins", "choice",
          "Are tools, prompts and instructions compared with the pins of this server? `refuse`"
-         " hides new and changed ones, `warn` only reports them.",
+         " hides new and changed definitions, `warn` only reports them.",
          flag="--pins", choices=("off", "refuse", "warn")),
     _key("mcp.max_message", "size",
-         "How long may one message be? A longer one is dropped and answered by an error.",
+         "How long may one message be? A longer message is dropped and answered with an error.",
          minimum=PAGE),
     _key("mcp.max_pending", "count",
          "How many requests of either side may wait for an answer at once?", maximum=MAX_PENDING),

@@ -143,7 +143,7 @@ APPLICATIONS = Names(
         "Library/Caches", "Library/Preferences",
     ),
 )  # fmt: skip
-"""Data of all kinds of applications. Programs are installed there as well."""
+"""Directories with the data of all kinds of applications. Programs are installed in them, too."""
 
 CLIENTS = (
     Client(
@@ -245,7 +245,9 @@ CLIENTS = (
     ),
     _client("warp", "Warp", ".warp/.mcp.json"),
 )  # fmt: skip
-"""Clients whose files corral can change; `docs/clients` has a page for each with the sources."""
+"""Clients whose files corral can change. Each has a page in `docs/clients`, which names the
+sources.
+"""
 
 CLIENT_DIRECTORIES = Names(
     everywhere=(
@@ -263,7 +265,7 @@ CLIENT_DIRECTORIES = Names(
         f"{ROAMING}/Block/goose", f"{LOCAL}/github-copilot", f"{LOCAL}/crush",
     ),
 )  # fmt: skip
-"""Files of MCP clients, also of clients whose files corral cannot change."""
+"""Files of MCP clients, including clients whose files corral cannot change."""
 
 STARTERS = Names(
     everywhere=(
@@ -326,7 +328,7 @@ ENVIRONMENT = (
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
 """Usual names of `.env` files at the top of a project. corral checks these names even in a
-directory that it does not list to find other `.env` files.
+directory that it does not search for other `.env` files.
 """
 
 ETC_SECRETS = (
@@ -342,7 +344,7 @@ ETC_SECRETS = (
     "vault.d", "consul.d", "nomad.d", "cloudflared", "tailscale", "grafana", "snmp", "munge",
     "ansible", "puppet", "salt", "fstab",
 )  # fmt: skip
-"""Credentials below /etc. A grant may not be one of them or contain one."""
+"""Files and directories with credentials below /etc. No grant may be or contain any of them."""
 
 PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 """Endings of files such as `.env.example`, which are published on purpose."""
@@ -394,10 +396,10 @@ def is_environment_file(name: str) -> bool:
 
 
 def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
-    """Return whether a path is a known secret, or a file that other programs run, or inside one.
+    """Return whether a path is, or is inside, a known secret or a file that other programs run.
 
-    corral suggests no flag that grants such a path, because a hostile target chooses which paths it
-    tries to open.
+    corral does not suggest a flag that grants such a path, because a hostile target chooses which
+    paths it tries to open.
     """
     inside, parts = f"{path}/", path.split("/")
     anywhere = (*VERSION_CONTROL, *PROJECT, *hidden_anywhere(system))

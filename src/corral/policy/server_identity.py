@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def identify_command(words: Sequence[str]) -> ServerId:
     """Return the identity of a command, with masked secrets. In `words` the secrets must not be
-    masked, because a masked command has another digest.
+    masked, because a masked command has a different digest.
     """
     return ServerId(
         digest=digest_command(words),

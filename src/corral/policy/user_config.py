@@ -33,8 +33,8 @@ class Config:
 
 
 def load(directory: str | None = None) -> Config:
-    """Return the user's config.toml, or an empty one if there is none. The file counts as the
-    user's decision, so it is refused if other users could have written it.
+    """Return the user's config.toml, or an empty Config if there is no such file. The file counts
+    as the user's decision, so refuse it if other users could have written it.
     """
     path = config_file() if directory is None else os.path.join(directory, CONFIG_FILE)
     if not os.path.lexists(path):

@@ -292,9 +292,9 @@ def check_text(value: object, *, flags: bool) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be a text, not {shown(value)}")  # noqa: TRY004
     if "\0" in value:
-        raise ValueError("has a NUL byte in it")
+        raise ValueError("contains a NUL byte")
     try:
-        # Arguments on the command line may have bytes that are not UTF-8; files may not.
+        # Arguments on the command line may have bytes that are not UTF-8, but files may not.
         encoded = os.fsencode(value) if flags else value.encode()
     except UnicodeEncodeError:
         raise ValueError("is not valid text") from None

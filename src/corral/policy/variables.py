@@ -1,4 +1,4 @@
-"""Recognize secrets in variables and commands, and variables that change the code programs load.
+"""Recognize secrets in variables and commands, and variables that change which code programs load.
 
 Nothing marks a value as secret, so its name and its form decide, and a doubtful value counts as a
 secret. corral masks secrets in its own output, but arguments are still visible in lists of
@@ -36,15 +36,14 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether the name or the value of a variable looks like a secret. A value looks like a
-    secret if it has the form of a well-known service's key, for example, or if it is a URL that
-    contains a password.
+    """Return whether the name or the value of a variable looks like a secret. Values that look like
+    secrets are, among others, keys of well-known services and URLs that contain a password.
     """
     return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command's words with everything masked that looks like a secret."""
+    """Return a command's words, and mask everything in them that looks like a secret."""
     return tuple(
         mask_spans(word, spans) for word, spans in zip(words, find_spans(words), strict=True)
     )
@@ -53,7 +52,8 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
 def find_spans(words: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Return for each word the (start, end) of everything that looks like a secret.
 
-    The time is linear in the length of the words, because a server may have chosen them.
+    The search takes time that is linear in the length of the words, because a server may have
+    chosen the words.
     """
     return [_find(word, before) for word, before in zip(words, ("", *words), strict=False)]
 
@@ -68,7 +68,9 @@ def _find(word: str, before: str) -> list[tuple[int, int]]:
 
 
 def _value(word: str, before: str) -> str:
-    """Return the value of an option or a header that is named like a secret, or "" if it is not."""
+    """Return the value of an option or a header if its name looks like the name of a secret,
+    otherwise ''.
+    """
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""
     for mark in "=:":

@@ -1,8 +1,8 @@
 """Provide curated policies: one data file per server, with a reason for each line.
 
 The user names a profile, so its grants count as the user's decision. A profile never names a path,
-because paths differ between users. If it has the key `arguments`, it grants the paths in the
-server's arguments. If a profile names a variable for a secret, and the user has set the variable,
+because paths differ between users. A profile with the key `arguments` grants the paths in the
+server's arguments. If a profile names a variable for a secret, and the user has set this variable,
 the server gets it.
 """
 
@@ -77,8 +77,8 @@ def fitting(package: str) -> Profile | None:
 
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
-    """Return the grants of the profile for this run: with the paths in `arguments` if the profile
-    grants them, and only with secrets that are set in `environment`.
+    """Return the profile's grants for this run. Add the paths in `arguments` if the profile grants
+    them, and leave out secrets that are not set in `environment`.
     """
     manifest = profile.manifest
     if manifest.secret_names:
