@@ -229,8 +229,8 @@ def test_write_grants_of_corrals_own_files_are_refused(user, scratch):
 
 @BOTH_TIERS
 def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scratch):
-    # HOME is set to another path, because the test's home is in /tmp, and corral would refuse the grant for containing
-    # the home.
+    # HOME is set to another path, because the test's home is in /tmp, and corral would refuse a
+    # grant that contains the home.
     env = user.environment(HOME="/nonexistent")
     done = user.run("/bin/true", flags=("--write", "/tmp"), env=env)
     assert done.returncode == 125
@@ -248,7 +248,7 @@ MOUNTED = (
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a directory at a second path")
 def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
     """Grant another mount of corral's directory. Its path is different, so only the inode shows
-    that it is corral's.
+    that the directory is corral's.
     """
     assert user.run("/bin/true").returncode == 0
     alias = scratch / "alias"
@@ -371,7 +371,7 @@ def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
     words = (user.python, str(key))
     done = user.run(*words)
     assert (done.returncode, done.stdout) == (125, b""), done.stderr
-    assert f"{key} is not a program and not granted" in done.stderr.decode()
+    assert f"{key} is neither a program nor granted" in done.stderr.decode()
     assert user.run(*words, flags=("--read", str(key))).stdout == b"read\n"
     script = give(user, scratch / "keys/server.py", "print('read')")
     assert user.run(user.python, str(script)).stdout == b"read\n"

@@ -449,7 +449,7 @@ def test_wrap_prints_each_servers_result(desk):
     assert f"may: {KEEPS}; see the environment variable LEVEL; see the secret API_TOKEN" in text
     assert "far  left alone: it is remote" in text
     assert "off  left alone: it is switched off" in text
-    assert "box  left alone: docker starts it in a container" in text
+    assert "box  left alone: docker starts the server in a container" in text
     assert "hunter2" not in text
 
 

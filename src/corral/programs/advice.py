@@ -35,8 +35,8 @@ def program_name(command: str) -> str:
 
 
 def may_install(words: Sequence[str]) -> bool:
-    """Return whether a command may install a package. Check only the program's name, because to
-    parse the command corral would have to import another module.
+    """Return whether a command may install a package. Check only the program's name, because
+    parsing the command would import another module.
     """
     name = program_name(words[0]) if words else ""
     return name in INSTALLERS or name in INSTALLING or name == "cmd"
@@ -47,15 +47,15 @@ def find_advice(
 ) -> tuple[str, ...]:
     """Return warnings about a program that works by starting other programs.
 
-    If the policy denies subprocesses, raise SandboxError for package runners and for clients of
-    containers such as docker, because they would hang.
+    If the policy denies subprocesses, raise SandboxError for package runners and for container
+    clients such as docker, because they would hang.
     """
     name = program_name(typed[0])
     verbs = [word for word in typed[1:] if not word.startswith("-")]
     if name in CONTAINERS:
         why = (
-            f"{name} asks a daemon to start the server: the daemon's socket is not visible inside, "
-            "and the server would run outside of this sandbox"
+            f"{name} asks a daemon to start the server: the daemon's socket is not visible in the "
+            "sandbox, and the server would run outside of it"
         )
         hint = "run the server's own program"
     elif name in INSTALLERS or any(verb in INSTALLING.get(name, ()) for verb in verbs):
@@ -66,18 +66,18 @@ def find_advice(
     else:
         return ()
     if not subprocess:
-        raise SandboxError(why, hint=f"{hint}; or run {name} itself inside with --allow-subprocess")
+        raise SandboxError(why, hint=f"{hint}; or run {name} itself with --allow-subprocess")
     return (f"{why}; {hint}",)
 
 
 def _explain_installer(name: str, typed: Sequence[str]) -> tuple[str, str]:
     from corral.programs.package_runners import Package, Refusal, parse_runner
 
-    why = f"{name} installs at start, so it needs network, a writable cache and subprocesses"
+    why = f"{name} installs packages at start: it needs network, a writable cache and subprocesses"
     found = parse_runner(typed[0], typed[1:])
     if isinstance(found, Package):
         words = " ".join(["corral run", *found.flags, found.reference])
-        return why, f"`{words}` installs it separately and runs it without {name}"
+        return why, f"`{words}` installs the server separately and runs it without {name}"
     if isinstance(found, Refusal):
         return f"{why}, and {found.why}", found.hint
     return why, "install the server first and run its own program instead"

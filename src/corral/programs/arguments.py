@@ -1,4 +1,6 @@
-"""Find the script or module in a runtime's arguments. Words after it belong to the script."""
+"""Find the script or module in a runtime's arguments. All words after the script or module are its
+own arguments.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Invocation:
 
 
 def detect_kind(path: str, real: str) -> Kind:
-    """Return the kind of a runtime, from the file name of its path or real path; "" if unknown."""
+    """Return the kind of a runtime by the file name of its path or real path, or "" if unknown."""
     for executable in (path, real):
         name = os.path.basename(executable)
         if name.rstrip(PYTHON_VERSION) in {"python", "pypy"}:

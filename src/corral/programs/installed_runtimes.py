@@ -1,9 +1,9 @@
-"""Find the installed versions of Python and Node.js: the system's and version managers'.
+"""Find the versions of Python and Node.js that the system and version managers have installed.
 
-Versions are taken from the names of files and directories. Only a Node.js on PATH and a runtime
-that is named by its path have to be executed to get their version. Such a file may be hostile: a
-client's configuration may have named the path, or a target may have replaced the file. So the
-caller's `ask` executes it in a sandbox.
+Versions are read from the names of files and directories. Only a Node.js on PATH, and a runtime
+that is named by its path, have to be executed to get their versions. Such a file may be hostile,
+because a client's configuration may have named the path, or a target may have replaced the file. So
+the caller's `ask` executes the file in a sandbox.
 """
 
 import glob
@@ -24,7 +24,7 @@ from corral.safe_text import shown
 Kind = Literal["python", "node"]
 Version = tuple[int, ...]
 Ask = Callable[[Sequence[str]], str]
-"""Executes a command in a sandbox, and returns its output; "" if it fails."""
+"""Executes a command in a sandbox, and returns its output, or "" if the command fails."""
 
 # Paths below a version manager's directory. The star stands for the name with the version.
 LAYOUTS: dict[Kind, tuple[str, ...]] = {
@@ -33,7 +33,9 @@ LAYOUTS: dict[Kind, tuple[str, ...]] = {
 }
 HOMEBREW = ("/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt")
 NUMBER = r"\d{1,9}"
-"""A part of a version. The digits are limited, because `int` raises ValueError for thousands."""
+"""A part of a version. The number of digits is limited, because `int` raises ValueError for
+thousands of digits.
+"""
 MIN_PYTHON = (3, 8)
 """Older versions lack `importlib.metadata`, which most packages import."""
 ASK = {
@@ -50,7 +52,7 @@ class Runtime:
 
 def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
     """Return the runtime at a path, or the newest installed runtime of a version such as 3.12.
-    Raise CommandError if there is none.
+    Raise CommandError if there is no such runtime.
     """
     if os.sep in wanted:
         path = os.path.abspath(os.path.expanduser(wanted))
@@ -73,8 +75,8 @@ def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
 
 
 def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
-    """Return the installed runtimes, each real file once. corral's own Python and PATH come
-    first.
+    """Return the installed runtimes, each real file only once. corral's own Python and the runtimes
+    on PATH come first.
     """
     found: dict[str, Runtime] = {}
     for path, version in _candidates(kind, os.environ, ask):
@@ -85,7 +87,7 @@ def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
 
 def find_fitting_python(requirement: str) -> str:
     """Return the newest installed version, such as `3.12`, that fits a requirement, such as
-    `>=3.12,<3.14`, or ''.
+    `>=3.12,<3.14`, or '' if no version fits.
     """
     versions = {one.version[:2] for one in list_runtimes("python")}
     fitting = [one for one in versions if _fits(one, requirement)]
@@ -93,7 +95,7 @@ def find_fitting_python(requirement: str) -> str:
 
 
 def find_fitting_node(requirement: str) -> str:
-    """Return the newest installed version that fits the `engines` field of a package, or ''."""
+    """Return the newest installed version that fits a package's `engines` field, or ''."""
     ranges = [_npm_range_to_requirement(one) for one in requirement.split("||")]
     versions = {one.version for one in list_runtimes("node")}
     fitting = [one for one in versions if any(_fits(one, each) for each in ranges)]
@@ -111,7 +113,7 @@ def format_version(version: Version) -> str:
 
 
 def parse_version(text: str) -> Version:
-    """Return the numbers of `3.12`, `v22.11.0` or `python3.12`; () for any other text."""
+    """Return the numbers of `3.12`, `v22.11.0` or `python3.12`, or () for any other text."""
     match = re.fullmatch(rf"(?:v|node|c?python)?-?({NUMBER}(?:\.{NUMBER}){{0,2}})", text)
     return tuple(map(int, match[1].split("."))) if match else ()
 
@@ -160,7 +162,7 @@ def _candidates(
 
 def _on_path(kind: Kind, caller: Caller, ask: Ask) -> Iterator[tuple[str, Version]]:
     if kind == "node":
-        # A shim of a version manager is skipped: its version depends on the working directory.
+        # Skip a version manager's shim, because its version depends on the working directory.
         path = caller.lookup("node")
         yield path, () if not path or _is_script(path) else _ask_version(kind, path, ask)
         return

@@ -11,17 +11,17 @@ class Program:
     """A program, and the files that must be visible to execute it.
 
     `path` is the argument of execve: absolute and unresolved, because a resolved path would leave a
-    venv. `reads` are real paths, bound read-only at the same paths in the sandbox, and `why` has
-    the reason for each. `links` are the symlinks through which they are reached, as (path, target);
-    they are made again in the sandbox. The target starts in `cwd`. It is empty if the caller's
-    directory is not visible in the sandbox. `search` is the target's PATH. `server` identifies the
-    server of a package, and is the same for all versions of the package. It is empty if the command
-    itself identifies the server. If corral executes a program in place of its launcher,
-    `environment` has the variables that the launcher would have set.
+    venv. `reads` are real paths, which are bound read-only at the same paths in the sandbox, and
+    `why` contains the reason for each of them. `links` are the symlinks that lead to these paths,
+    as (path, target); they are created again in the sandbox. The target starts in `cwd`, which is
+    empty if the caller's directory is not visible in the sandbox. `search` is the target's PATH.
+    `server` identifies the server of a package, and is the same for all versions of the package. It
+    is empty if the command itself identifies the server. If corral executes a program in place of
+    its launcher, `environment` contains the variables that the launcher would have set.
 
-    Files can be replaced between resolving and mounting. So `seen` has (device, inode) of each of
-    `reads`, and `device` and `inode` are those of `real`, the executable at the end of all links.
-    The target does not start if these differ for the files in the sandbox.
+    Files can be replaced between resolving and mounting. So `seen` contains (device, inode) for
+    each of `reads`, and `device` and `inode` identify `real`, the executable at the end of all
+    links. The target does not start if the files in the sandbox have different ids.
     """
 
     path: str

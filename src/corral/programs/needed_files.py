@@ -39,7 +39,7 @@ SHARED = frozenset((
     "/private/var", "/private/var/tmp",
     "/tmp", "/var/tmp",  # noqa: S108 - no file is made here; these are never bound
 ))  # fmt: skip
-# Each subdirectory of these is a user's home or runtime directory, or a disk.
+# Each subdirectory of these directories is a user's home or runtime directory, or a disk.
 PARENTS_OF_HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/private/etc", "/proc", "/sys")
 SHARED_IN_HOME = (
@@ -49,7 +49,7 @@ SHARED_IN_HOME = (
 )  # fmt: skip
 
 MAX_LINKS = 40  # path_resolution(7): ELOOP beyond
-MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims of package managers
+MAX_HEAD_BYTES = 16384  # more links fail with ELOOP; see path_resolution(7)
 MAX_TEXT_BYTES = 1 << 20
 
 
@@ -66,7 +66,7 @@ def _open(path: str, *, follow: bool) -> int:
 
 
 def read_text(path: str) -> str:
-    """Return the text of a small regular file; '' for anything else."""
+    """Return the text of a small regular file, or '' for anything else."""
     try:
         descriptor = _open(path, follow=True)
     except (OSError, ValueError):
@@ -83,7 +83,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(path: str) -> dict[str, object]:
-    """Return the object in a small JSON file; {} for anything else."""
+    """Return the object in a small JSON file, or {} for anything else."""
     text = read_text(path)
     if not text:
         return {}
@@ -113,7 +113,7 @@ def is_program(path: str) -> bool:
 
 @record
 class Executable:
-    """An executable file, with its identity and first bytes when it was inspected."""
+    """An executable file. Its identity and first bytes are from the time when it was inspected."""
 
     path: str
     real: str
@@ -171,13 +171,13 @@ def find_on_path(name: str) -> str:
 
 
 def home_names(home: str) -> set[str]:
-    """Return both paths of a home directory: as written, and its real path."""
+    """Return both paths of a home directory: the path as written, and the real path."""
     return {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
 
 
 def is_shared(directory: str, homes: set[str]) -> bool:
-    """Return whether a directory is never bound as a whole, because it may contain secrets or more
-    than one server.
+    """Return whether a directory must not be bound as a whole, because it may contain secrets or
+    more than one server.
     """
     if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
         return True
@@ -224,7 +224,7 @@ class NeededFiles:
 
     def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
         """Return the real path, and each symlink on the way to it as (path, target). Raise OSError
-        like open(2).
+        if open(2) would fail.
         """
         real, links = "", []
         left = path.split("/")[::-1]
@@ -247,7 +247,7 @@ class NeededFiles:
         return real or "/", links
 
     def real_path(self, path: str) -> str:
-        """Return the real path; '' if the path does not exist."""
+        """Return the real path, or '' if the path does not exist."""
         try:
             return self.trace(path)[0]
         except (OSError, ValueError):
@@ -280,7 +280,9 @@ class NeededFiles:
             self.reads[real] = why
 
     def bind_path(self, path: str, why: str) -> str:
-        """Resolve a path, bind its file, and return the real path; '' if there is no such file."""
+        """Resolve a path, bind its file, and return the real path, or '' if the file does not
+        exist.
+        """
         try:
             real = self.follow(path)
         except (OSError, ValueError):

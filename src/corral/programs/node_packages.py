@@ -1,4 +1,6 @@
-"""Collect the `node_modules` that a script can load, and the packages that are linked there."""
+"""Collect the `node_modules` from which a script can load packages, and the packages that are
+linked in them.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ def bind_packages(needed: NeededFiles, directory: str, top: str) -> None:
 
 
 def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set[str]) -> None:
-    """Bind each `node_modules` in the directories from `directory` up to `top`, in which node
-    searches for packages, and the packages that are linked there. `passed` are the directories that
-    were searched before.
+    """Bind each `node_modules` in the directories from `directory` up to `top`, because node
+    searches them for packages. Also bind the packages that are linked in them. `passed` are the
+    directories that were searched before.
     """
     top = top.removesuffix("/node_modules")
     while directory not in passed:
@@ -48,16 +50,16 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
         modules = f"{directory}/node_modules"
         if os.path.isdir(modules) and not needed.covers(modules):
             if not needed.scope.is_granted(os.path.realpath(modules)):
-                text = f"{modules} is above the server's own files and not readable"
-                hint = f"if the server needs its packages: --read {shell_word(modules)}"
+                text = f"the server cannot read {modules}, which is above its own files"
+                hint = f"if the server needs these packages: --read {shell_word(modules)}"
                 needed.notes.append(f"{text}; {hint}")
             return
         directory = os.path.dirname(directory)
 
 
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
-    """Bind packages in `modules` that are links, as workspaces and `npm link` make them. Packages
-    that may not be read are recorded as refused.
+    """Bind the packages in `modules` that are links, as workspaces and `npm link` create them.
+    Record packages that may not be read as refused.
     """
     for entry in _list_package_links(modules):
         if len(needed.scope.refused) > MAX_REFUSED:

@@ -1,4 +1,5 @@
-"""Parse the command lines of `npx`, `uvx` and other package runners, to find their package.
+"""Parse the command lines of `npx`, `uvx` and other package runners, to find the packages that they
+start.
 
 A package runner installs and starts a package in one step. It needs network, processes and a cache,
 and the server would get the same access. Instead, corral installs the same package, pinned to its
@@ -85,10 +86,11 @@ RUNNERS = [
 
 @record
 class Package:
-    """The package that a runner starts. `name` may have extras; `extra` packages are installed too.
+    """The package that a runner starts. `name` may contain extras. `extra` packages are installed
+    too.
 
     `python` is the version or path of an interpreter. The first `used` arguments of the runner name
-    the package; the others are the server's.
+    the package, and the other arguments belong to the server.
     """
 
     registry: Registry
@@ -145,8 +147,8 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
         return found or _refuse_shell(name)
     if name in CONTAINERS:
         return Refusal(
-            why=f"{name} starts it in a container, which corral cannot inspect",
-            hint="the container is already its sandbox",
+            why=f"{name} starts the server in a container, which corral cannot inspect",
+            hint="the container already is the server's sandbox",
             leave_alone=True,
         )
     if name in SHELLS:
@@ -159,8 +161,8 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
             return found
     if name == "uv" and "run" in words:
         return Refusal(
-            why="`uv run` makes an environment and starts processes before the server runs",
-            hint=f"start it from the project's environment: {_format_venv_command(words)}",
+            why="`uv run` creates an environment and starts processes before the server runs",
+            hint=f"start the server from the project's environment: {_format_venv_command(words)}",
         )
     return None
 
@@ -200,18 +202,18 @@ def _parse_package(registry: Registry, words: list[str]) -> Package | Refusal:
     syntax = SYNTAX[registry]
     found = _split(words, syntax)
     if isinstance(found, Refusal):
-        plain = f"`corral run {registry}:NAME` starts a package without it"
+        plain = f"`corral run {registry}:NAME` starts a package without a runner"
         return replace(found, hint=f"{plain}; or {syntax.hint}")
     spec, program, extra, python, used = found
     if extra and not syntax.takes_more:
-        return Refusal(why="it names more than one package", hint=syntax.hint)
+        return Refusal(why="the command names more than one package", hint=syntax.hint)
     match = syntax.pattern.fullmatch(spec)
     if match is None:
         return Refusal(why=f"{spec!r} is not a package of {syntax.registry}", hint=syntax.hint)
     name, version = match["name"], match["version"] or ""
     if version not in {"", NEWEST} and not syntax.exact.fullmatch(version):
-        why = f"{version!r} may be any of several versions of {name}"
-        return Refusal(why=why, hint="name one version, or none for the newest")
+        why = f"{version!r} does not name one exact version of {name}"
+        return Refusal(why=why, hint="name one exact version, or no version to get the newest")
     default = _normalize(registry, name.rpartition("/")[2])
     return Package(
         registry=registry,
@@ -255,19 +257,19 @@ def _split(
             value, at = (words[at] if at < len(words) else ""), at + 1
         named[meaning[word]].append(value)
     if at >= len(words) or not words[at]:
-        return Refusal(why="it names no package", hint="")
+        return Refusal(why="the command names no package", hint="")
     if len(named["package"]) > 1:
-        return Refusal(why="it names more than one package", hint="")
+        return Refusal(why="the command names more than one package", hint="")
     python = named["python"][-1] if named["python"] else ""
     if python and not PYTHON.fullmatch(python):
-        return Refusal(why=f"{python!r} may be any of several Pythons", hint="")
+        return Refusal(why=f"{python!r} does not name one exact version of Python", hint="")
     program = words[at] if named["package"] else ""
     [package] = named["package"] or [words[at]]
     return package, program, tuple(named["extra"]), python, at + 1
 
 
 def format_runner(reference: str) -> list[str] | None:
-    """Return the command line of `npx` or `uvx` for a package reference; None for other texts."""
+    """Return the `npx` or `uvx` command line for a package reference, or None for other texts."""
     registry, colon, rest = reference.partition(":")
     if not colon or registry not in {"npm", "pypi"}:
         return None

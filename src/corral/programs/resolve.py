@@ -1,8 +1,8 @@
 """Resolve a typed command into a Program, on POSIX systems.
 
 If the policy denies subprocesses, only one program can be executed, so a launcher could not start
-the real program. This module finds the real program itself, through PATH, symlinks, `#!` lines and
-the shims of version managers. It starts no process for that.
+the real program. Therefore this module finds the real program itself, through PATH, symlinks, `#!`
+lines and the shims of version managers. It does not start processes to do this.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from corral.programs.arguments import Kind
 
 MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, without the final NUL
-MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after as many rewrites
+MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after this many rewrites
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
@@ -42,7 +42,7 @@ STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 @record
 class Chain:
-    """The file to execute, its arguments, and the scripts whose `#!` lines were followed to it."""
+    """The file to execute, its arguments, and the scripts whose `#!` lines led to the file."""
 
     found: Executable
     arguments: tuple[str, ...]
@@ -61,8 +61,9 @@ def resolve(
 ) -> Program:
     """Return the program of a command.
 
-    `root` is the server's directory, if the user named a directory instead of a command. Then the
-    server's author wrote the command, and only `grants` make files outside of `root` readable.
+    `root` is the server's directory, if the user named a directory instead of a command. In that
+    case the server's author wrote the command, so only `grants` make files outside of `root`
+    readable.
     """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
@@ -107,7 +108,7 @@ def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
         try:
             needed.check_links(os.path.join(caller.cwd, word))
         except (OSError, ValueError):
-            return  # there is no such file, which is reported when it is opened
+            return  # there is no such file; opening it will report the error
 
 
 def check_argv(argv: Sequence[str]) -> None:
@@ -135,7 +136,7 @@ def locate_program(name: str, caller: Caller) -> str:
     hint = "is it installed? A path with a slash is used as it is"
     here = os.path.join(caller.cwd, name)
     if is_program(here) or os.path.isdir(here):
-        hint = f"to run the one in this directory, type ./{name}"
+        hint = f"to run the program in this directory, type ./{name}"
     elif caller.lookup(name.partition(" ")[0]):
         hint = "the whole command is quoted as one word: leave out the quotes"
     elif len(caller.search_path()) < len(caller.environment.get("PATH", "/").split(":")):
@@ -181,7 +182,7 @@ def follow_chain(
                 exit_code=EXIT_NOT_EXECUTABLE,
             )
         words = expand_env(line, found, caller)
-        if os.path.basename(line[0]) != "env":  # env searches the user's PATH
+        if os.path.basename(line[0]) != "env":  # env searches PATH, which the user chose
             needed.scope.check_choice(words[0], found)
         _check_named_script(words, found, caller, needed)
         path, arguments = words[0], (*words[1:], found.path, *arguments)
@@ -224,7 +225,7 @@ def parse_shebang(found: Executable) -> tuple[str, ...] | None:
     path = text.replace(b"\t", b" ").partition(b" ")[0]
     truncated = not newline and len(found.head) >= MAX_SHEBANG_BYTES and path == text
     if not path.startswith(b"/") or truncated:
-        what = "is longer than the kernel reads" if truncated else "names no absolute path"
+        what = "is longer than the kernel reads" if truncated else "does not name an absolute path"
         raise CommandError(
             f"{found.path!r}: its #! line {what}",
             exit_code=EXIT_NOT_EXECUTABLE,
@@ -272,7 +273,7 @@ def split_words(text: str, found: Executable) -> list[str]:
 
     try:
         if "${" in text:
-            raise ValueError("the target does not get the caller's variables")
+            raise ValueError("it uses a variable, but the target has none of your variables")
         return shlex.split(text, comments=True)
     except ValueError as error:
         raise CommandError(
@@ -283,8 +284,8 @@ def split_words(text: str, found: Executable) -> list[str]:
 
 
 def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[str, ...]:
-    """Collect the files that the target must see. Return the arguments with the script's path made
-    absolute.
+    """Collect the files that the target must see. Return the arguments, with an absolute path for
+    the script.
     """
     found, arguments = chain.found, chain.arguments
     needed.follow(found.path)
@@ -305,7 +306,8 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
         runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
     if invocation.script is not None:
         arguments = collect_script(invocation.script, arguments, kind, caller, needed)
-    # Collect editable packages last. They may be in the script's root, which is known only now.
+    # Collect editable packages last, because they may be in the script's root, which is known only
+    # now.
     for site in sites:
         runtimes.bind_editables(needed, site, caller.home)
     return arguments
@@ -314,14 +316,14 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
 def collect_script(
     at: int, arguments: tuple[str, ...], kind: Kind, caller: Caller, needed: NeededFiles
 ) -> tuple[str, ...]:
-    # A relative path would be wrong if the target starts in another directory.
+    # Make the path absolute, because the target may start in another directory.
     typed = arguments[at]
     check_typed_links(typed, caller, needed)
     script = caller.absolute(typed)
     if typed.startswith("/") and "/../" not in typed:
         script = typed
     elif not os.path.exists(script) and kind not in {"python", "node"}:
-        return arguments  # `bun run dev`: a name, not a file
+        return arguments  # in `bun run dev`, `dev` is a name, not a file
     from corral.programs import runtimes
 
     runtimes.bind_server(needed, script, kind)

@@ -2,8 +2,8 @@
 
 A server's files can name further directories, in a `.pth` line or as a linked package. A hostile
 server could name the user's own directories in this way. So the target gets such a directory only
-if it is in a project in the server's language and `Scope.allows` permits it. If a `.pth` file of
-the host's own Python names the directory, this permission is not needed.
+if the directory is in a project in the server's language and `Scope.allows` permits it. This
+permission is not needed if a `.pth` file of the host's own Python names the directory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ HOMEBREW = (
     "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
     "etc/ca-certificates",
 )  # fmt: skip
-"""The parts of a Homebrew prefix that are bound. Other parts contain the user's databases and
-keys.
+"""Only these parts of a Homebrew prefix are bound, because other parts contain the user's databases
+and keys.
 """
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 CODE = (
@@ -42,8 +42,8 @@ CODE = (
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime, and for a virtual environment of Python also its base. Return
-    the directories of Python's packages, or none for other runtimes.
+    """Bind the prefix of a runtime. For a Python virtual environment, bind its base too. Return the
+    directories of Python's packages, or none for other runtimes.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
@@ -60,8 +60,8 @@ def find_own_python() -> str:
 
 
 def find_prefix(real: str) -> str:
-    # For a program of Homebrew, return the whole prefix of Homebrew, because the program loads
-    # libraries of other packages in it.
+    # A program from Homebrew loads libraries of other packages from the Homebrew prefix, so return
+    # the whole prefix.
     root, cellar, _ = real.partition("/Cellar/")
     if cellar:
         return root
@@ -70,7 +70,7 @@ def find_prefix(real: str) -> str:
 
 
 def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str) -> None:
-    """Bind a prefix, or only `parts` of it if it contains other things too, as ~/.local does."""
+    """Bind a prefix, or only `parts` of it if it also contains other things, as ~/.local does."""
     if is_system(prefix):
         return
     if os.path.isdir(f"{prefix}/Cellar"):
@@ -121,8 +121,8 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
 
 
 def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
-    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix, as far as they exist. Without
-    an exact `version`, yield those of all versions.
+    """Yield paths such as lib/python3.12 and lib/libpython3.12.so.1.0 that exist in a prefix.
+    Without an exact `version`, yield the paths of all versions.
     """
     known = version.removeprefix("python").count(".") > 0
     for directory in (f"{prefix}/lib", f"{prefix}/lib64"):
@@ -134,8 +134,9 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
 
 
 def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
-    """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "" if there
-    is no Python. If the target may not read the prefix, record a refusal, which is raised later.
+    """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "" if the
+    home is not a Python installation. If the target may not read the prefix, record a refusal,
+    which is raised later.
     """
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
@@ -173,7 +174,7 @@ def _bind_user_sites(needed: NeededFiles, base: str, version: str, home: str) ->
 
 
 def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
-    """Bind projects that editable installs name in `.pth` lines and in finders of setuptools."""
+    """Bind the projects that editable installs name in `.pth` lines and in setuptools finders."""
     for name in list_names(site):
         paths: list[str] = []
         if name.endswith(".pth"):
@@ -254,10 +255,10 @@ def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> s
 def bind_python_module(
     needed: NeededFiles, module: str, flags: str, caller: Caller, sites: Sequence[str]
 ) -> None:
-    """Bind the caller's directory if `python -m name` would load the module from there.
+    """Bind the caller's directory if `python -m name` would load the module from that directory.
 
-    Do not bind it if a module of that name is installed: clients start servers in the open project,
-    which may by chance have a directory of this name.
+    Do not bind it if a module with that name is installed, because clients start servers in the
+    open project, and that project may by chance have a directory with this name.
     """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:
@@ -303,9 +304,9 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
 def _is_code(path: str) -> bool:
     """Return whether a file may be a program.
 
-    A file that is not a program must not become readable because a command names it as a script. A
-    client's configuration may have come with a project. It could name one of the user's keys as the
-    script, and set a variable to code that reads the key.
+    A file that is not a program must not become readable only because a command names it as a
+    script. A client's configuration that came with a project could name one of the user's keys as
+    the script, and set a variable to code that reads the key.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True
@@ -322,7 +323,7 @@ def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) ->
     if project:
         needed.bind(needed.scope.cap(project, directory), "the server's project")
     elif not kind and os.path.basename(directory) == "bin":
-        # A native program needs its prefix only if that contains libraries.
+        # A native program needs its prefix only if the prefix contains libraries.
         prefix = needed.scope.cap(os.path.dirname(directory), directory)
         beside = (f"{prefix}/{name}" for name in ("lib", "libexec", "share"))
         if not needed.is_shared(prefix) and any(map(os.path.isdir, beside)):

@@ -1,7 +1,7 @@
 """Decide which other files a server's own files may make readable.
 
 A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been
-written by the server's author, or by an earlier run of a target. The file to which it refers
+written by the server's author, or by an earlier run of a target. So the file to which it refers
 becomes readable only if that file is in the server's root, a runtime or a grant. Other files are
 collected, and refused together at the end with the flags that allow them.
 """
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 PACKAGE_FILES = ("package.json", "pyproject.toml")
 OTHER_MARKS = ("setup.py", "setup.cfg", "manifest.json", "corral.toml", "corral.json")
 MARKS = (*PACKAGE_FILES, *OTHER_MARKS, "pyvenv.cfg", "node_modules")
-# Administrators and package managers install programs below these.
+# Administrators and package managers install programs below these directories.
 SYSTEM_PREFIXES = (
     "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
     "/Applications/Xcode.app",
 )  # fmt: skip
 # Version managers keep interpreters below these directories of HOME. If a variable of
-# MANAGED_BY_VARIABLE is set, they keep them below the directory that it names.
+# MANAGED_BY_VARIABLE is set, they keep them below the directory that the variable names.
 MANAGED_IN_HOME = (
     ".asdf/installs", ".bun", ".deno", ".fnm/node-versions", ".local/share/fnm/node-versions",
     ".local/share/mise/installs", ".local/share/pdm/python", ".local/share/pnpm/nodejs",
@@ -52,12 +52,13 @@ MAX_NAMED = 3  # beyond this number of packages, a hint names pnpm's whole store
 
 
 class Scope:
-    """The directories and files that may be read: the server's `roots`, grants, and runtimes.
+    """The directories and files that the target may read: the server's `roots`, grants, and
+    runtimes.
 
     `named` is the root of a server whose directory the user named. The command of such a server
     comes from its author, not from the user. `by_grant` are paths that only a grant makes readable.
-    `chosen` are interpreters that the server's files name, not the user. `refused` has the paths
-    that may not be read, and for each the file that names it.
+    `chosen` are interpreters that were named by the server's files, not by the user. `refused` maps
+    each path that may not be read to the file that names it.
     """
 
     def __init__(
@@ -80,8 +81,8 @@ class Scope:
         """Return the root of the server to which a directory belongs, or '' if several servers
         share the directory.
 
-        Directories above a write grant are ignored. Otherwise a target could remove the files that
-        mark a root inside the grant, and a directory above would become the root.
+        Ignore directories above a write grant. Otherwise a target could remove the files that mark
+        a root inside the grant, so that a directory above the grant would become the root.
         """
         if marked := self._find_marked_root(directory):
             return marked
@@ -96,8 +97,8 @@ class Scope:
 
     def _find_marked_root(self, directory: str) -> str:
         """Return the server's directory or the write grant that contains `directory`. Otherwise
-        return the project around it, which has a `.git`, a workspace file or another of the usual
-        files. Return '' if there is none.
+        return the project that contains it, which has a `.git`, a workspace file or another of the
+        usual files. Return '' if no project contains it.
         """
         tops = [top for top in (self.named, *sorted(self.writable)) if top]
         if top := next((top for top in tops if is_inside(directory, top)), ""):
@@ -120,7 +121,8 @@ class Scope:
 
     def cap(self, directory: str, place: str) -> str:
         """Return the directory to bind for `place`, which is inside `directory`. Usually this is
-        `directory`. If the grant or the marked root around `place` is smaller, return that instead.
+        `directory`. If the grant or the marked root around `place` is smaller, return that grant or
+        root instead.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
@@ -150,7 +152,7 @@ class Scope:
 
     def is_runtime(self, real: str) -> bool:
         """Return whether this is an interpreter of the system, of a version manager or of corral,
-        or one on PATH.
+        or an interpreter on PATH.
         """
         from corral.programs.runtimes import find_own_python
 
@@ -190,7 +192,9 @@ class Scope:
             self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
-        """Refuse a link from inside a server's root or a write grant to a path outside of it."""
+        """Refuse a link in a server's root or in a write grant to a path outside of this root or
+        grant.
+        """
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
@@ -217,9 +221,9 @@ class Scope:
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        # Without a root, several servers share the directory of the script. Such a script may name
-        # any program, because the user put it there, for example as a link in ~/bin. But a script
-        # that a target can write, or that may have come from the network, may not.
+        # Without a root, several servers share the directory of the script. The user put such a
+        # script there, for example as a link in ~/bin, so it may name any program. This does not
+        # apply to a script that a target can write, or that may have come from the network.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
         if not trusted and not self.allows(place, root):
             self._check_runtime(place, by.path)
@@ -251,7 +255,7 @@ class Scope:
             self.refused.setdefault(wanted, named_by)
 
     def raise_refused(self) -> None:
-        """Raise one error for everything that was refused; its hint has the flags that allow it."""
+        """Raise one error for all refused paths. Its hint contains the flags that allow them."""
         if not self.refused:
             return
         import shlex
@@ -261,19 +265,20 @@ class Scope:
         paths = [p for p in self.refused if not any(is_below(p, other) for other in self.refused)]
         if len(paths) > MAX_NAMED:
             common = os.path.commonpath(paths)
-            # Only for pnpm's global store, which has a directory for each package, suggest the
-            # common directory of many packages. Elsewhere a server could choose its links so that
-            # the suggested grant is much too large.
+            # Suggest the common directory of many packages only for pnpm's global store, which has
+            # a directory for each package. Elsewhere a server could choose its links so that the
+            # suggested grant is much too large.
             stored = "pnpm" in common and "/links/" in f"{common}/"
             paths = [common] if stored and not is_shared(common, self.homes) else paths
         first, by = next(iter(self.refused.items()))
         more = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
         flags = " ".join(f"--read {shlex.quote(path)}" for path in paths)
-        what = f"{printable(by)} leads to {printable(first)}{more}, which is not the server's own"
+        target = f"{printable(first)}{more}"
+        what = f"{printable(by)} leads to {target}, which is neither the server's own nor granted"
         if by == first:
-            what = f"{printable(by)} is not a program"
+            what = f"{printable(by)} is neither a program nor granted"
         raise UnchosenReadsError(
-            f"{what} and not granted",
+            what,
             reads=paths,
             hint=f"if the server may read it: {printable(flags)}",
         )

@@ -1,8 +1,8 @@
-"""Resolve programs that only start another one: shims of version managers, shell trampolines.
+"""Resolve programs that only start another program, such as shims of version managers.
 
 If the policy denies subprocesses, a shim could not start its program. So this module finds out
-which program a shim would start, from the files that the shim itself would read. No shim is
-executed.
+which program a shim would start, from the files that the shim itself would read. The shim is not
+executed. Shell scripts that only execute another program are resolved in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return the path and first arguments that a shim executes; () if `found` is not a shim."""
+    """Return the path and first arguments that a shim executes, or () if `found` is not a shim."""
     name = os.path.basename(found.path)
     behind = os.path.basename(found.real)
     if behind == "volta-shim" and name != behind:

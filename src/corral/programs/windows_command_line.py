@@ -4,16 +4,15 @@ This code is pure. Windows has no argument vector: each program splits its own c
 CommandLineToArgvW and the C runtime's start-up code split the formatted line into exactly the
 original arguments, because both follow these rules:
 
-- The program's own name ends at the next quote if it begins with one. A backslash in it escapes
-  nothing.
-- In the arguments after it, spaces and tabs separate, text in quotes is not separated, and `\"` is
-  a quote. Backslashes are plain characters, except before a quote, where each pair is one
-  backslash.
+- If the program's own name begins with a quote, the name ends at the next quote. Backslashes in the
+  name are plain characters.
+- Spaces and tabs separate the arguments after the name, except inside quotes, and `\"` is a quote.
+  Backslashes are plain characters, except before a quote, where each pair is one backslash.
 
 For a batch file, CreateProcessW passes the whole line to cmd.exe, which expands and splits it by
 other rules, so that `"&calc` becomes a command. No quoting is safe in all batch files, so text that
-cmd.exe could interpret is refused. cmd.exe is named by its full path and runs nothing else,
-whatever the values of `ComSpec` and AutoRun are.
+cmd.exe could interpret is refused. corral starts cmd.exe by its full path and without AutoRun, so
+the values of `ComSpec` and AutoRun do not matter.
 """
 
 import re
@@ -150,7 +149,7 @@ def check_variable(name: str, value: str) -> None:
     # In names that begin with "=", cmd.exe stores the current directory of each drive. Setting one
     # would change the meaning of relative paths.
     if not name or "=" in name or "\0" in name:
-        raise ValueError(f"{shown(name)} is not a name of a variable")
+        raise ValueError(f"{shown(name)} cannot be the name of a variable")
     if "\0" in value:
         raise ValueError(f"the value of {name} contains a NUL")
     if utf16_length(name) + utf16_length(value) + 2 > MAX_LENGTH:

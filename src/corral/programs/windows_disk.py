@@ -23,10 +23,10 @@ class Disk(Protocol):
         """
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file; empty if it is missing or larger than MAX_SIZE."""
+        """Return the content of a file, or b"" if it is missing or larger than MAX_SIZE."""
 
     def names(self, path: str) -> list[str]:
-        """Return the entries of a directory; empty if it is missing."""
+        """Return the entries of a directory, or none if it is missing."""
 
     def real(self, path: str) -> str: ...
     def identity(self, path: str) -> tuple[int, int]: ...
@@ -36,8 +36,8 @@ def is_remote(path: str) -> bool:
     r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or the same with
     slashes.
 
-    Windows sends the user's credentials to a server from which it wants a file, and untrusted files
-    can name any server.
+    To open a file on a server, Windows sends the user's credentials to this server, and untrusted
+    files can name any server.
     """
     return path[:2].replace("/", "\\") == "\\\\"
 

@@ -1,9 +1,9 @@
 r"""Collect the files that a command needs on Windows: its runtime and its server.
 
-They are real paths, to be copied into corral's store (`runtime_copies`). As on other systems, a
-directory is not collected if it contains other files than those of one server: a user's profile,
-`Documents`, a shared `bin`. Windows' own directory is not collected, because every AppContainer can
-read it.
+The collected paths are real paths, which are copied into corral's store (`runtime_copies`). As on
+other systems, a directory is not collected if it contains more than the files of one server, such
+as a user's profile, `Documents` or a shared `bin`. Windows' own directory is not collected, because
+every AppContainer can read it.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class Needs:
             return
         directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)
-        # If the package is in the `node_modules` of a project, take the whole project, because the
-        # packages that it needs are there too.
+        # If the package is in the `node_modules` of a project, take the whole project, because it
+        # also contains the packages that this package needs.
         above = package.lower().rpartition("\\node_modules\\")[0]
         if package:
             alone = self.disk.kind(ntpath.join(above, "package.json")) != "file"
@@ -132,7 +132,7 @@ def is_pointer(name: str) -> bool:
 
 
 def pointer_targets(name: str, text: str) -> list[str]:
-    """Return the directories that a `.pth` or a setuptools finder names."""
+    """Return the directories that a `.pth` file or a setuptools finder names."""
     if name.endswith(".pth"):
         return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
     from corral.programs import runtimes
@@ -142,7 +142,7 @@ def pointer_targets(name: str, text: str) -> list[str]:
 
 def _package(real: str) -> str:
     r"""Return the outermost package of a path, as `...\node_modules\name` or
-    `...\node_modules\@scope\name`, or "" if there is none.
+    `...\node_modules\@scope\name`, or "" if the path is not in a package.
     """
     at = real.lower().find("\\node_modules\\")
     if at < 0:

@@ -22,7 +22,7 @@ def is_program(raw: bytes) -> bool:
 
 
 def resources(raw: bytes) -> dict[str, bytes]:
-    """Return the named RT_RCDATA resources; empty for a file that is not a program or has none."""
+    """Return the named RT_RCDATA resources, or none for a file that is not a program."""
     try:
         return dict(_resources(raw))
     except (struct.error, IndexError, UnicodeDecodeError):
@@ -51,7 +51,7 @@ def _resources(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _headers(raw: bytes) -> tuple[int, list[Section]]:
-    """Return the address of the resource directory (0: none), and the sections."""
+    """Return the address of the resource directory, or 0 if there is none, and the sections."""
     if not is_program(raw):
         return 0, []
     pe = struct.unpack_from("<I", raw, 60)[0]

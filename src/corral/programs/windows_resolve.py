@@ -3,7 +3,7 @@ r"""Resolve the words after `corral run --` on Windows into a Program.
 If the policy denies subprocesses, a launcher could not start the real program. So this module finds
 the real program itself. It searches PATH with PATHEXT, and follows launchers: the redirectors of
 virtual environments, `Scripts\*.exe`, uv's trampolines, npm's `.cmd` files, scoop's shims, the `py`
-launcher, and the launchers of Python's install manager. It executes none of them, and never
+launcher, and the launchers of Python's install manager. It does not execute launchers, and never
 searches the current directory.
 """
 
@@ -69,8 +69,8 @@ class Caller:
 
 @record
 class Hop:
-    """A file between the typed name and the program, with the arguments that it gets. `venv` is its
-    virtual environment, `scripts` are the scripts that it runs.
+    """A file on the way from the typed name to the program, with the arguments that the file gets.
+    `venv` is the file's virtual environment, and `scripts` are the scripts that the file runs.
     """
 
     path: str
@@ -138,7 +138,9 @@ def kind_of(path: str) -> options.Kind:
 def locate(name: str, caller: Caller) -> str:
     if name.startswith(("\\\\", "//")):
         raise _refused(
-            name, "programs on shares and devices are not run", "copy it to this machine"
+            name,
+            "corral does not run programs on shares and devices",
+            "copy the program to this machine",
         )
     if any(mark in name for mark in "\\/:"):
         path = caller.complete(caller.absolute(name))
@@ -150,7 +152,7 @@ def locate(name: str, caller: Caller) -> str:
         return path
     hint = "is it installed? A path with a backslash is used as it is"
     if caller.complete(caller.absolute(name)):
-        hint = f"to run the one in this directory, type .\\{name}"
+        hint = f"to run the program in this directory, type .\\{name}"
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
 
 
@@ -200,7 +202,7 @@ def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
 
 
 def _managed(hop: Hop, target: str, caller: Caller) -> Hop:
-    """Follow a launcher of Python's install manager. A file beside it names the interpreter."""
+    """Follow a launcher of Python's install manager. A file next to it names the interpreter."""
     script = f"{hop.path}.__script__.py"
     own = (script,) if caller.disk.kind(script) == "file" else ()
     path = ntpath.normpath(ntpath.join(ntpath.dirname(hop.path), target))
@@ -220,7 +222,7 @@ def _batch(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
         hint = "install the server first and run its own program instead"
         raise _refused(hop.path, f"{name} installs packages when it starts", hint)
     if not subprocess:
-        hint = "name the program that it starts, or use --allow-subprocess"
+        hint = "name the program that the batch file starts, or use --allow-subprocess"
         raise _refused(hop.path, "a batch file is run by cmd.exe, which starts processes", hint)
     return None
 
@@ -271,9 +273,9 @@ def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
 
 
 def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
-    """Return the settings and the directory of the program's virtual environment, both empty if it
-    has none. Like Python's getpath.py, look for pyvenv.cfg beside the program and in the directory
-    above.
+    """Return the settings and the directory of the program's virtual environment. Both are empty if
+    the program has no virtual environment. Like Python's getpath.py, look for pyvenv.cfg next to
+    the program and in the directory above.
     """
     above = ntpath.dirname(path)
     for directory in (above, ntpath.dirname(above)):
@@ -326,7 +328,7 @@ def _collect(end: Hop, kind: options.Kind, caller: Caller, needs: Needs) -> tupl
         return end.arguments
     script = caller.absolute(end.arguments[found.script])
     if not caller.disk.kind(script) and kind not in {"python", "node"}:
-        return end.arguments  # `bun run dev`: a name, not a file
+        return end.arguments  # in `bun run dev`, `dev` is a name, not a file
     needs.server(script, kind)
     return (*end.arguments[: found.script], script, *end.arguments[found.script + 1 :])
 

@@ -1,10 +1,11 @@
 r"""Parse files that only start another program, without executing them. This code is pure.
 
-- `Scripts\tool.exe` as written by pip: a launcher, a `#!` line, a zip with the script (distlib).
-- `Scripts\tool.exe` as written by uv: its resources name the interpreter; older versions have a
-  trailer instead.
-- `tool.cmd` as written by npm, pnpm and similar tools. A batch file can do anything, so only the
-  exact lines of these tools are accepted.
+- `Scripts\tool.exe` from pip (distlib): a launcher, a `#!` line, and a zip that contains the
+  script.
+- `Scripts\tool.exe` from uv: its resources name the interpreter; older versions have a trailer
+  instead.
+- `tool.cmd` from npm, pnpm and similar tools. A batch file can do anything, so only the exact lines
+  of these tools are accepted.
 - scoop's `tool.shim`, setuptools' `tool-script.py`, and the settings of a virtual environment.
 """
 
@@ -73,7 +74,7 @@ def _uv_trailer(raw: bytes) -> Launcher | None:
 
 
 def _appended(raw: bytes) -> Launcher | None:
-    """Parse a launcher of distlib, which has the `#!` line directly before its zip."""
+    """Parse a distlib launcher, which has the `#!` line directly before its zip."""
     end = raw.rfind(END_OF_ZIP, max(0, len(raw) - MAX_COMMENT - 22))
     if end < 0 or end + 22 > len(raw) or not windows_pe_resources.is_program(raw):
         return None
@@ -89,7 +90,9 @@ def _appended(raw: bytes) -> Launcher | None:
 
 
 def shebang(line: bytes) -> Launcher | None:
-    """Parse the text after `#!` as distlib's launchers do: a path, perhaps quoted, then words."""
+    """Parse the text after `#!` as distlib's launchers do: a path, which may be quoted, then
+    words.
+    """
     text = _text(line.strip())
     if text.startswith('"'):
         path, _, rest = text[1:].partition('"')
@@ -128,7 +131,7 @@ OWN_DIRECTORY = ("%dp0%", "%~dp0")
 
 
 def batch(raw: bytes, directory: str) -> Shim | None:
-    """Return what a `.cmd` file of a package manager starts; None for any other batch file."""
+    """Return the program that a package manager's `.cmd` file starts, or None for other files."""
     text = raw.decode("utf-8", "replace")
     if "\ufffd" in text or "\0" in text:
         return None

@@ -9,7 +9,7 @@ LXSS = "Software\\Microsoft\\Windows\\CurrentVersion\\Lxss"
 VERSION = 2
 PLACEHOLDER = "corral run -- COMMAND"
 SUFFIXES = (".exe", ".cmd", ".bat", ".ps1")
-WITHOUT = "run it in WSL2, which has the mechanisms of Linux (`wsl.exe --install` sets it up)"
+WITHOUT = "run the server in WSL2, which has Linux's mechanisms (`wsl.exe --install` sets it up)"
 
 
 def advice(distribution: str) -> str:
@@ -19,7 +19,7 @@ def advice(distribution: str) -> str:
     if not distribution:
         return WITHOUT
     into = f"wsl.exe -d {shlex.quote(distribution)} --"
-    return f"run it in WSL2: `{into} {PLACEHOLDER}` (once before: install corral there)"
+    return f"run the server in WSL2: `{into} {PLACEHOLDER}` (install corral there first)"
 
 
 def with_command(hint: str, words: Sequence[str]) -> str:
@@ -43,7 +43,9 @@ def linux_word(word: str) -> str:
 
 
 def find_distribution() -> str:
-    """Return the user's default distribution of WSL2, or else any other; empty if there is none."""
+    """Return the user's default distribution of WSL2, or any other distribution of WSL2, or "" if
+    there is none.
+    """
     if sys.platform != "win32":
         return ""
     import winreg

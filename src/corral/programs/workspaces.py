@@ -1,4 +1,4 @@
-"""Read workspace files of pnpm, npm and uv, to find out whether one lists a package."""
+"""Read workspace files of pnpm, npm and uv, to find out whether they list a package."""
 
 import os
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match a path with a pattern. Do not backtrack, because with a pattern of a hostile author
-    that could take very long.
+    """Match a path with a pattern. Do not backtrack, because a hostile pattern could make that very
+    slow.
     """
     reached = {0}
     for word in pattern:

@@ -63,11 +63,11 @@ def test_the_python_of_a_runner_is_kept(words):
 
 
 REFUSED = {
-    "uvx --python >=3.12 pkg": "any of several Pythons",
+    "uvx --python >=3.12 pkg": "does not name one exact version of Python",
     "npx -y github:user/repo": "not a package",
     "npx -y ./local": "not a package",
-    "npx -y pkg@^1.0.0": "any of several versions",
-    "npx -y pkg@next": "any of several versions",
+    "npx -y pkg@^1.0.0": "does not name one exact version",
+    "npx -y pkg@next": "does not name one exact version",
     "npx -y https://x/y.tgz": "not a package",
     "npx -c sh": "its option -c",
     "npx --call=sh pkg": "its option --call",
@@ -116,7 +116,7 @@ def test_commands_that_name_no_clear_package_are_refused_with_a_reason(line):
 def test_the_hint_for_uv_run_starts_the_same_program(line, command):
     program, *arguments = line.split()
     hint = parse_runner(program, arguments).hint
-    assert hint == f"start it from the project's environment: {command}"
+    assert hint == f"start the server from the project's environment: {command}"
 
 
 @pytest.mark.parametrize(

@@ -301,8 +301,9 @@ def test_a_venv_made_by_uv_works(run: Resolver, home: Path) -> None:
 def test_uvs_own_pythons_are_reached_through_a_linked_directory(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that Python starts and finds its packages in uv's layout. There .venv/bin/python is a link to
-    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, and cpython-3.12-linux is a link, too.
+    """Check that Python starts and finds its packages in uv's layout. In this layout
+    .venv/bin/python is a link to ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, and
+    cpython-3.12-linux is also a link.
     """
     pythons = home / ".local" / "share" / "uv" / "python"
     minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))
@@ -1050,7 +1051,7 @@ def test_the_script_is_found_among_the_arguments(
         (["uvx", "--frobnicate", "x"], "`corral run pypi:NAME` "),
         (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),
         (["uvx", "--with", "other", "server"], "`corral run --with other pypi:server` "),
-        (["pipx", "run", "server"], "installs at start"),
+        (["pipx", "run", "server"], "installs packages at start"),
         (["uv", "--directory", "/x", "run", "server"], " /x/.venv/bin/server"),
         (["npm", "start"], "install the server first"),
         (["docker", "run", "image"], "daemon"),

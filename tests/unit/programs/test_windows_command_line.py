@@ -210,10 +210,10 @@ def test_an_empty_environment_block_has_two_zeros():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ([("", "x")], "is not a name"),
-        ([("=C:", "C:\\")], "is not a name"),
-        ([("a=b", "x")], "is not a name"),
-        ([("a\0b", "x")], "is not a name"),
+        ([("", "x")], "cannot be the name"),
+        ([("=C:", "C:\\")], "cannot be the name"),
+        ([("a=b", "x")], "cannot be the name"),
+        ([("a\0b", "x")], "cannot be the name"),
         ([("a", "x\0PATH=evil")], "NUL"),
         ([("Path", "1"), ("PATH", "2")], "twice"),
         ([("a", "1"), ("a", "1")], "twice"),

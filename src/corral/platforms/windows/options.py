@@ -31,8 +31,8 @@ runtime starts under the restriction.
 """
 FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"
 NOT_HELD = {
-    "filesystem": f"{FALLBACK}: the target reads every file that you can read",
-    "network": f"{FALLBACK}: the target reaches every host that you can reach",
+    "filesystem": f"{FALLBACK}: the target can read every file that you can read",
+    "network": f"{FALLBACK}: the target can reach every host that you can reach",
     "syscalls": f"{FALLBACK}, nor do restricted tokens: the target runs with all of your rights",
 }
 """For each control: the warning if AppContainers do not work on this host, but the policy lets the
@@ -61,7 +61,7 @@ def chains(policy: Policy) -> model.Chains:
             Option(
                 mechanism=UNREAD,
                 needs=("job_kill_on_close",),
-                note="a probe saw a tree end with its job, but the limits cannot be read back",
+                note="a probe saw that a tree ends with its job, but limits cannot be read back",
             ),
         ),
         "memory": (Option(mechanism=JOB, needs=("job_memory",)),),
@@ -95,8 +95,8 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Return the options for the network. There are none if the policy has `listen`, because ports
-    inside an AppContainer cannot be reached from outside.
+    """Return the options for the network, or none if the policy has `listen`, because ports inside
+    an AppContainer cannot be reached from outside.
     """
     if policy.listen:
         return ()
@@ -107,13 +107,13 @@ def _network(policy: Policy) -> Sequence[Option]:
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
     # The probe tries only windows.network = "none", so other values are reported as applied, not as
-    # proven.
+    # verified.
     return (option if level == "none" else replace(option, status="applied"),)
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the control `syscalls`. There is one for each kind of token with each
-    subset of `EXTRAS`. Those with all extras come first.
+    """Return the options for the control `syscalls`: for each kind of token, one option with each
+    subset of `EXTRAS`. The option with all extras comes first.
     """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
@@ -136,13 +136,13 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Return the sampling option for CPU time, but only if the policy states this limit, because
-    sampling keeps the processor awake.
+    """Return the sampling option for CPU time if the policy sets this limit. For a default limit
+    return none, because sampling keeps the processor awake.
     """
     if "cpu_time" not in policy.stated:
         return ()
     note = (
-        "the CPU time of the job is read ten times a second, and the job is killed above "
-        "the limit; Windows itself ends the job after the same time in user mode"
+        "corral reads the CPU time of the job ten times a second, and kills the job above the "
+        "limit; Windows itself ends the job after the same amount of CPU time in user mode"
     )
     return (Option(mechanism=SAMPLING, needs=("job_accounting",), status="cooperative", note=note),)

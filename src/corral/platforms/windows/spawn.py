@@ -51,7 +51,7 @@ class Child:
         self._results.release()
 
     def measure(self, **_: object) -> Usage:
-        """Return the usage that the job has counted. Its memory is the peak so far."""
+        """Return the usage that the job has counted. The memory is the peak so far."""
         return Usage(cpu=self._job.cpu(), memory=self._job.peak(), tasks=self._job.active())
 
     def relay_pipes(self) -> tuple[int, int]:
@@ -59,7 +59,7 @@ class Child:
         return self._results.get(Shim).take_pipes()
 
     def preload(self) -> None:
-        """Import nothing, because a run imports everything when it starts."""
+        """Do nothing, because a run imports all of its modules when it starts."""
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
         """Do nothing, because only the relay sees denials, and `open_services` opens the relay."""
@@ -75,8 +75,8 @@ class Child:
         raise NotImplementedError  # Windows hides files with access lists and covers no path
 
     def reap(self) -> Reaped:
-        """End the remaining processes after the first one has ended. Return the exit code in the
-        form of a POSIX wait status.
+        """End the remaining processes after the first process has ended. Return the exit code in
+        the form of a POSIX wait status.
         """
         code = abi.exit_code(self.pidfd)
         self._job.end()

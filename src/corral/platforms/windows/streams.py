@@ -41,7 +41,7 @@ class Streams:
 
     def end_input(self) -> None:
         """Send end of file if this process writes the target's input. Do nothing during a write,
-        because it may be blocked.
+        because the write may be blocked.
         """
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1

@@ -1,8 +1,8 @@
-"""Undo the changes that a run made outside its processes: when it ends, or in a later run.
+"""Undo the changes that a run made outside its processes, when the run ends or in a later run.
 
 Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
-them. Each granted root has a mutex. It is locked while corral checks whether another run uses the
-root's entries, removes them, and records that in the journal.
+them. Each granted root has a mutex. corral locks the mutex while it checks whether another run uses
+the root's entries, removes the entries, and records the removal in the journal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """Cleans up after dead runs, and writes this run's changes into the journal. At the end of the
-    run, when the results of its steps are released, the changes are undone. This is the first step
+    """Cleans up after dead runs, and writes this run's changes into the journal. The changes are
+    undone at the end of the run, when the results of its steps are released. This is the first step
     of a run with an AppContainer.
     """
 
@@ -107,7 +107,7 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 
 
 def withdraw(root: Root) -> list[str]:
-    """Remove this root's entries from every object in it. Return the failures as text.
+    """Remove this root's entries from every object in the root. Return the failures as text.
 
     A root that has been moved keeps its entries, but no token has their capability unless the root
     returns to its path. A file that has been moved out of its root keeps its entries too, so a
@@ -131,8 +131,8 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
     """Remove the root's entries from one object. Return whether the object is a directory whose
     content has to be cleared too.
 
-    `top` means that `path` is the path of the root itself. Then do nothing if another object is now
-    at this path.
+    If `top` is true, `path` is the path of the root itself. Then do nothing if a different object
+    is now at this path.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
@@ -156,8 +156,8 @@ def _is_clear(path: str, sid: str) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile that no other run uses. Also delete files in it whose names Windows' own
-    removal does not accept.
+    """Delete a profile that no other run uses. Also delete files in the profile whose names Windows
+    does not accept when it removes the profile.
     """
     if any(entry.profile == profile for entry in own.others()):
         return []

@@ -1,8 +1,8 @@
 """Watch one job until its first process has ended.
 
-Windows has no SIGTERM. To stop a target, corral closes the target's input if corral writes it,
-waits, and then kills the whole job. The job also ends when its first process ends, and when the
-supervisor ends, because the supervisor has the only handle of the job.
+Windows has no SIGTERM. To stop a target, corral closes the target's input if corral writes this
+input, waits, and then kills the whole job. The job also ends when its first process ends, and when
+the supervisor ends, because the supervisor has the only handle of the job.
 
 Ctrl-C, Ctrl-Break and the closing of a console reach only corral, because the target does not share
 corral's console.
@@ -68,8 +68,8 @@ class Watch:
         gateway: contract.Gateway | None,
         others: Sequence[contract.Service],
     ) -> None:
-        """Keep the services, to close them at the end. They need no other call, because on Windows
-        each has its own thread.
+        """Store the services, so that they can be closed at the end. They need no other call,
+        because on Windows each service has its own thread.
         """
         self._denials = denials
         self._gateway = gateway

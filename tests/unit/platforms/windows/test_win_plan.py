@@ -165,7 +165,7 @@ def test_optional_restrictions_that_were_not_proven_are_not_used():
     steps = {type(step): step for step in composed(Policy(), plain)}
     assert steps[mitigations.Mitigations] == mitigations.plan(0, subprocess=True)
     assert steps[job.Job].ui == 0
-    # The child process policy is not used, so the job's limit has to forbid children.
+    # This plan does not use the child process policy, so the job's limit has to forbid children.
     assert steps[job.Job].processes == 1
 
 
@@ -193,7 +193,7 @@ def test_the_fallback_needs_permission_and_does_not_restrict_reads_or_network():
     word = Windows(fail_on_app_container_error=False)
     assert missing(Policy(), host(*WITHOUT)) == {"filesystem", "network", "syscalls"}
     held = decided(Policy(windows=word), host(*WITHOUT))
-    for control, open_to in {"filesystem": "reads every file", "network": "every host"}.items():
+    for control, open_to in {"filesystem": "can read every file", "network": "every host"}.items():
         assert (held[control].status, open_to in held[control].why) == ("degraded", True)
     told = plan.warnings(list(held.values()))
     assert len([line for line in told if "AppContainers do not work here" in line]) == 2
@@ -379,8 +379,8 @@ def test_every_step_has_a_unique_name(monkeypatch):
 
 
 def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
-    """Check the order of steps: the process is registered with the driver after its creation, while it is still
-    suspended.
+    """Check the order of steps: after its creation, the process is registered with the driver while
+    it is still suspended.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

@@ -270,7 +270,7 @@ def _try_effect(token: int, directory: str) -> str:
 
 
 def _try_as(token: int, path: str, access: int) -> int:
-    """Open a file with the rights of the token. Return 0, or the error code of Windows."""
+    """Open a file with the rights of the token. Return 0, or the Windows error code."""
     with abi.impersonation_token(token) as impersonated:
         abi.ImpersonateLoggedOnUser(impersonated.value)
         try:

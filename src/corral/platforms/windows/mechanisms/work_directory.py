@@ -1,4 +1,4 @@
-"""Make the private directory of a run without an AppContainer, and remove it at the end of the run.
+"""Create the private directory of a run without an AppContainer, and remove it when the run ends.
 
 The directory is created together with its access list. A target with a restricted token can write
 only objects that its logon may write and whose label is Low. So for such a target the directory
@@ -23,8 +23,8 @@ SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 @record
 class WorkDirectory:
-    """Makes the target's private directory, with its home and temporary files. With `low` a target
-    with a restricted token of Low integrity can write there.
+    """Creates the target's private directory, which contains its home and its temporary files. If
+    `low` is true, a target with a restricted token of Low integrity can write in the directory.
     """
 
     name = "work_directory"

@@ -134,8 +134,8 @@ def try_desktop(plain: Job) -> str:
     """Check that a process in an AppContainer has its own desktop and no clipboard. Raise OSError
     otherwise.
 
-    In session 0 corral itself may be in the window station that targets get, so there only the
-    desktop differs.
+    In session 0 corral itself may be in the window station that targets get. Then only the desktops
+    differ.
     """
     outside = trial.observe(CLIPBOARD, (plain, Creation()), str(CLIPBOARD_TRIES))
     inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation()), str(CLIPBOARD_TRIES // 5))
@@ -143,9 +143,9 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the control failed: {outside.last_line()}")
     if clipboard != "opened":
-        # Another program may just be using the clipboard. TimeoutError makes the finding "unknown",
-        # so it is not cached.
-        raise TimeoutError(0, "the control failed: the clipboard is perhaps in use")
+        # Another program may be using the clipboard at this moment. TimeoutError makes the finding
+        # "unknown", so that the finding is not cached.
+        raise TimeoutError(0, "the control failed: another program may be using the clipboard")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
     if not station or shared or not own.startswith(DESKTOP_PREFIX) or clipboard != "denied":
@@ -191,7 +191,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         raise OSError(0, f"inside: {inside.last_line()} (exit code {code:#x})")
     return (
         "python inside could write its own directory and connect to itself, "
-        "not read the user's files or use the host's loopback"
+        "but not read the user's files or use the host's loopback"
     )
 
 
@@ -209,9 +209,9 @@ def try_nul(base: tuple[model.Step, ...]) -> str:
     """
     seen = trial.observe(NUL, (*base, Creation()))
     if seen.output != "open":
-        text = "`subprocess.DEVNULL` and the like need the preload"
+        text = "a program that opens NUL, such as `subprocess.DEVNULL`, needs the preload"
         raise OSError(0, f"{seen.last_line()}: {text}")
-    return "a program inside could open it"
+    return "a program inside could open NUL"
 
 
 def try_relay(base: tuple[model.Step, ...]) -> str:
@@ -235,6 +235,6 @@ def try_relay(base: tuple[model.Step, ...]) -> str:
         raise TimeoutError(0, "a request through the proxy was not answered")
     if seen.output != "200 403":
         raise OSError(
-            0, f"expected 200 for the named port and 403 for another, got {seen.last_line()!r}"
+            0, f"expected 200 for the named port and 403 for another port, got {seen.last_line()!r}"
         )
-    return "a program inside reached a named port through its proxy, and no other one"
+    return "a program inside reached a named port through its proxy, but no other port"

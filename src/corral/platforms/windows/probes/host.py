@@ -126,7 +126,7 @@ class Machine:
         return self.find(capability).status == "proven"
 
     def job(self) -> Job:
-        """Return a job without limits. Its settings are read back if this host can do that."""
+        """Return a job without limits. Its settings are read back if this host supports that."""
         return Job(read_back=self.has("job_read_back"))
 
     def container(self) -> tuple[model.Step, ...]:
@@ -134,8 +134,8 @@ class Machine:
 
 
 def probe(wanted: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Probe the wanted capabilities and those that they depend on. If `wanted` is empty, probe all.
-    Capabilities that were not probed are reported as unknown.
+    """Probe the wanted capabilities and the capabilities on which they depend. If `wanted` is
+    empty, probe all. Report capabilities that were not probed as unknown.
     """
     machine = Machine()
     for name in PROBES:
@@ -255,7 +255,7 @@ def _processes() -> str:
     # of a console may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
-    return "a second process started under a limit of four, but not of one"
+    return "a second process started under a limit of four processes, but not under a limit of one"
 
 
 def _cpu_rate(plain: Job) -> str:
@@ -267,10 +267,10 @@ def _cpu_rate(plain: Job) -> str:
         ahead, behind = _race(limited, plain)
         if free >= needed / 2 and ahead < behind / 4:
             return (
-                f"when a later process had used {behind:.2f} s of CPU, a busy one had used "
-                f"{ahead:.2f} s with a limit of {RATE / 1000}, {free:.2f} s without"
+                f"when a later process had used {behind:.2f} s of CPU, a busy process had used "
+                f"{ahead:.2f} s with a limit of {RATE / 1000}, and {free:.2f} s without a limit"
             )
-    raise TimeoutError(0, f"a process used {ahead:.2f} s with a limit, {behind:.2f} s without")
+    raise TimeoutError(0, f"a process used {ahead:.2f} s with a limit, and {behind:.2f} s without")
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
@@ -293,7 +293,7 @@ def _race(first: Job, second: Job) -> tuple[float, float]:
 def _accounting(plain: Job) -> str:
     seen = trial.observe(BURN, (plain, Creation()), str(BUSY_SECONDS))
     own = float(seen.output.rpartition("\n")[2])
-    text = f"{own:.2f} s of CPU were accounted as {seen.reaped.cpu:.2f} s"
+    text = f"a process used {own:.2f} s of CPU, and its job counted {seen.reaped.cpu:.2f} s"
     if seen.reaped.cpu < own / 2:
         raise OSError(0, text)
     return text
@@ -304,7 +304,7 @@ def _ui(plain: Job) -> str:
     job.create(limited).release()
     _expect(_observe(DESKTOP, plain), "made", "the control failed")
     _expect(_observe(DESKTOP, limited), "denied", "a desktop under UI limits")
-    return "a desktop could be made without the job's UI limits, but not with them"
+    return "a desktop could be created without the job's UI limits, but not with them"
 
 
 def _priority(plain: Job) -> str:

@@ -1,9 +1,9 @@
 """Start a disposable target with the code of a real run, and return its output.
 
-A runtime that does not work in an AppContainer or under a mitigation dies before its first line,
-with an exit code that explains little. So a runtime is tried before its first run: it executes one
-line of code under the steps of the run. After a success, a note records that the runtime starts
-under this build of Windows and these steps, and later runs need no trial.
+A runtime that does not work in an AppContainer or under a mitigation dies before it executes any
+code, and its exit code explains little. So corral tries a runtime before its first run: the runtime
+executes one line of code under the steps of the run. If that succeeds, a note records that the
+runtime starts under this build of Windows and these steps, and later runs need no trial.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ NODE_WITH_CHILDREN = (
         "(error, output) => console.log(error ? error.message : output.trim()))"
     ),
 )
-"""The trial of a node that may start processes. It starts a second node, because the pipes between
-the two can fail in an AppContainer.
+"""The trial for node if the target may start processes. Node starts a second node, because the
+pipes between the two can fail in an AppContainer.
 """
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
-    0xC0000142: "one of its libraries could not start: it needs windows, or more desktop rights",
-    0xC0000135: "a library that it needs is missing, or cannot be read inside",
+    0xC0000142: "one of its libraries could not start without windows or more desktop rights",
+    0xC0000135: "a library that it needs is missing, or the target may not read the library",
     0xC0000022: "access was denied while it was loaded",
-    0xC000007B: "one of its libraries is for another machine",
+    0xC000007B: "one of its libraries is for another kind of processor",
 }
 """Usual causes of exit codes with which Windows ends a process while it loads libraries."""
 
 
 @record
 class Outcome:
-    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the
-    resources that the job has counted.
+    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` contains the
+    resource usage that the job has counted.
     """
 
     output: str

@@ -7,7 +7,7 @@ same frames itself. The outer end, `outside.py`, makes all checks.
 
     frame   u8 kind, u8 0, u16 length, u32 stream, then `length` bytes; little-endian
     HELLO   inner -> outer, once: u16 port on which the inner end listens
-    OPEN    inner -> outer: a new stream; numbers only grow, and none is used twice
+    OPEN    inner -> outer: a new stream; its number is larger than all earlier numbers
     DATA    at most CHUNK bytes, and never more than the other side has given credit for
     CREDIT  u32 further bytes that the other side may send on this stream
     END     no more DATA from this side
@@ -150,7 +150,8 @@ class Stream:
                 return
             self._end_sent = True
             done = self._ended
-        # Remove the stream before END is sent, because after END the other side may open a new one.
+        # Remove the stream before END is sent, because after END the other side may open a new
+        # stream.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))
@@ -210,7 +211,7 @@ class Mux:
         self._free = threading.Semaphore(MAX_STREAMS)
 
     def write(self, data: bytes) -> None:
-        """Write to the pipe, or raise OSError if it is closed."""
+        """Write to the pipe, or raise OSError if the pipe is closed."""
         with self._writing:
             view = memoryview(data)
             while view:
@@ -259,7 +260,7 @@ class Mux:
             stream = self._streams.get(number)
             known = 0 < number <= self._last
         if kind == HELLO or not known:
-            raise ProtocolError(f"kind {kind} for stream {number}")
+            raise ProtocolError(f"unexpected frame of kind {kind} for stream {number}")
         # Frames may still arrive for a stream that this side has reset or ended. They are ignored.
         if stream is not None and stream.take(kind, payload):
             self.forget(stream)
@@ -283,7 +284,9 @@ class Mux:
 
 
 class Splice:
-    """Copies bytes both ways between a socket and a stream, until both directions have ended."""
+    """Copies bytes in both directions between a socket and a stream, until both directions have
+    ended.
+    """
 
     def __init__(self, end: socket.socket, stream: Stream) -> None:
         self.up = self.down = 0

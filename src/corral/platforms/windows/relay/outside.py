@@ -1,6 +1,6 @@
-"""Connect a target without any network capability to named hosts: the relay's outer end.
+"""Run the relay's outer end, which connects a target without network capabilities to named hosts.
 
-Without a capability the target reaches no network at all (`network_capabilities.py`). Inside the
+Without a capability the target cannot reach any network (`network_capabilities.py`). Inside the
 container a small program, the shim (`inside.py`), listens on loopback, and `HTTP_PROXY` and
 `HTTPS_PROXY` name its port. The connections to the shim arrive here through one pair of pipes,
 which the shim has inherited. Each request is checked as on Linux: the policy has to allow the
@@ -28,12 +28,12 @@ from corral.platforms.windows.relay.inside import Stream
 MAX_HANDLERS = 2 * inside.MAX_STREAMS
 """There are more handlers than streams, because a closed stream's handler may still be sending."""
 CLOSE_SECONDS = 5.0
-"""The longest wait in `close` for the end of the shim's pipe."""
+"""The longest time that `close` waits for the end of the shim's pipe."""
 
 
 class Relay:
-    """Serves the connections that arrive through the shim's pipes, in its own threads. It owns the
-    pipes, and the threads end with them.
+    """Serves the connections that arrive through the shim's pipes, in its own threads. The relay
+    owns the pipes, and its threads end when the pipes end.
     """
 
     def __init__(self, reader: int, writer: int, out: Outbound) -> None:

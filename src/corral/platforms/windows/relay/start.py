@@ -1,9 +1,9 @@
 """Start the relay's inner end, the shim, in the target's container but in its own job.
 
 The shim cannot be in the target's job, because there it would count against `pids`, and with
-subprocess = false the limit is one process. The shim cannot be outside the container, because an
-AppContainer reaches no port outside. The shim has to listen before the target starts, because the
-target's proxy variables name the port.
+subprocess = false the limit is one process. The shim cannot be outside the container, because a
+program in an AppContainer cannot reach a port outside. The shim has to listen before the target
+starts, because the target's proxy variables name the port.
 
 Windows treats shim and target as one principal, so the target can read and change the shim.
 Therefore the shim is not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, the
@@ -34,8 +34,8 @@ from corral.record import record
 
 SHIM_MEMORY = 96 << 20
 START_SECONDS = 20.0
-"""How long the shim may take to listen. A first start of the interpreter is slow on a busy machine
-with a virus scanner.
+"""The longest time to wait until the shim listens. The first start of the interpreter is slow on a
+busy machine with a virus scanner.
 """
 
 
@@ -43,10 +43,10 @@ with a virus scanner.
 class NamedHosts:
     """Starts the shim, through which the target reaches the hosts in `allow`.
 
-    `python` is an interpreter that the container can read, and `environment` its variables. `ui`
-    and `bits` are the target's own restrictions, because the target can take over the shim.
-    `childless`, `memory` and `read_back` are turned off only if no probe has seen that they work on
-    this host.
+    `python` is an interpreter that the container can read, and `environment` contains its
+    variables. `ui` and `bits` are the target's own restrictions, because the target can take over
+    the shim. `childless`, `memory` and `read_back` are turned off only if no probe has seen that
+    they work on this host.
     """
 
     name = "relay"
@@ -144,7 +144,7 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 def _check_container(results: Results) -> None:
     """Raise OSError unless the shim is in the target's container. Outside, the shim would have the
-    user's rights, and a target that takes it over could use them.
+    user's rights, and a target that takes over the shim could use these rights.
     """
     if results.find(Capabilities) is None:
         return

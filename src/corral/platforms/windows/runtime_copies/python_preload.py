@@ -5,13 +5,13 @@ No wall depends on this module. A server that removes it only loses the repairs.
 only modules that are built in, or that Python has already loaded.
 
 - `os.mkdir(..., 0o700)`, and so `tempfile.mkdtemp`: since Python 3.12.4 and 3.11.10 an AppContainer
-  cannot open a directory that it has made like this (python/cpython#134587).
+  cannot open a directory that it has created in this way (python/cpython#134587).
 - `os.path.realpath(strict=True)`: in an AppContainer, Windows denies GetFinalPathNameByHandleW.
 - Named pipes (asyncio's subprocesses, multiprocessing): an AppContainer can use only names in
   `\\.\pipe\LOCAL\`.
 - NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.
-- A hidden `.env`: its name is visible, and pydantic-settings (FastMCP) ends if it cannot open the
-  file. So the file reads as empty, as on Linux.
+- A hidden `.env`: its name is visible, and a server with pydantic-settings (FastMCP) exits if it
+  cannot open the file. So the file reads as empty, as on Linux.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return a function of `_winapi` that makes a pipe's global name local, then calls `call`."""
+    """Return a replacement for a function of `_winapi`. It makes a pipe's global name local, and
+    then calls `call`.
+    """
 
     def called(name: str, *arguments: object) -> object:
         if name.lower().startswith(PIPES) and not name.upper().startswith(LOCAL_PIPES.upper()):
@@ -86,7 +88,7 @@ def repair_open(call: Function) -> Function:
 
 
 def repair_hidden_file(call: Function) -> Function:
-    """Return an `open` that reads a denied `.env` file as an empty one."""
+    """Return an `open` function that reads a denied `.env` file as an empty file."""
 
     def opened(file: object, *arguments: object, **options: object) -> object:
         try:

@@ -1,15 +1,15 @@
 """Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists in Program Files. It could add entries for AppContainers in AppData, but they would break
-other programs. So the files that a run needs are copied, never linked, into corral's own directory.
-The directory of a copy gets an entry for its own capability before files are copied into it, so
-that the files inherit the entry.
+lists in Program Files. It could add entries for AppContainers in AppData, but these entries would
+break other programs. So corral copies the files that a run needs into its own directory, and never
+links them. The directory of a copy gets an entry for the copy's own capability before files are
+copied into it, so that the files inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
-copy is complete, corral writes a file beside it, which is called its mark. A process owns a mutex
-while it makes a copy. Copied files keep their times, because otherwise every start would compile
-Python's modules again.
+copy is complete, corral writes a file next to it, which is called the copy's mark. A process owns a
+mutex while it makes a copy. Copied files keep their times, because otherwise every start would
+compile Python's modules again.
 
 Links out of a tree are refused, because they would point out of the store. Also, node starts in an
 AppContainer only with `--preserve-symlinks`, and then linked packages do not find each other.
@@ -53,7 +53,7 @@ STORE_APPS = "\\windowsapps\\"
 @record
 class Store:
     """Makes the copies that are still missing. `program` is the copy to start. Paths inside the
-    `granted` paths are not changed to paths of copies.
+    `granted` paths are not replaced by paths of copies.
     """
 
     name = "runtime_copies"
@@ -141,8 +141,8 @@ def default_directory() -> str:
 def plan(
     program: Program, *, directory: str, granted: Sequence[Grant] = (), without: Sequence[str] = ()
 ) -> Store:
-    """List every file that has to be copied, but copy nothing. Raise PolicyError if a file cannot
-    be copied.
+    """List every file that has to be copied, without copying anything. Raise PolicyError if a file
+    cannot be copied.
 
     Paths with a write grant are left out, because the target cannot write to a copy, and every
     change would require a new copy. `without` are further relative names to leave out.
@@ -157,7 +157,7 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # Files of this tree may contain the paths of other copies. Then the key of its copy depends
+        # If files of this tree may contain the paths of other copies, the key of its copy depends
         # on the keys of all copies.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
@@ -173,8 +173,9 @@ def plan(
 
 
 def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
-    """Return the files that make Python load its preload, if the tree has site-packages. One is a
-    `.pth` file, because Python also reads it in isolated mode and in child processes.
+    """Return the files that make Python load its preload, if the tree has site-packages. One of
+    them is a `.pth` file, because Python also reads such files in isolated mode and in child
+    processes.
     """
     if python_paths.SITE not in listing.directories:
         return []
@@ -196,7 +197,7 @@ def plan_own_interpreter(home: str) -> Store:
     """Plan a copy of corral's interpreter and library, or raise SandboxError."""
     path = own_interpreter()
     if STORE_APPS in path.lower():
-        text = f"{path} is from the Microsoft Store, and its files cannot be copied"
+        text = f"{path} is from the Microsoft Store, so its files cannot be copied"
         raise PolicyError(text, hint=windows_resolve.STORE)
     program = windows_resolve.resolve(
         [path], environment=os.environ, cwd=os.path.dirname(path), home=home, subprocess=False
@@ -206,7 +207,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return the interpreter without the projects that are installed in it as editable."""
+    """Return the interpreter without the projects that have an editable install in it."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
@@ -234,7 +235,7 @@ def plan_copy(
 
 
 def settings_path(program: Program) -> str:
-    """Return the path of the settings of the program's virtual environment, or "" without one."""
+    """Return the path of the program's `pyvenv.cfg`, or "" if it has no virtual environment."""
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
         return ""
@@ -278,8 +279,8 @@ def program_inside(
 ) -> Program:
     """Return the program with the paths of copies in its arguments, except for granted paths.
 
-    The runtime is always a copy, because the files that it needs may not be granted. A script that
-    is only granted for reading is a copy too, because its `node_modules` cannot be read in place.
+    The runtime is always a copy, because the files that it needs may not be granted. A script with
+    only a read grant is a copy too, because its `node_modules` cannot be read in place.
     """
     path = path_in_copies(program.path, copies)
     path = path_in_copies(program.real, copies) if path == program.path else path
@@ -353,8 +354,8 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the content of a copy's mark file. All copies of the same tree have the same content,
-    by which `collect` finds older copies.
+    """Return the content of a copy's mark file. The mark files of all copies of the same tree have
+    the same content, so that `collect` can find older copies.
     """
     return "\n".join((tree.source, *tree.listing.without))
 
