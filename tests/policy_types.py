@@ -13,7 +13,7 @@ TYPES = {
     "names": "Sequence[str]", "variables": "Mapping[str, str]", "controls": '"Sequence[Control]"',
     "patterns": "Sequence[str]",
 }  # fmt: skip
-HEAD = '''"""The type of a policy as a mapping. tests/policy_types.py generates it from policy/schema.py."""
+HEAD = '''"""Define the type of a policy mapping. tests/policy_types.py makes it from policy/schema.py."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict

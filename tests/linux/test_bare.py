@@ -1,4 +1,6 @@
-"""Test runs without namespaces: programs work, or are refused with a reason. Reports are right, and nothing is left."""
+"""Test runs without namespaces: programs work or are refused with a reason, reports are correct,
+and no files or processes are left.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ def start(user, *command, flags=(), **options):
 
 
 def test_runs_of_this_module_have_no_namespaces(user):
-    """Check that the runs of this file use other mechanisms than runs with namespaces. This is the
-    control for the other tests.
+    """Check that the runs in this file use different mechanisms than runs with namespaces. This is
+    the control for the other tests.
     """
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
     walls = {held["control"]: held["mechanism"] for held in explained["controls"]}
@@ -144,8 +146,8 @@ cat whole/file
 
 
 def test_cp_and_install_copy_modes_and_times(user):
-    """Copy with programs that also set access control lists. These programs work only if corral answers as if the file
-    system had no such lists. They fail if the list is denied.
+    """Copy with programs that also set access control lists. These programs work only if corral
+    answers as if the file system did not support such lists. They fail if corral denies the call.
     """
     done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
     assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
@@ -174,8 +176,8 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Return an environment in which kept homes are below a directory of the test. Every user can enter this directory,
-    because root's target has another user id than root.
+    """Return an environment in which kept homes are below a directory of the test. Every user can
+    enter this directory, because root's target does not have root's user id.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
     path.chmod(0o755)
@@ -190,7 +192,9 @@ def homes_of(user, env):
 
 
 def test_a_kept_home_belongs_to_one_server(user, scratch, kept):
-    """No other server's home can be read or listed, and no directory can be moved from a grant into the home."""
+    """Check that a server cannot read or list another server's home, and cannot move a directory from a grant into its
+    own home.
+    """
     given(user, scratch / "granted")
     given(user, scratch / "granted/inner")
     flags = (
@@ -257,7 +261,9 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
-    """The directory with the homes must be root's own, and no other user may write to it. It cannot be granted."""
+    """Check that corral refuses to keep homes in a directory that does not belong to root or that
+    another user can write to. A grant of the directory is refused, too.
+    """
     top = pathlib.Path(kept["XDG_STATE_HOME"])
     homes = top / "corral-homes"
 
@@ -334,8 +340,8 @@ def test_policies_without_their_refused_part_run(user, scratch):
 
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
-    """Grant root's files. Root's target has its own user id and cannot use them. An ordinary user's
-    target can.
+    """Grant the user's own files. Root's target cannot use them, because it has a different user
+    id. An ordinary user's target can.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
@@ -350,7 +356,7 @@ def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
             assert user.inside(write, str(path), flags=("--write", str(path))) is None
             assert (path / "made").exists()
         return
-    who = f"uid {user.owner}, as which the target runs"
+    who = f"uid {user.owner}, the target's user id"
     for kind, path, culprit in (
         ("--write", closed, closed),
         ("--read", closed, closed),
@@ -430,8 +436,8 @@ def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, g
 
 
 def test_root_without_capabilities_is_confined_by_landlock(user):
-    """Check that corral uses Landlock. Root without capabilities can make namespaces, but cannot
-    give the target another user id in them.
+    """Check that corral uses Landlock here. Root without capabilities can make namespaces, but
+    cannot give the target another user id in them.
     """
     if user.uid:
         pytest.skip("only root can run this test")
@@ -523,8 +529,8 @@ def stay():
 threading.Thread(target=stay).start()
 ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
 """
-# This program starts a child with SIGCHLD as its exit signal, and one without a signal. Each leaves
-# an orphan in its own session.
+# This program starts one child with SIGCHLD as its exit signal, and one child without an exit
+# signal. Each child leaves an orphan in its own session.
 ORPHANS = """
 import ctypes
 for signal_of_death in (17, 0):
@@ -595,8 +601,8 @@ def test_descendants_do_not_survive_corral(user, kind):
 
 @pytest.mark.parametrize("kind", ["headless", "orphans"])
 def test_descendants_survive_their_parent_without_corral(user, kind):
-    """Start the same processes without corral. They outlive their parents. This is the control for
-    the tests above. The endless chain of forks is left out.
+    """Start the same processes without corral, except for the endless chain of forks. They must
+    outlive their parents. This is the control for the tests above.
     """
     process = user.popen([user.python, "-c", keeping(kind)], stdout=PIPE, stderr=PIPE, stdin=PIPE)
     wait_for_start(process, kind)
@@ -687,7 +693,7 @@ def test_the_next_run_removes_a_killed_runs_private_directory(user):
 
 def test_proc_stays_readable_when_memory_gets_short(user):
     """Let the kernel drop unused inodes. Landlock's rules for /proc are attached to inodes, and
-    must stay.
+    must stay in force.
     """
     if os.geteuid():
         pytest.skip("only root can empty the kernel's caches")

@@ -1,4 +1,4 @@
-"""The type of a policy as a mapping. tests/policy_types.py generates it from policy/schema.py."""
+"""Define the type of a policy mapping. tests/policy_types.py makes it from policy/schema.py."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict

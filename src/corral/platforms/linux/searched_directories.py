@@ -1,8 +1,8 @@
 """Cache the directories in which the search for secrets and repositories found nothing.
 
 The kernel updates a directory's change time when an entry is added, removed or renamed, and when
-the mode changes. No program can set this time back. So one system call shows whether a directory
-has to be listed again. Only directories on known file systems are cached. Encrypted directories are
+the mode changes. Programs cannot set this time back. So one system call shows whether corral has to
+list a directory again. Only directories on known file systems are cached. Encrypted directories are
 not cached, because their names look different when the key is removed or added, but the change time
 stays the same.
 """
@@ -27,7 +27,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    # {inode of a directory: (its change time, names of its subdirectories with "/" between them)}
+    # The change time of each directory and the names of its subdirectories with "/" between them,
+    # by the directory's inode.
     Known = dict[int, tuple[int, str]]
 
 FILE_SYSTEMS = frozenset(
@@ -39,25 +40,25 @@ server, or in a lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
 """The file systems where a directory has two links exactly if it has no subdirectories. In such a
-directory the search need not find out which entries are directories.
+directory the search does not have to find out which entries are directories.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""A directory without subdirectories is listed completely if it has at most this size, even if the
-budget allows fewer names. On the file systems in LINK_COUNTS a directory of this size cannot have
-many names.
+"""If a directory without subdirectories is not larger than this, it is listed completely, even if
+the search may read fewer names. On the file systems in LINK_COUNTS a directory of this size cannot
+have many names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of a search. When one of them changes, the cache is discarded."""
 SETTLED_NS = 2_000_000_000
 """A directory that changed in the last two seconds is not cached, because change times are not
-exact: a second change shortly after the first can have the same time.
+exact: a second change soon after the first can have the same time.
 """
 MIN_DIRECTORIES = 50
 
 
 class SearchedDirectories:
     """A cache of the directories below `top` that are on the same file system as `top`. If `keep`
-    is false, it stays empty.
+    is false, the cache stays empty.
     """
 
     def __init__(self, top: str, *, keep: bool) -> None:
@@ -74,7 +75,9 @@ class SearchedDirectories:
         self._kept: Known = {}
 
     def find(self, directory: str) -> list[str] | None:
-        """Return a directory's cached subdirectories, or None if it is unknown or has changed."""
+        """Return the cached subdirectories of a directory, or None if the directory is unknown or
+        has changed.
+        """
         if not self._known:
             return None
         try:
@@ -88,7 +91,7 @@ class SearchedDirectories:
         return known[1].split("/") if known[1] else []
 
     def list_names(self, fd: int, seen: os.stat_result, most: int) -> tuple[list[str], list[str]]:
-        """Return the names in an open directory, and those of them that are directories. Stop after
+        """Return the names in an open directory, and those names that are directories. Stop after
         `most` names, but return all names of a small directory without subdirectories.
         """
         is_small = seen.st_nlink == 2 and seen.st_size <= MAX_LEAF_BYTES
@@ -139,8 +142,8 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # The file's name contains the id of the file system and not its device number, which
-        # another file system can get later.
+        # The file's name contains the id of the file system, because a different file system can
+        # get the same device number later.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

@@ -1,12 +1,12 @@
 """Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
 
 The target can create TCP sockets, but may not connect them. The supervisor copies the wanted
-address once and asks the gateway about it. If it is allowed, the supervisor connects the target's
-socket to its own loopback listener, and gives the accepted socket to the gateway. So the target's
-sockets are connected only to corral. If pidfd_getfd does not work, a new connected socket replaces
-the target's own.
+address once and asks the gateway whether the address is allowed. If it is, the supervisor connects
+the target's socket to its own loopback listener, and gives the accepted socket to the gateway. So
+the target's sockets are connected only to corral. If pidfd_getfd does not work, a new, connected
+socket replaces the target's own socket.
 
-In place of a datagram socket the target gets one end of a pair of unix sockets, which ignores
+Instead of a datagram socket the target gets one end of a pair of unix sockets, which ignores
 addresses. At the other end corral answers name lookups. Resolvers check that an answer comes from
 the server that they asked, but a pair does not report a sender. So the broker writes the server's
 address into the caller's memory.
@@ -50,8 +50,8 @@ CONTINUED = Decision(verdict="continue")
 MAX_ADDRESS = 128  # sizeof(struct sockaddr_storage)
 BACKLOG, MAX_BACKLOG = 512, 4096
 ACCEPT_SECONDS = 1.0
-"""The longest wait for a connection to the supervisor's own listener. Usually the connection comes
-at once.
+"""The maximum time to wait for a connection to the supervisor's own listener. Usually the
+connection comes at once.
 """
 BURST, RATE = 4096, 4096
 """The rate limit for answering calls: a burst of BURST, and then RATE per second. A call in NAMES
@@ -74,8 +74,8 @@ UNIX_KINDS = {"UNIX-STREAM": _socket.SOCK_STREAM, "UNIX": _socket.SOCK_SEQPACKET
 
 
 class DatagramSocket:
-    """The pair that replaces a datagram socket. `peer` is the address that the target has connected
-    to.
+    """The pair that replaces a datagram socket. `peer` is the address to which the target has
+    connected the socket.
     """
 
     def __init__(self, gateway: Gateway, forget: Callable[[], object], family: int) -> None:
@@ -89,7 +89,7 @@ class DatagramSocket:
 
     def own_address(self) -> bytes:
         """Return the address that the socket claims to have. It has the family of the peer's
-        address. On an IPv6 socket an IPv4 address is mapped to IPv6, because otherwise glibc's
+        address. On an IPv6 socket, map an IPv4 address to IPv6, because otherwise glibc's
         getaddrinfo aborts the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
@@ -136,7 +136,7 @@ class SocketBroker:
 
     def _make_datagram_socket(self, _thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
         """Make the socket pair that the target gets instead of a datagram socket. The filter has
-        checked the arguments of the target's call.
+        already checked the arguments of the target's call.
         """
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         inode = os.fstat(theirs.fileno()).st_ino
@@ -184,9 +184,9 @@ class SocketBroker:
     def _connect_unix(self, thread: CallingThread, fd: int, raw: bytes) -> Decision:
         """Replace the socket with a new one that is connected to a granted socket file.
 
-        Paths are compared as text, because otherwise the target could make the supervisor look up
-        any path. The connection goes to the granted file itself, even if another file is now at its
-        path. The target's own socket is not used, because the target could make it block.
+        Compare paths as text, because otherwise the target could make the supervisor look up any
+        path. Connect to the granted file itself, even if another file is now at its path. Do not
+        use the target's own socket, because the target could make it block.
         """
         name = os.fsdecode(raw[2:].partition(b"\0")[0])
         path = os.path.normpath(os.path.join(thread.working_directory(), name))
@@ -237,7 +237,7 @@ class SocketBroker:
         """Connect a socket to the supervisor's listener without a long wait. Return the accepted
         socket.
 
-        Other users of the host can connect to this listener too. Their connections are closed.
+        Other users of the host can connect to this listener too. Close their connections.
         """
         listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
@@ -256,8 +256,8 @@ class SocketBroker:
             if peer[:2] == name:
                 return end
             end.close()
-        # The target can cause this wait. It counts as RATE calls, which limits how often the
-        # supervisor has to wait.
+        # The target can cause this wait. Count it as RATE calls, to limit how often the supervisor
+        # has to wait.
         self._rate_limit.use(RATE)
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
@@ -281,8 +281,8 @@ class SocketBroker:
     def _bind(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
         """Replace the socket with one that is bound on the host, if the policy allows the port.
 
-        If the target asks for port 0, nothing is bound: the socket can be connected, but cannot
-        listen.
+        If the target asks for port 0, do not bind the socket. The target can then connect it, but
+        cannot listen on it.
         """
         fd, pointer, size = arguments[:3]
         raw = _copy_address(thread, pointer, size)
@@ -306,8 +306,9 @@ class SocketBroker:
         return netlink_binds.replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
-        """Return a socket that is bound to `port`. Prefer one from an earlier bind that does not
-        listen yet, then the one that was bound before the start, and otherwise make a new one.
+        """Return a socket that is bound to `port`. Prefer a socket from an earlier bind that does
+        not listen yet, then the socket that was bound before the start. Otherwise make a new
+        socket.
         """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
@@ -355,7 +356,7 @@ class SocketBroker:
         thread.write(pointer, pair.peer[:size])
         data = self._take_datagram(thread, arguments) if self._prepared.step.same_file else None
         if data is None:
-            return CONTINUED  # the kernel receives, and reports no sender
+            return CONTINUED  # the kernel receives the datagram, and reports no sender
         thread.write(arguments[1], data[: arguments[2]])
         thread.write(length, len(pair.peer).to_bytes(4, sys.byteorder))
         whole = calling_thread.to_int(arguments[3]) & _socket.MSG_TRUNC
@@ -398,7 +399,7 @@ NAMES = frozenset(("getsockname", "getpeername", "recvfrom", "recvmsg"))
 
 
 def parse_address(raw: bytes) -> tuple[bytes, int]:
-    """Return the address and port of a sockaddr. An IPv4 address, mapped or not, has 4 bytes."""
+    """Return the address and port of a sockaddr. An IPv4 address has 4 bytes, even if mapped."""
     family = _family(raw)
     if family == _socket.AF_INET and len(raw) >= 16:
         return raw[4:8], int.from_bytes(raw[2:4], "big")
@@ -452,16 +453,16 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 
 def _check_unconnected(own: _socket.socket) -> None:
-    """Raise OSError for a socket that is not TCP, or is connected. A second connect could complete
-    an unfinished first one. Then the listener would get no new connection, and the supervisor would
-    wait for one.
+    """Raise OSError for a socket that is not TCP, or is connected. If an earlier connect is
+    unfinished, a second connect could complete it. Then the supervisor would wait for a connection
+    to its listener that does not come.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
     if own.getsockopt(_socket.SOL_SOCKET, _socket.SO_PROTOCOL) != _socket.IPPROTO_TCP:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
-    # The first byte of TCP_INFO is the state. `getpeername` would raise an exception for a socket
-    # without a connection, which takes longer.
+    # The first byte of TCP_INFO is the state. `getpeername` would be slower for an unconnected
+    # socket, because it would raise an exception.
     if own.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 1)[0] != TCP_CLOSE:
         raise OSError(errno.EISCONN, "the socket is connected already")
 
@@ -473,8 +474,8 @@ def _failed(code: int | None) -> Decision:
 def _accept(
     listener: _socket.socket, own: _socket.socket
 ) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection of the listener, usually the one from `own`. Return None if none
-    comes within ACCEPT_SECONDS.
+    """Return the next connection of the listener, usually the connection from `own`. Return None if
+    no connection comes within ACCEPT_SECONDS.
     """
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001

@@ -1,6 +1,7 @@
 """Prepare a spare: a sandbox that waits for its command, with all steps applied and verified.
 
-A spare is used once. It ends with its supervisor, and the supervisor ends with the caller.
+A spare is used for one command. It ends with its supervisor, and the supervisor ends with the
+caller.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ GONE = select.POLLHUP | select.POLLRDHUP
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
     """Return a function that makes a spare for a plan, or None if the plan does not allow a spare.
 
-    A plan does not allow a spare if a step of the supervisor is needed for each run, or if the
-    streams are needed from the start, as for the MCP guard and without Landlock.
+    A plan does not allow a spare if each run needs a step of the supervisor, or if the streams are
+    needed from the start, as they are for the MCP guard and without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -62,7 +63,7 @@ class Spare:
 
     def wait(self, channel: int) -> bool:
         """Wait until the sandbox is ready and the caller has sent a command. Return False if the
-        sandbox has failed or the caller is gone.
+        sandbox has failed or the caller has ended.
         """
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
@@ -79,18 +80,19 @@ class Spare:
             if self.child.exec_pipe in events:
                 if os.read(self.child.exec_pipe, 4096) != steps.WAITS:
                     return False
-                self.child.target()  # read the pid now: a short target could end first
+                self.child.target()  # read the pid now, because a short target could end first
                 self._mounts = self._read_mounts()
                 poll.register(channel, select.POLLIN | select.POLLRDHUP)
             elif channel in events:
                 return True
 
     def is_current(self) -> bool:
-        """Return whether the sandbox's sources and mounts are the same as when it was made.
+        """Return whether the sandbox's sources and mounts are the same as when the sandbox was
+        made.
 
         The kernel detaches a mask when its path is removed on the host. A new file at this path may
-        get the same inode, so comparing the sources is not enough, and the sandbox's mounts are
-        compared too.
+        get the same inode. So comparing the sources is not enough, and corral also compares the
+        sandbox's mounts.
         """
         if not self._mounts or self._mounts != self._read_mounts():
             return False
@@ -124,8 +126,8 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """Wait, as the target's process, until the supervisor sends the command and its streams. Close
-    all other descriptors first. Return the plan to execute.
+    """Wait, as the target's process, until the supervisor sends the command and its streams. First
+    close all descriptors that are not needed for this. Return the plan to execute.
     """
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})
     os.write(exec_pipe, steps.WAITS)

@@ -1,6 +1,6 @@
 """Start a Linux target: supervisor -> init (PID 1 of the sandbox) -> target.
 
-Three pipes connect these processes. All are close-on-exec, so the target gets none.
+Three pipes connect these processes. All of them are close-on-exec, so the target does not get them.
 
 - The control pipe carries signal numbers from the supervisor to init. Its end of file means that
   the supervisor has ended.
@@ -84,7 +84,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Take the streams and the home of the command that this waiting sandbox is to execute."""
+        """Take the streams and the home of the command that this waiting sandbox will execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -93,7 +93,7 @@ class Child:
         try:
             os.write(self._pipes.control, bytes([number]))
         except BrokenPipeError:
-            pass  # init has ended, and so has the whole sandbox
+            pass  # init has ended, and the whole sandbox with it
 
     def kill(self) -> None:
         """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
@@ -122,7 +122,7 @@ class Child:
         return self._target
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """List the files in the private home, which no process can change any more. Also return
+        """List the files in the private home, when no process can change them any more. Also return
         whether the list is complete.
         """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
@@ -229,8 +229,8 @@ class Child:
 
 
 def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """List the files below a directory and close its descriptor. Most homes are empty, and for them
-    `discarded_writes` is not imported.
+    """List the files below a directory and close its descriptor. Import `discarded_writes` only if
+    the directory has entries, because most homes are empty.
     """
     try:
         with os.scandir(home) as entries:
@@ -246,7 +246,7 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. If the function `request` is given, the target's process calls it once all
+    """Start the target. If `request` is given, the target's process calls this function when all
     steps are applied, and executes the plan that the function returns.
     """
     results = Results()
@@ -270,7 +270,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could open a file again with
-    more rights. Return None and replace nothing if Landlock denies such opens and also truncation.
+    more rights. Return None and replace nothing if Landlock denies both such opens and truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -294,7 +294,7 @@ def _find_namespaces(plan: Plan) -> namespaces.Namespaces | None:
 
 
 def _find_home(plan: Plan) -> str:
-    """Return the name of the home's directory in the private space, or "" if it is elsewhere."""
+    """Return the name of the home's directory in the private space, or "" if HOME is elsewhere."""
     view, home = _find_view(plan), dict(plan.environment).get("HOME")
     if view is None or home not in view.private:
         return ""
@@ -316,7 +316,7 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
     """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
-    paths itself. Then only denied process starts are reported.
+    paths itself, so that only denied process starts are reported.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
@@ -341,8 +341,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # Make the path watch before the clone. It imports modules from which the filter is made, and
-    # which cannot be read in the sandbox.
+    # Make the path watch before the clone, because this imports modules from which the filter is
+    # made, and the modules cannot be read in the sandbox.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:
@@ -382,7 +382,7 @@ def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
 def _become_init(
     plan: Plan, results: Results, stdio: Stdio, pipes: init.Pipes, request: Request | None
 ) -> NoReturn:
-    """Run in the new PID 1, or the subreaper. Never return into the supervisor's code."""
+    """Run in the new PID 1 or subreaper. Never return into the supervisor's code."""
     try:
         init.follow_supervisor()
         run_init = _choose_init(plan)
@@ -406,7 +406,7 @@ def _become_init(
 
 
 def _choose_init(plan: Plan) -> RunInit:
-    """Return init's main function. It is imported now, because later no file can be read."""
+    """Return init's main function. Import it now, because no file can be read later."""
     view = _find_view(plan)
     if view is None:
         from corral.platforms.linux.subreaper import Subreaper, run_subreaper
@@ -417,7 +417,9 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in a namespace of the host, because later steps change settings in it."""
+    """Refuse to continue in a namespace of the host, because later steps change the namespace's
+    settings.
+    """
     if (step := _find_namespaces(plan)) is not None:
         steps.attempt(step, step.verify, results)
 

@@ -3,13 +3,13 @@
 Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
 so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills the
 tree until it has no child left, dead or alive. If this kernel's Landlock can confine signals to a
-domain, the subreaper and the tree get a domain of their own. Then one call signals the whole tree
-and no other process, even if the tree starts new processes meanwhile. Otherwise the subreaper walks
-the tree and signals each process.
+domain, the subreaper and the tree get a separate domain. Then one call signals the whole tree and
+no other process, even if the tree starts new processes meanwhile. Otherwise the subreaper walks the
+tree and signals each process.
 
 The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
 subreaper, the target dies too (PDEATHSIG, which the target may not clear). But processes that the
-target has started survive then, unless they are in a cgroup.
+target has started then survive, unless they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
     Send = Callable[[int], bool]
 
-WALL = 0x40000000  # __WALL: children of any kind, also those made without SIGCHLD
+WALL = 0x40000000  # __WALL: children of any kind, even those made without SIGCHLD
 
 
 @record
 class Subreaper:
-    """Makes this process the reaper of all descendants, before the target exists. With `scoped`,
-    signals of this process reach only these descendants.
+    """Makes this process the reaper of all its descendants, before the target exists. With
+    `scoped`, signals of this process reach only these descendants.
     """
 
     name = "subreaper"
@@ -80,7 +80,7 @@ def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
     # From here on, end of file on the control pipe means that the supervisor has died. This process
-    # must not die with it, because the processes that the target has started would go on.
+    # must then not die too, because the processes that the target has started would go on.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 
@@ -129,13 +129,13 @@ def _send_scoped(number: int) -> bool:
     try:
         os.kill(-1, number)
     except OSError:
-        pass  # no process is left that may be signalled
+        pass  # there is no process left to signal
     return True
 
 
 def _send(number: int) -> bool:
     """Signal the descendants that a walk finds, and return whether it found any. Stop all of them
-    before killing the first, so that none forks meanwhile.
+    before killing the first, so that they cannot fork meanwhile.
     """
     pids = usage.tree(os.getpid())
     for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):

@@ -1,7 +1,7 @@
 """Plan the tier without namespaces, for containers and restricted hosts.
 
 Landlock restricts access to files, and seccomp restricts everything else. The supervisor connects
-the target's sockets. A grant that contains a secret is refused, because Landlock cannot mask a
+the target's sockets. corral refuses a grant that contains a secret, because Landlock cannot mask a
 file. Names and metadata of the host's files stay visible to stat. The list of processes stays
 visible if the target may start processes.
 """
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 SCOPE = "signal scope"
-# The target may read these files. They have names of users and machines, but no passwords or keys.
+# The target may read these files. They contain names of users and machines, but no passwords or
+# keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# With `network.allow` the target may not read these files. With them a resolver could find a name's
-# real address, but the entry allows only the name. Without them every resolver asks 127.0.0.1,
-# where corral answers.
+# With `network.allow` the target may not read these files, because a resolver could use them to
+# find a name's real address, but the entry allows only the name. Without them every resolver asks
+# 127.0.0.1, where corral answers.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
     "set XDG_STATE_HOME to a directory that only root can write to and every user can search, such"
@@ -52,8 +53,8 @@ STATE_HINT = (
 
 
 def place_state(layout: Layout) -> Layout:
-    """If root's target has its own id, return a layout with a state directory that this id can
-    reach. Otherwise return the layout unchanged.
+    """If root's target has an id of its own, return a layout with a state directory that this id
+    can reach. Otherwise return the layout unchanged.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout
@@ -180,21 +181,21 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
 
 
 def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
-    # A repository that the user granted by name is not refused: the plan warns that git may run
-    # programs.
+    # corral does not refuse a repository that the user granted by name. Instead the plan warns that
+    # git may run programs.
     masks = [mask for mask in layout.masks if mask.role != "named"]
     readable = os.R_OK | os.X_OK
     locked = [one.path for one in masks if one.directory and not os.access(one.path, readable)]
     masks = [mask for mask in masks if mask.path not in locked]
-    inner = [f"{mask.path} is in a grant, and cannot be hidden or read-only here" for mask in masks]
+    inner = [f"{mask.path} is in a grant, but cannot be hidden or made read-only" for mask in masks]
     inner += [
-        f"{path} is a mount of the system in a grant, and cannot be covered"
+        f"{path} is a mount of the system in a grant, but cannot be covered"
         for path in policy.covered
     ]
     inner += _read_only_in_writable(policy, program)
     sockets: list[str] = []
     if policy.own_unix_sockets:
-        sockets.append("own_unix_sockets needs a private root: every socket could be reached")
+        sockets.append("own_unix_sockets needs a private root, else every socket can be reached")
     closed: list[str] = []
     kept: list[str] = []
     if layout.who.drop_groups:
@@ -220,8 +221,8 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Describe the read-only paths in write grants. They are problems, because Landlock cannot take
-    away rights below a writable directory.
+    """Describe the read-only paths in write grants. corral has to refuse them, because Landlock
+    cannot take away rights below a writable directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
@@ -234,8 +235,8 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
 
 
 def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
-    """Describe the paths that the target may not open, because root's target runs with another id.
-    These can include the program's own files, because only root may read root's cache.
+    """Describe the paths that the target may not open, because root's target runs with a different
+    id. The program's own files can be among them, because only root may read root's cache.
     """
     wanted = {"read": user_ids.READ, "write": user_ids.WRITE}
     paths = [
@@ -244,7 +245,7 @@ def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[s
     paths += [(path, wanted["read"]) for path in program.reads]
     closed = [_first_closed(path, access, uid, gid) for path, access in paths]
     return [
-        f"{path} is closed to uid {uid}, as which the target runs"
+        f"{path} is closed to uid {uid}, the target's user id"
         for path in dict.fromkeys(closed)
         if path
     ]
@@ -260,9 +261,9 @@ def _closed_state(uid: int, gid: int) -> list[str]:
 
 
 def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:
-    """Return the first directory above `path` that this user may not search. If there is none,
-    return `path` if the user lacks the wanted access to it, and "" otherwise. Raise OSError if a
-    path does not exist.
+    """Return the first directory above `path` that this user may not search. If every directory may
+    be searched, return `path` if the user does not have the wanted access to it, and otherwise "".
+    Raise OSError if a path does not exist.
     """
     parts = path.split("/")
     for depth in range(1, len(parts)):

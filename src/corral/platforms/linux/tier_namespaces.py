@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 UNLIMITED_SPACE = 1 << 40
 STATE = "/state"
-"""HOME in the sandbox with `state = true`. This directory is kept between runs."""
+"""HOME in the sandbox with `state = true`. corral keeps this directory between runs."""
 TEMPORARY = "/tmp"  # noqa: S108 - a path inside
 
 
@@ -157,11 +157,11 @@ def _task_limit(policy: Policy, mechanisms: Mapping[Control, str]) -> list[Step]
 
 def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     """Refuse a policy with `own_unix_sockets` if another program could have a socket in a directory
-    that the target sees, because the target could connect to it.
+    that the target sees, because the target could connect to this socket.
 
-    A read-only mount does not stop a connection, and sockets can appear at any time. The system's
-    directories are allowed, because they belong to root. corral's store is allowed, because only
-    corral writes to it.
+    A read-only mount does not prevent a connection, and sockets can appear at any time. The
+    system's directories are allowed, because they belong to root. corral's store is allowed,
+    because only corral writes to it.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system
@@ -237,8 +237,8 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return all masks: one for each path that the policy covers as a whole, and the masks of the
-    layout that are not inside such a path.
+    """Return all masks: a mask for each path that the policy covers as a whole, and the masks of
+    the layout that are not inside such a path.
     """
     covered = policy.covered
     reached = [
@@ -302,7 +302,9 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return links that make grants below the user's home appear below the sandbox's home, too."""
+    """Return links to grants below the user's home, so that these grants also appear below the
+    sandbox's home.
+    """
     return tuple(
         (f"{layout.home}/{name}", path)
         for name, path in host_files.home_links(policy, layout)

@@ -271,7 +271,7 @@ def _set(path: str, value: str) -> None:
         raise
     seen = _read(path)
     if not agrees(value, seen, os.sysconf("SC_PAGE_SIZE")):
-        raise OSError(0, f"the value reads back as {seen!r}, not {value!r}", path)
+        raise OSError(0, f"the value was set to {value!r}, but reads back as {seen!r}", path)
 
 
 def agrees(value: str, seen: str, page: int) -> bool:

@@ -97,8 +97,8 @@ class IdmappedMounts:
         place = "" if point == bind.source else f" in {printable(point)}"
         problem = HintedError(
             error.errno,
-            f"{kind} cannot give files of one user to another{place}, and uid {self.uid}, as which"
-            f" the target runs, may not {bind.access} them",
+            f"{kind} cannot give files of one user to another{place}, and uid {self.uid}, the"
+            f" target's user id, may not {bind.access} them",
             bind.source,
         )
         if not os.access(bind.source, os.R_OK):  # NFS denies root the files of other users

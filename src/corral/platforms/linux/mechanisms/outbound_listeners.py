@@ -140,7 +140,7 @@ class OutboundListeners:
         lines = abi.read_file("/proc/self/net/dev").splitlines()
         devices = [line.partition(b":")[0].strip() for line in lines[2:]]
         if devices != [b"lo"]:
-            raise OSError(0, f"there are other network devices than loopback: {devices}")
+            raise OSError(0, f"the sandbox has network devices other than loopback: {devices}")
 
 
 def _send(results: Results, made: list[int]) -> None:

@@ -55,7 +55,7 @@ class TaskLimit:
     verify = unverified
 
     def describe(self) -> str:
-        return f"at most {self.limit} processes and threads, counted at every start of one"
+        return f"at most {self.limit} processes and threads, counted whenever one starts"
 
     def apply(self, results: Results) -> None:
         deciders = results.get(notifications.Deciders)

@@ -74,7 +74,8 @@ class SetIds:
 
     def verify(self, _results: Results) -> None:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
-            raise OSError(0, "the ids differ from those that were set")
+            ids = f"uid {self.uid} and gid {self.gid}"
+            raise OSError(0, f"the process does not have {ids}, which were set")
         if self.drop_groups and os.getgroups():
             raise OSError(0, "the process still has supplementary groups")
 

@@ -42,7 +42,11 @@ def probe() -> tuple[Finding, ...]:
     base = cgroup.find()
     if base is None:
         mounted = cgroup.mount()
-        why = "cgroup v2 is not mounted" if mounted is None else f"{mounted[1]} is not this user's"
+        why = (
+            "cgroup v2 is not mounted"
+            if mounted is None
+            else f"this user may not write {mounted[1]}"
+        )
         return tuple(_absent(name, why) for name in cgroup.CONTROLLERS)
     return tuple(_probe(base, name) for name in cgroup.CONTROLLERS)
 
@@ -87,7 +91,7 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
     """Probe a controller in a scope that systemd makes. The probe's process stays in the scope,
-    because systemd removes an empty scope.
+    because systemd removes empty scopes.
     """
     from corral.platforms.linux.mechanisms import systemd_scope
 
@@ -142,7 +146,7 @@ def _memory(base: cgroup.Base) -> str:
     free = _inside(base, "memory", (("memory.max", str(256 * MIB)),), _hog)
     if killed != 9 or free != 0:
         raise RuntimeError(
-            f"memory.max did not kill a process beyond it (wait status {killed}, control {free})"
+            f"memory.max did not work: wait status {killed} beyond the limit, and {free} below it"
         )
     return "a process with 64 MiB is killed at memory.max 16 MiB, but not at 256 MiB"
 
@@ -159,8 +163,10 @@ def _pids(base: cgroup.Base) -> str:
     denied = _inside(base, "pids", (("pids.max", "1"),), _fork)
     free = _inside(base, "pids", (("pids.max", "2"),), _fork)
     if denied != 1 << 8 or free != 0:
-        raise RuntimeError(f"pids.max did not deny a fork (wait status {denied}, control {free})")
-    return "a fork beyond pids.max is denied, but not one below it"
+        raise RuntimeError(
+            f"pids.max did not work: wait status {denied} beyond the limit, and {free} below it"
+        )
+    return "a fork beyond pids.max is denied, but a fork below it is not"
 
 
 def _spin() -> int:
@@ -192,14 +198,14 @@ def _io(base: cgroup.Base) -> str:
         held = _is_held(base, file, disk, (("io.max", f"{disk} rbps={MIN_QUOTA}"),))
         free = _is_held(base, file, disk, ())
     if not held or free:
-        text = "a read has to wait with io.max, and not without it"
+        text = "io.max did not hold back a read, or a read waited without it"
         raise RuntimeError(f"{text} (waited with io.max: {held}, without: {free})")
     return "an uncached read waits under io.max, but not without it"
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether io.max holds back a read: its process waits, and the kernel has not counted
-    any byte. The duration of the read is not used, because it proves little on a busy host.
+    """Return whether io.max holds back a read: the reading process waits, and the kernel has not
+    counted a byte. Do not use the duration of the read, because it proves little on a busy host.
     """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0
@@ -220,7 +226,7 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
 
 @contextlib.contextmanager
 def _file_on_a_disk() -> Iterator[tuple[str, str]]:
-    """Yield (path, disk) of the interpreter if it is on a disk, otherwise of a temporary file."""
+    """Yield the path and disk of the interpreter, or of a temporary file if it has no disk."""
     program = os.path.realpath(sys.executable)
     if disk := block_devices.disk_of(program):
         yield program, disk

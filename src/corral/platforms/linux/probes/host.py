@@ -41,7 +41,7 @@ TIERS = (
     ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace", "seccomp"),
     ("landlock_wall", "guardian", "seccomp"),
 )
-"""The capabilities that `run` needs with namespaces, and those that it needs without them."""
+"""The capabilities that `run` needs with namespaces, and the capabilities that it needs without."""
 
 
 def probe() -> tuple[Finding, ...]:
@@ -54,6 +54,6 @@ def doctor_lines(host: Host) -> Sequence[Line]:
     lines = cgroup.doctor_lines([item for item in host.findings if cgroup.is_cgroup(item)])
     lines += [*format_lines(others, labels), *surroundings.doctor_lines(host)]
     if not any(all(host.has(name) for name in tier) for tier in TIERS):
-        text = "Recommendation: the walls cannot be put up here, so corral refuses every run"
+        text = "Recommendation: use another host, because without walls corral refuses every run"
         lines.append(("advice", text, None))
     return lines

@@ -30,7 +30,7 @@ def deny_file() -> str:
     _restrict("/usr")
     words = disposable.refused(lambda: os.open("/proc/self/stat", os.O_RDONLY))
     os.close(os.open("/usr", os.O_RDONLY | os.O_DIRECTORY))
-    return f"ABI {version}: an ungranted file is denied ({words}); before it was readable"
+    return f"ABI {version}: an ungranted file is denied ({words}), but was readable before"
 
 
 @probe.probe(
@@ -52,7 +52,7 @@ def deny_truncation() -> str:
         denied, words = disposable.observe(attempt)
     if not denied:
         raise RuntimeError(words)
-    return f"truncating an ungranted file is denied ({words}); before it succeeded"
+    return f"truncating an ungranted file is denied ({words}), but succeeded before"
 
 
 @probe.probe(
@@ -66,7 +66,7 @@ def deny_signal() -> str:
     _restrict("/")
     words = disposable.refused(lambda: os.kill(parent, 0))
     os.kill(os.getpid(), 0)
-    return f"a signal to a process outside is denied ({words}); before it was sent"
+    return f"a signal to a process outside is denied ({words}), but was sent before"
 
 
 @probe.probe(
@@ -75,7 +75,7 @@ def deny_signal() -> str:
     hint="a newer kernel: Linux 7.1 or later, whose Landlock can deny connections to unix sockets",
 )
 def deny_foreign_socket() -> str:
-    """Check that streams and datagrams reach sockets of the same domain, but no other sockets."""
+    """Check that streams and datagrams reach only sockets of the same domain."""
     with tempfile.TemporaryDirectory() as directory:
         theirs = [_bind(f"{directory}/{kind}", kind) for kind in SOCKET_KINDS]
 
@@ -99,7 +99,8 @@ def deny_foreign_socket() -> str:
     if not denied:
         raise RuntimeError(words)
     return (
-        f"another program's socket is denied ({words}), but was reached before; its own one answers"
+        f"another program's socket is denied ({words}), but was reached before; "
+        "the process's own socket answers"
     )
 
 

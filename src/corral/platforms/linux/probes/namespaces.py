@@ -1,4 +1,4 @@
-"""Probe namespaces with a real sandbox. It has the steps of a run, and a `Trial` as its target."""
+"""Probe namespaces with a real sandbox, which has a run's steps, and a `Trial` as its target."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 @record
 class Trial:
-    """Tries, in place of a target, what the sandbox must deny, and writes the errors to `fd`."""
+    """Tries, instead of a target, what the sandbox must deny, and writes the errors to `fd`."""
 
     name = "trial"
     fd: int
@@ -67,10 +67,10 @@ def probe() -> tuple[Finding, ...]:
         saw = dict(line.split("=", 1) for line in words.split("\n"))
         texts = (
             f"a sandbox was made by uid {os.geteuid()}",
-            f"a host file is out of reach ({saw['filesystem']}), readable outside",
-            f"a host process is out of sight ({saw['process']}, {saw['signal']}), seen outside",
-            f"a host port is out of reach ({saw['network']}), reached outside",
-            f"a file beyond the space is denied ({saw['space']}), one within it is written",
+            f"a host file is readable outside, but not inside ({saw['filesystem']})",
+            f"a host process is seen outside, but not inside ({saw['process']}, {saw['signal']})",
+            f"a host port is reached outside, but not inside ({saw['network']})",
+            f"a file that fits into the space is written, but not a larger file ({saw['space']})",
         )
         return tuple(
             Finding(capability=name, status="proven", evidence=text)
@@ -95,7 +95,7 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _fill_space() -> str:
-    """Write a file that fits into the private space. Return the error of one that does not fit."""
+    """Write a file that fits into the private space. Return the error of a file that is larger."""
 
     def write(name: str) -> None:
         with open(f"{tier_namespaces.TEMPORARY}/{name}", "wb", buffering=0) as file:
@@ -108,8 +108,8 @@ def _fill_space() -> str:
 
 
 def _try_sandbox() -> str:
-    """Make a sandbox as `run` does, and try forbidden acts in it. As a control, first do the same
-    acts outside, where they must succeed.
+    """Make a sandbox as `run` does, and try forbidden acts in it. First do the same acts outside,
+    where they must succeed.
     """
     read, write = os.pipe()
     port, listener = network.listen()
@@ -124,7 +124,7 @@ def _try_sandbox() -> str:
         steps = tier_namespaces.compose(policy, program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
-        # The trial needs no streams, so all three are the pipe for its answer.
+        # The trial does not need streams, so the pipe for its answer takes the place of all three.
         child = spawn.spawn(plan, (write, write, write))
         os.close(write)
         with open(child.exec_pipe, "rb", closefd=False) as pipe:
@@ -134,8 +134,8 @@ def _try_sandbox() -> str:
     os.close(listener)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    # The plan executes "/" after the trial. This must fail, because "/" is a directory. If it was
-    # another step that failed, the sandbox does not work here.
+    # The plan executes "/" after the trial. This must fail, because "/" is a directory. If a
+    # different step failed, the sandbox does not work here.
     if failed is None or failed.step != "exec":
         raise failed or StepFailed("trial", "the plan could execute a directory")
     return words

@@ -1,4 +1,6 @@
-"""Probe whether corral can catch connections out of a network namespace, and connect into one."""
+"""Probe whether corral can catch connections from a network namespace, and connect into a
+namespace.
+"""
 
 import os
 import select
@@ -20,8 +22,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 UNUSED_ADDRESS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
 MAX_SECONDS = 15
-"""The longest wait for a connection. It is long enough for a busy host, because a connection that
-comes too late makes the capability count as absent until the next boot.
+"""The maximum time to wait for a connection. It is long enough for a busy host, because a
+connection that comes too late makes the capability count as absent until the next boot.
 """
 
 
@@ -29,7 +31,7 @@ comes too late makes the capability count as absent until the next boot.
     "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
 )
 def catch_connection() -> str:
-    """Check that a connection to an address without a host reaches the namespace's listener."""
+    """Check that a connection to an address without a host reaches a listener in the namespace."""
     results = Results()
     channel = DescriptorChannel()
     results.add(channel)
@@ -55,7 +57,8 @@ def catch_connection() -> str:
     if status or wanted != ("198.18.0.7", 443):
         raise RuntimeError(f"the listener got a connection to {wanted} (wait status {status})")
     return (
-        "a connection to an address without a host reaches corral's listener; before it was refused"
+        "a connection to an address without a host reaches corral's listener, "
+        "but was refused before"
     )
 
 
@@ -65,7 +68,7 @@ def catch_connection() -> str:
     hint="a kernel with network namespaces that their owner may join",
 )
 def connect_into() -> str:
-    """Check that only a socket made in a namespace reaches a port that listens there."""
+    """Check that only a socket that was made in a namespace reaches a port in the namespace."""
     results = Results()
     port_read, port_write = os.pipe()
 
@@ -88,7 +91,7 @@ def connect_into() -> str:
     status = os.waitpid(pid, 0)[1]
     if status:
         raise RuntimeError(f"the port was not reached (wait status {status})")
-    return f"a socket made inside reaches a port inside, but not one made outside ({words})"
+    return f"a socket made inside reaches a port inside, but a socket made outside fails ({words})"
 
 
 def listen() -> tuple[int, int]:

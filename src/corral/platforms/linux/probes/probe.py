@@ -20,10 +20,10 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 class Probe:
     """Tests whether this host has one capability.
 
-    `attempt` runs in a disposable child. It checks that something is denied and that the same is
+    `attempt` runs in a disposable child. It checks that an act is denied and that the same act is
     possible where it is allowed, and returns the evidence. `doctor` shows `label`, with `word` if
-    the capability is proven, or with `hint` if it is absent. `hints` are pairs (error text, hint)
-    that replace `hint` for these errors.
+    the capability is proven, or with `hint` if it is absent. `hints` has pairs of an error text and
+    the hint that replaces `hint` for this error.
     """
 
     attempt: Callable[[], str]
@@ -63,7 +63,7 @@ def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
 def probe(
     capability: str, label: str, hints: tuple[tuple[str, str], ...] = (), **words: str
 ) -> Callable[[Callable[[], str]], Probe]:
-    """Return a decorator that turns a function into a probe. `words` may have the probe's `hint`
+    """Return a decorator that turns a function into a probe. `words` may contain the probe's `hint`
     and `word`.
     """
     return lambda attempt: Probe(

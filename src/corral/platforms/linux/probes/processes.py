@@ -33,7 +33,7 @@ def count_processes() -> str:
     os.waitpid(pid, 0)
     if not words.startswith("+"):
         raise RuntimeError(words[1:] or "the probe died")
-    return f"a fork at RLIMIT_NPROC is denied ({words[1:]}), but not one below it"
+    return f"a fork at RLIMIT_NPROC is denied ({words[1:]}), but a fork below it is not"
 
 
 def _fork_until_denied(who: user_ids.IdMaps) -> str:
@@ -77,7 +77,7 @@ def adopt_orphan() -> str:
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
     """Check that the measured memory includes 32 MiB that a grandchild allocates. The evidence also
-    has the measurement from before the allocation.
+    contains the memory that was measured before the allocation.
     """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -102,5 +102,5 @@ def measure_grandchild() -> str:
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     if seen.memory < 32 << 20 or seen.tasks < 1:
-        raise RuntimeError(f"a grandchild has 32 MiB, but {seen.memory} bytes were measured")
-    return f"32 MiB of a grandchild are measured ({before >> 20} MiB before it allocated them)"
+        raise RuntimeError(f"a grandchild has 32 MiB, but corral measured {seen.memory} bytes")
+    return f"corral measures 32 MiB of a grandchild ({before >> 20} MiB before it allocated them)"

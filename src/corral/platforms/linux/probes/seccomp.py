@@ -1,4 +1,6 @@
-"""Probe whether a filter can deny calls, allow exec only with a cookie, and ask a listener."""
+"""Probe whether a filter can deny calls, allow an exec only with a cookie, and ask a listener about
+a call.
+"""
 
 import os
 import select
@@ -53,7 +55,7 @@ def exec_with_cookie() -> str:
     word="reported",
 )
 def report_start() -> str:
-    """Check that a filtered process's fork is reported to the listener, which can deny it."""
+    """Check that a listener receives a filtered process's fork and can deny it."""
     disposable.fork_once()
     channel = DescriptorChannel()
     pid = os.fork()
@@ -72,7 +74,7 @@ def report_start() -> str:
         request = linux_notifications.receive(listener)
         linux_notifications.send(listener, request.id, error=seccomp.EPERM)
     if os.waitpid(pid, 0)[1]:
-        raise RuntimeError("no listener could be made: an outer filter has one, or forbids it")
+        raise RuntimeError("cannot make a listener: an outer filter has one, or forbids listeners")
     return "the listener denies a fork under a filter; without the filter it succeeds"
 
 
@@ -104,7 +106,7 @@ def limit_tasks() -> str:
     _serve_until_end(service, pid)
     if os.waitpid(pid, 0)[1] or not deciders.hit:
         raise RuntimeError(
-            "starts could not be counted: an outer filter has a listener, or forbids one"
+            "cannot count process starts: an outer filter has a listener, or forbids listeners"
         )
     return "a second child is refused, and allowed once the first has ended"
 

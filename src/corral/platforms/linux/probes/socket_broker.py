@@ -55,9 +55,9 @@ def connect_same() -> str:
 def _try_broker(*, same_file: bool) -> str:
     """Try the broker with a process under the filter, and return the evidence.
 
-    First check that both ports are reached without the filter. Raise RuntimeError unless the
-    process under the filter reaches the allowed port, cannot reach the other port, and reaches no
-    port after the seccomp listener was closed.
+    First check that both ports can be reached without the filter. Raise RuntimeError unless the
+    process under the filter reaches the allowed port and cannot reach the other port, and can reach
+    neither port after the seccomp listener was closed.
     """
     allowed, server = network.listen()
     other, second = network.listen()
@@ -96,7 +96,7 @@ def _serve(
     gateway = gateways.Gateway(DestinationCheck(rules, denials, host_addresses=()), listeners=())
     broker = brokers.SocketBroker(gateway, prepared, denials)
     executed = os.pipe()
-    os.close(executed[1])  # closing it means that the target has executed, so its calls are decided
+    os.close(executed[1])  # closing it means that the target has executed, so calls are decided now
     notifications = listening.Notifications(
         channel, executed[0], listening.Deciders(by_name={}, hit=[])
     )
@@ -130,7 +130,10 @@ def _serve(
         if prepared.step.same_file
         else "through a socket that replaced it"
     )
-    return f"an allowed connection arrives {how}; others, and all without a listener, are refused"
+    return (
+        f"an allowed connection arrives {how}; other connections are refused, and without a "
+        "listener all connections"
+    )
 
 
 def _arrives(server: socket.socket, gateway: gateways.Gateway) -> bool:

@@ -20,7 +20,7 @@ STORES = (
     (b"/containers/storage", "podman"),
 )
 """Pairs (part of a path, container engine). If the path of the root directory's layers contains
-this part, the engine has made the container.
+this part, this engine made the container.
 """
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
@@ -36,8 +36,8 @@ SPACE = {
 class Surroundings:
     """Says what prevents namespaces on this host.
 
-    `label` is the name of the obstacle, and `forbids` describes it; both are "" if none is known.
-    `hint` says how to get namespaces, and `space_hint` how to limit disk space.
+    `label` is the name of the obstacle, and `forbids` describes it. Both are "" if corral does not
+    know the obstacle. `hint` says how to get namespaces, and `space_hint` how to limit disk space.
     """
 
     label: str
@@ -72,17 +72,17 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files here without namespaces. For network and signals
-    Landlock's version does not matter, because seccomp restricts them.
+    """Describe whether Landlock can restrict files here without namespaces. Landlock's version does
+    not matter for network and signals, because seccomp restricts them.
     """
     try:
         version = abi.landlock_abi()
     except OSError:
-        return "there is no Landlock, which would be the wall (Linux 6.2)"
+        return "the kernel has no Landlock, which would be the wall (Linux 6.2 or later)"
     if version < abi.LANDLOCK_TRUNCATE_ABI:
         return (
             f"Landlock (ABI {version} here) cannot be the wall, because it does not control "
-            "truncation; that of Linux 6.2 does"
+            "truncation; Linux 6.2 or later does"
         )
     return "Landlock and seccomp are the walls"
 
