@@ -131,8 +131,8 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     others = dict.fromkeys((PUBLIC, OTHER, PUBLIC6), refused(who))
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
-    # With the rules that the report suggests, the denied destinations are reached. The report also has a row with the
-    # usual port 443 for each address in the arguments. These rows are left out.
+    # The rules that the report suggests make the denied destinations reachable. The report also has
+    # a row with the usual port 443 for each address in the arguments. These rows are left out here.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
@@ -151,7 +151,9 @@ def test_an_allowlist_in_a_policy_file_works_like_the_flags(who, world, scratch)
 
 
 def test_only_spellings_of_an_allowed_name_resolve(who, world):
-    """A name in another case or with a final dot is the same name. Names that only look similar do not resolve."""
+    """Check that an allowed name also resolves in another case or with a final dot, but that names
+    that only look similar do not resolve.
+    """
     same = ["good.test", "GOOD.Test", "good.test.", "www.example.com", "a.b.example.com"]
     others = ["evilexample.com", "example.com", "example.com.evil.test", "good.test.evil.test"]
     others += ["xgood.test", "good.tes", "g00d.test", "xn--god-sna.test"]
@@ -273,7 +275,9 @@ def configured(who):
 
 
 def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, configured):
-    """Allowed names may resolve to a network that the config admits. Literal addresses and this host stay denied."""
+    """Check that allowed names may resolve to a network that the config admits, and that literal
+    addresses and this host stay denied.
+    """
     targets = {**GUARDED, "loopback": "127.0.0.1", "own": NEAR[0], "own6": NEAR[1]}
     names = {
         world.name(f"{kind.replace(' ', '-')}.example.com", address): kind
@@ -325,7 +329,9 @@ def test_this_host_is_admitted_only_by_its_exact_address_and_with_a_warning(
 
 
 def test_a_policy_cannot_admit_ranges(who, scratch):
-    """A policy with the key `network.admit` is refused, because only the user's config may have it."""
+    """Check that a policy with the key `network.admit` is refused, because only the user's config
+    may have this key.
+    """
     text = 'version = 1\n[network]\nallow = ["good.test"]\nadmit = ["10.0.0.0/8"]\n'
     policy = scratch / "corral.toml"
     policy.write_text(text)
@@ -348,7 +354,9 @@ def test_the_unspecified_address_is_never_dialled(who, world, scratch):
 
 
 def test_a_name_is_checked_again_for_each_connection(who, world, scratch):
-    """The gateway looks up and checks the name again for each connection, and uses only allowed addresses."""
+    """Check that the gateway looks up and checks the name again for each connection, and uses only
+    allowed addresses.
+    """
     code = """
 answer = [talked("good.test"), talked("good.test")]
 print("turn", flush=True)
@@ -454,7 +462,9 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
 
 
 def test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed(who, world, scratch):
-    """QUIC, DNS to another server and other datagrams do not leave, not even to an allowed name and port."""
+    """Check that QUIC, DNS queries to another server and other datagrams do not reach a host, even
+    if its name and port are allowed.
+    """
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """
 def sent(host, port):
@@ -495,7 +505,9 @@ def test_ipv6_addresses_are_matched_like_others(who, world, scratch):
 
 
 def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch):
-    """A rule for a private network allows its addresses. A rule for the whole internet allows no guarded address."""
+    """Check that a rule for a private network allows its addresses, but that a rule for the whole
+    internet does not allow guarded addresses.
+    """
     tried = [PUBLIC, OTHER, GUARDED["private"], GUARDED["metadata"], "127.0.0.1"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow("0.0.0.0/0", "10.99.0.0/24"))
     welcome = dict.fromkeys(tried[:3], "welcome")
@@ -504,8 +516,8 @@ def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch)
 
 
 def test_an_allowlist_enables_no_other_socket_family(who):
-    """Check that the target can open no other kind of socket, cannot take the loopback interface
-    down and cannot remove a route.
+    """Check that the target cannot open any other kind of socket, take the loopback interface down
+    or remove a route.
     """
     code = """
 import fcntl, socket
@@ -554,14 +566,16 @@ answer += [tried(bound, "127.0.0.1", 53), tried(bound, "127.0.0.1", 8081), talke
     if who.tier == "walled":
         assert held == ["EADDRINUSE"] * 8 + ["EACCES", "done", "welcome"]
         return
-    # Without namespaces all ports are the host's, so the target can bind none of them.
+    # Without namespaces all ports are the host's, so the target cannot bind any of them.
     assert held[1:8:2] == ["ENOPROTOOPT"] * 4
     assert held[:8:2] == ["EACCES", "EACCES", "EADDRNOTAVAIL", "EACCES"]
     assert held[8:] == ["EACCES", "EACCES", "welcome"]
 
 
 def test_the_target_cannot_reach_the_supervisor(who, world, scratch):
-    """The target gets none of the supervisor's descriptors, and cannot connect to the host's loopback."""
+    """Check that the target does not get the supervisor's descriptors, and cannot connect to the
+    host's loopback.
+    """
     code = """
 answer = {
     "fds": sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in (0, 1, 2)),
@@ -577,7 +591,8 @@ if "walled" in sys.argv:
     held, denials = run(who, scratch, TALK + code, who.tier, flags=allow("good.test"))
     assert held.pop("fds") == ["pipe"] * 3
     assert held.pop("processes", []) == []
-    # With Landlock's unix socket scope the target can make a socket, but not connect it to the host's.
+    # With Landlock's unix socket scope the target can make a socket, but cannot connect it to the
+    # host's sockets.
     unix = "done" if has_unix_scope(who) else "EPERM"
     assert held == {"more": [], "gateway": [refused(who), refused(who), ""], "unix": unix}
     assert [entry(row["allow"]) for row in denials] == ["127.0.0.1:80", "[::1]:80"]
@@ -598,7 +613,9 @@ def hello(name):
 
 
 def test_tls_to_another_name_is_ended(who, world, scratch):
-    """The gateway ends a connection to port 443 if its TLS hello names a host that is not allowed."""
+    """Check that the gateway ends a connection to port 443 if its TLS hello names a host that is
+    not allowed.
+    """
     code = """
 spoken = hello("evil.test")
 answer = {

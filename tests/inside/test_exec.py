@@ -249,7 +249,8 @@ answer = sorted(done)
 def test_a_childs_child_is_behind_the_same_walls(user, scratch):
     """Check that a child's child cannot open ungranted files or make a Unix socket.
 
-    With Landlock's unix socket scope it can make a socket, but not connect it to the host's.
+    With Landlock's unix socket scope the child's child can make a socket, but cannot connect it to
+    the host's sockets.
     """
     code = """
 import socket, subprocess

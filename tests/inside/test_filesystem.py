@@ -107,7 +107,9 @@ def test_the_systems_secrets_are_not_visible(user):
 
 
 def test_the_root_directory_shows_only_the_system_the_home_and_the_interpreter(user):
-    """Besides the system's directories, only the target's home and the directories above its interpreter are visible."""
+    """Check that only the system's directories, the target's home and the directories above its
+    interpreter are visible.
+    """
     code = "answer = [os.listdir(p) if os.path.exists(p) else [] for p in ('/', '/root', '/home')]"
     top, root, home = inside(user, code)
     ways = [os.path.realpath(path).split("/") for path in (sys.prefix, sys.base_prefix)]
@@ -181,7 +183,9 @@ def test_granting_the_home_is_refused_with_flags_for_its_parts(user, home):
 
 @BOTH_TIERS
 def test_granting_the_home_of_the_user_database_is_refused(user, scratch):
-    """HOME may be wrong, as in containers that set it to the root directory. So corral also asks the user database."""
+    """Check that corral also asks the user database, because HOME may be wrong: some containers set
+    it to the root directory.
+    """
     if user.uid:
         pytest.skip("the ordinary user of these tests is not in the user database")
     known = pwd.getpwuid(0).pw_dir
@@ -230,8 +234,8 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Check that files which git, an editor, a client or direnv reads and executes unasked are read-only if they exist,
-    and that the directories around them cannot be renamed.
+    """Check that files that git, an editor, a client or direnv reads and executes unasked are
+    read-only if they exist, and that the directories around them cannot be renamed.
     """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
@@ -299,7 +303,9 @@ for name in sys.argv[2:]:
 
 @BOTH_TIERS
 def test_masks_are_enforced_in_write_grants_inside_home(user, home):
-    """The target sees an empty file instead of a secret, and cannot rename, link or remove it."""
+    """Check that the target sees an empty file instead of a secret, and cannot rename, link or
+    remove this file.
+    """
     project = user.home / "project"
     give_directory(user, project / "deploy")
     give(user, project / ".env", "TOKEN=1", 0o600)
@@ -369,7 +375,8 @@ def test_kernel_settings_cannot_be_written(user):
     )  # fmt: skip
     code = "answer = {path: tried(os.open, path, os.O_WRONLY) for path in sys.argv[1:]}"
     paths = tuple(path for path in paths if os.path.exists(path))
-    # Files outside of /proc/self fail with EACCES, because the kernel checks their modes first.
+    # Opening files outside of /proc/self fails with EACCES, because the kernel checks their modes
+    # first.
     own = by_tier(user, "EROFS", "EACCES")
     expected = {path: own if "/self/" in path else "EACCES" for path in paths}
     for held in everywhere(user, code, *paths):
@@ -482,7 +489,8 @@ answer = {
     assert sorted(os.listdir(scratch)) == ["below", "file"]
     written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
     failed = {name: said for name, said in written.items() if said != "done"}
-    # The acts after `unlink` find no file, so they fail with other errors than a denial.
+    # The acts after `unlink` do not find the file, so their errors are different from that of a
+    # denial.
     allowed = {"ENOENT", "EEXIST", "ENOTSUP"}
     assert set(failed.values()) <= by_tier(user, allowed, allowed | {"EPERM"})
     assert written["write"] == written["create"] == written["unlink"] == "done"
@@ -490,7 +498,9 @@ answer = {
 
 @BOTH_TIERS
 def test_a_write_grant_belongs_to_the_user(user, scratch):
-    """The first Landlock denies every move into another directory, so `shutil.move` copies the file."""
+    """Move a file with `shutil.move`, which copies it if the kernel denies the move. The first
+    version of Landlock denies every move into another directory.
+    """
     code = """
 import shutil
 os.chdir(sys.argv[1])
@@ -521,8 +531,8 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
     words = (str(scratch / "one"), str(scratch / "two"))
     *held, removed = inside(user, code, *words, flags=("--write", words[0]))
     assert held == ["done", by_tier(user, "ENOENT", "EACCES")]
-    # The granted file is a mount, so removing it fails with EBUSY. If its directory is outside of the private /tmp, the
-    # directory is read-only, and removing fails with EROFS.
+    # The granted file is a mount, so removing it fails with EBUSY. If its directory is outside of
+    # the private /tmp, the directory is read-only, and removing the file fails with EROFS.
     assert removed in by_tier(user, {"EBUSY", "EROFS"}, {"EACCES"})
     assert (scratch / "one").read_text() == "x"
 
@@ -560,7 +570,9 @@ tried(os.chmod, "kept/shell", 0o4755)
 
 @BOTH_TIERS
 def test_links_do_not_lead_out_of_a_grant(user, scratch, home):
-    """A link that was planted before or during the run is resolved inside the sandbox."""
+    """Check that a link is resolved inside the sandbox, whether it was planted before or during the
+    run.
+    """
     key = home / ".ssh/id_rsa"
     work = scratch / "work"
     give_directory(user, work)
@@ -608,8 +620,9 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
-    """Try to link an ungranted file, and a file of a read grant, into a write grant. With namespaces, the first is not
-    visible and the second is on another mount. Without namespaces, Landlock denies both links.
+    """Try to link an ungranted file, and a file of a read grant, into a write grant. With
+    namespaces, the ungranted file is not visible, and the file of the read grant is on another
+    mount. Without namespaces, Landlock denies both links.
     """
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")
@@ -643,7 +656,9 @@ answer = [
 
 @BOTH_TIERS
 def test_a_read_grant_in_a_write_grant_stays_read_only(user, scratch):
-    """The target cannot rename the read grant's parent. Otherwise it could put other files at the same path."""
+    """Check that the target cannot rename the read grant's parent. Otherwise the target could put
+    other files at the same path.
+    """
     give_directory(user, scratch / "work/middle/kept")
     give(user, scratch / "work/middle/kept/file", "before")
     code = """
@@ -671,7 +686,9 @@ if answer[2] == "done":
 @BOTH_TIERS
 @pytest.mark.parametrize("how", ["kept", "link", "directory", "empty", "parent"])
 def test_a_grant_that_was_replaced_before_the_start_is_refused(user, scratch, how):
-    """The granted directory is replaced between plan and start, by another directory or by a link to one."""
+    """Replace the granted directory between plan and start, either by another directory or by a
+    link to one.
+    """
     give_directory(user, scratch / "secrets")
     give(user, scratch / "secrets/key", "key", 0o600)
     code = """
@@ -694,7 +711,8 @@ elif how == "empty":
 answer = started(plan)
 """
     said = launched(user, code, str(scratch), how)
-    # Without mounts a Landlock rule is for the directory itself, so renaming its parent changes nothing.
+    # Without mounts a Landlock rule applies to the directory itself, so renaming its parent changes
+    # nothing.
     if how == "kept" or (how == "parent" and user.tier == "bare"):
         assert said == 0
     else:
@@ -705,7 +723,7 @@ answer = started(plan)
 
 @BOTH_TIERS
 def test_program_files_that_were_replaced_before_the_start_are_refused(user, scratch):
-    """The program's own files are replaced between plan and start."""
+    """Replace the program's own files between plan and start."""
     code = """
 base, how = sys.argv[1:]
 os.mkdir(f"{base}/server")
@@ -751,7 +769,7 @@ answer.append(tried(got, sys.argv[1]))
 
 
 def test_parallel_runs_do_not_see_each_others_private_files(user):
-    """Each run has its own private directories, under the same paths."""
+    """Check that each run has its own private directories, even though their paths are the same."""
     look = "[sorted(os.listdir(place)) for place in (os.environ['HOME'], '/var/tmp', '/dev/shm')]"
     code = f"import os, sys\nfor place in (os.environ['HOME'], '/var/tmp', '/dev/shm'): open(place + '/left', 'w')\nprint({look}, flush=True)\nsys.stdin.read()"
     argv = user.corral_argv("run", "--", user.python, "-c", code)

@@ -43,7 +43,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Has sockets that listen on the host, and counts how many of them the target reaches."""
+    """Listens on sockets of the host, and counts how many of them the target reaches."""
 
     def __init__(self):
         self.sockets = []
@@ -93,7 +93,9 @@ BY_LANDLOCK = {
     "write": "EACCES",
     "write datagram": "EACCES",
 }
-"""Answers since Linux 7.1, where unix sockets are permitted, but Landlock denies connections to sockets of the host."""
+"""Answers since Linux 7.1, where the target may make unix sockets, but Landlock denies connections
+to the host's sockets.
+"""
 
 
 @BOTH_TIERS
@@ -173,8 +175,8 @@ sys.stdin.read()
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
-    """Bind one socket of a socketpair to two abstract names. The second name is as long as a netlink address, because
-    the filter passes addresses of this length on.
+    """Bind one socket of a socketpair to two abstract names. The second name is as long as a
+    netlink address, because the filter passes addresses of this length on to the supervisor.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"
@@ -270,7 +272,8 @@ def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
     """Let the target first make the terminal its controlling terminal, because otherwise the kernel would deny the typing
     anyway.
     """
-    # Since Linux 6.2 this sysctl can forbid TIOCSTI to processes that are not root's. Older kernels always allow it.
+    # Since Linux 6.2 this sysctl can deny TIOCSTI to processes that do not run as root. Older
+    # kernels always allow it.
     switch = pathlib.Path("/proc/sys/dev/tty/legacy_tiocsti")
     possible = user.uid == 0 or not switch.exists() or switch.read_text().strip() == "1"
     code = terminal_code()

@@ -1,4 +1,6 @@
-"""Try system calls that could bypass the walls. Each fails inside with the expected errno, and works outside."""
+"""Try system calls that could bypass the walls. Each call fails inside with the expected errno, and
+works outside.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,8 @@ OTHERWISE = {
     "umount2": "ENOENT",
     "clone3 thread": "EINVAL",
 }
-# Some old or specially configured kernels refuse these calls to ordinary users. A denial proves nothing on them.
+# Some old or specially configured kernels refuse these calls to ordinary users, so a denial on such
+# a kernel proves nothing.
 REFUSED_ANYWAY = {
     "bpf": ("EPERM",),  # kernel.unprivileged_bpf_disabled
     "fanotify_init": ("EPERM",),  # before 5.13

@@ -1,7 +1,8 @@
-"""Change modes and times from a target without namespaces: where it may write, and everywhere else.
+"""Let a target without namespaces change modes and times, both where it may write and everywhere
+else.
 
-The supervisor does these calls, because Landlock does not control them. Every test that sees a denial also makes the
-same call on a file that the target may change.
+The supervisor makes these calls for the target, because Landlock does not control them. Every test
+that sees a denial also makes the same call on a file that the target may change.
 """
 
 from __future__ import annotations
@@ -220,7 +221,8 @@ def test_a_race_never_changes_a_file_outside(user, scratch, how):
     flags = ("--write", str(scratch / "inner"), "--read", victim)
     code = RACE.replace("CHMOD", str(TABLES[os.uname().machine]["fchmodat"]))
     said = inside(user, code, str(scratch / "inner"), victim, how, flags=flags)
-    # The supervisor may read a path that is only half overwritten. Such a path names no file.
+    # The supervisor may read a path that is only half overwritten. Such a path does not name a
+    # file.
     torn = {"ENOENT", "ENOTDIR"} if how == "memory" else set()
     assert {"done", "EPERM"} <= set(said) <= {"done", "EPERM", *torn}, said
     assert stat.S_IMODE(os.stat(victim).st_mode) == 0o644
@@ -253,7 +255,9 @@ answer = {
 
 @BARE
 def test_only_the_owner_may_change_a_file(user, scratch):
-    """Try to change files of other users in a grant of root's target. The kernel protects them."""
+    """Try to change files of other users in a grant of root's target. The kernel protects these
+    files.
+    """
     give_directory(user, scratch)
     other = scratch / "other"
     other.write_text("kept")
@@ -373,8 +377,9 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
-    """Check that a target under `corral learn` cannot change modes outside of its write grants. `learn` lets most calls
-    that it watches continue in the kernel, but the supervisor does changes of modes and times itself.
+    """Check that a target under `corral learn` cannot change modes outside of its write grants.
+    `learn` lets most calls that it watches continue in the kernel, but the supervisor itself makes
+    the changes of modes and times.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
@@ -391,8 +396,8 @@ def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
 @BARE
 @pytest.mark.parametrize("mode", [0, 0o500])
 def test_a_private_home_is_removed_even_if_the_target_took_away_its_permissions(user, mode):
-    """Let the target remove the permissions of its home and of the directories in it. Nothing may
-    be left in /tmp.
+    """Let the target remove the permissions of its home and of the directories in it. Check that
+    corral still leaves nothing behind in /tmp.
     """
     code = """
 home = os.environ["HOME"]
@@ -411,8 +416,8 @@ answer = [os.path.dirname(home), tried(os.chmod, os.path.dirname(home), 0o777)]
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 @pytest.mark.parametrize("mode", [0, 0o400, 0o500])
 def test_a_server_that_closes_its_kept_home_starts_again(user, mode):
-    """Let a server remove the permissions of its kept home. The next run must still find its files.
-    Without namespaces root's targets have no kept home.
+    """Let a server remove the permissions of the home that it keeps between runs. The next run must still find the files
+    in this home.
     """
     code = f"""
 home = os.environ["HOME"]

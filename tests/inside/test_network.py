@@ -17,7 +17,7 @@ HAS_IPV6 = pathlib.Path("/proc/net/if_inet6").exists()
 def listeners():
     """Listen on the host's loopback with TCP and UDP, over IPv4 and IPv6.
 
-    A kernel without IPv6 has no IPv6 listeners.
+    If the kernel does not have IPv6, listen only over IPv4.
     """
     ends = []
     families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
@@ -174,7 +174,9 @@ FOREIGN = {
 
 @BOTH_TIERS
 def test_only_harmless_socket_families_open(user):
-    """Landlock's unix socket scope makes unix sockets harmless, so they open where the kernel has it."""
+    """Check that only harmless socket families open. Where the kernel has Landlock's unix socket
+    scope, unix sockets are harmless too.
+    """
     expected = {}
     free = outside(user, FAMILIES)
     unix = "done" if has_unix_scope(user) else "EPERM"
@@ -197,7 +199,9 @@ def test_only_harmless_socket_families_open(user):
 
 @BOTH_TIERS
 def test_names_do_not_resolve(user):
-    """The resolver inside is the sandbox's own loopback, which does not answer or cannot be reached."""
+    """Check that names do not resolve: the resolver inside is the sandbox's own loopback, which
+    does not answer or cannot be reached.
+    """
     code = """
 import socket
 def resolved(name):
@@ -258,7 +262,9 @@ sys.stdin.read()
 
 
 def test_low_ports_and_network_settings_are_denied(user):
-    """Without capabilities the target cannot bind low ports or change the network's settings."""
+    """Check that the target cannot bind low ports or change the network's settings, because it has
+    no capabilities.
+    """
     code = """
 import fcntl, socket
 control = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

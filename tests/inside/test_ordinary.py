@@ -1,4 +1,4 @@
-"""Run ordinary programs inside. That they work is the control for this folder's attacks."""
+"""Run ordinary programs inside, as the control for this folder's attacks."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ answer = asyncio.run(main())
 
 @BOTH_TIERS
 def test_files_made_outside_are_visible_at_once(user, scratch):
-    """Write a file on the host during a run. A grant is the directory itself, not a copy."""
+    """Write a file on the host during a run. The target must see it, because a grant is the
+    directory itself, not a copy.
+    """
     import subprocess
 
     code = "import sys\nfor line in sys.stdin: print(open(line.strip()).read(), flush=True)"

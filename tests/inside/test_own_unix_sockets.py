@@ -1,4 +1,6 @@
-"""Test `--own-unix-sockets`: a server's processes can use unix sockets among themselves, but not the host's sockets."""
+"""Test `--own-unix-sockets`, with which a server's processes can use unix sockets among themselves,
+but not the host's.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
 
 @pytest.mark.parametrize("grant", ["--read", "--write"])
 def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant):
-    """Where Landlock denies the sockets of other programs, the grant is permitted and they stay out of reach."""
+    """Check that the grant is refused. Where Landlock can deny sockets of other programs, check
+    instead that the grant is permitted and that these sockets stay out of reach.
+    """
     place = give_directory(user, scratch / "place")
     if has_unix_scope(user):
         host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/agent")
@@ -117,7 +121,9 @@ def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant
 
 
 def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host, scratch):
-    """Where Landlock denies the sockets of other programs, the server runs and they stay out of reach."""
+    """Check that the server is refused. Where Landlock can deny sockets of other programs, check
+    instead that the server runs and that these sockets stay out of reach.
+    """
     script = scratch / "server.py"
     address = str(scratch / "agent")
     code = f"import os\n{PRELUDE}{CONNECT}print(tried(connect, 1, {address!r}))"
@@ -137,8 +143,8 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """Grant one of two sockets in a directory. The target reaches the other one, too, unless the
-    kernel can deny single sockets. So `--own-unix-sockets` refuses such grants.
+    """Grant one of two sockets in a directory. The target also reaches the other socket, unless the
+    kernel can deny single sockets. This is why `--own-unix-sockets` refuses such grants.
     """
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")
@@ -154,8 +160,8 @@ def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratc
 
 
 def test_no_socket_is_made_in_a_write_grant(user, host, scratch):
-    """Try to make a socket in a write grant, where a program on the host could mistake it for
-    another program's. In its private home the target may make sockets.
+    """Try to make a socket in a write grant, where a program on the host could mistake this socket
+    for another program's. In its private home the target may make sockets.
     """
     place = give_directory(user, scratch / "place")
     (scratch / "sockets").mkdir()

@@ -107,7 +107,7 @@ def script(user, project, private):
 
 
 def directory(user, project, private):
-    """Plant a link to another repository, and start its server through that link."""
+    """Plant a link to another repository, and start that repository's server through the link."""
     give_directory(user, private / ".git")
     link(user, project / "lib", "../private")
     return (NODE, str(project / "lib/server.js"))
@@ -141,7 +141,7 @@ def pyenv(user, project, private):
 
 
 def linked_pyenv(user, project, private):
-    """Plant a link to a pyenv shim in the private project."""
+    """Plant a link that points to a pyenv shim in the private project."""
     pyenv(user, private, private)
     link(user, project / "run", str(private / "run"))
     return (str(project / "run"),)
@@ -180,7 +180,9 @@ def interpreter(user, project, private):
 
 
 def managed_python(user, private):
-    """Make a version manager's Python in which the private project is installed as editable, and return its path."""
+    """Make a version manager's Python in which the private project is installed in editable mode,
+    and return its path.
+    """
     prefix = user.home / ".pyenv/versions/planted"
     shutil.rmtree(prefix, ignore_errors=True)
     give_directory(user, prefix / "bin")
@@ -262,8 +264,8 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
 @BOTH_TIERS
 @pytest.mark.parametrize("name", CASES)
 def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
-    """Let the server's author also choose the command. The paths in it are then not the user's
-    choice.
+    """Let the server's author also choose the command, so that the paths in the command are not the
+    user's choice.
     """
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)
@@ -275,8 +277,9 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 
 def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
-    """Name a directory beside an interpreter in `pyvenv.cfg`, instead of the interpreter's own directory. corral must
-    not make it readable. It could be the directory with all environments of conda.
+    """Name a directory beside an interpreter in `pyvenv.cfg`, instead of the interpreter's own
+    directory. corral must not make this directory readable, because it could contain all
+    environments of conda.
     """
     prefix = managed_python(user, private).parent.parent
     put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")
@@ -301,7 +304,9 @@ def test_a_servers_directory_cannot_start_the_users_programs(user, project, priv
 
 @pytest.mark.rig("node")
 def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, private):
-    """The first run plants a link in its write grant. The second run has the same command and policy."""
+    """Let the first run plant a link in its write grant. The second run has the same command and
+    policy, and must be refused.
+    """
     code = (
         "const {mkdirSync, symlinkSync} = require('fs'), to = `${process.argv[3]}/node_modules`\n"
         "mkdirSync(to, {recursive: true}); try { symlinkSync('../../private', `${to}/x`) } catch {}\n"
@@ -352,8 +357,8 @@ def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
 def test_removing_a_projects_marker_file_does_not_make_its_parent_readable(
     user, scratch, project, private, mark
 ):
-    """Let an earlier run remove the file that marks the server's root. A directory above must not
-    become the root.
+    """Let an earlier run remove the file that marks the server's root. The directory above must not
+    become the root instead.
     """
     work = scratch / "work"
     put(user, work / "package.json", "{}")
@@ -387,8 +392,9 @@ def test_node_modules_above_the_servers_project_are_not_readable(user, scratch, 
 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
-    """Start a version manager's Python by its path, as a user types it. The project that is installed in it as editable
-    must be readable. This is the control for the attacks with such a Python.
+    """Start a version manager's Python by its path, as a user types it. The project that is
+    installed in it in editable mode must be readable. This is the control for the attacks with such
+    a Python.
     """
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)

@@ -45,7 +45,9 @@ NAMES = ("environ", "mem", "root", "fd", "cmdline", "maps", "status", "cwd", "ex
 
 
 def test_processes_of_the_host_are_not_visible(user, victim):
-    """The victim's pid does not exist inside, and /proc lists only the sandbox's own processes."""
+    """Check that the victim's pid does not exist inside, and that /proc lists only the sandbox's
+    own processes.
+    """
     code = (
         LOOK
         + """
@@ -147,8 +149,9 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 
 @BOTH_TIERS
 def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
-    """Let the target kill all processes, with kill(-1). The control is that this kills a child of the
-    target. There is no control outside, because kill(-1) would end all of the user's processes.
+    """Let the target kill all processes, with kill(-1). As the control, this kills a child of the
+    target. A control outside is not possible, because kill(-1) would end all of the user's
+    processes.
     """
     code = """
 reading, writing = os.pipe()

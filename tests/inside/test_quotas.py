@@ -80,8 +80,8 @@ answer = [int(words("kernel/msgmni")[0]), int(words("kernel/shmmni")[0]), int(wo
 
 
 def test_root_lowers_system_v_maxima_in_the_sandbox(user):
-    """If root runs corral, it lowers the maxima of System V objects in the sandbox. An ordinary user cannot, because
-    only uid 0 of a namespace may do so.
+    """Check that root's corral lowers the maxima of System V objects in the sandbox. An ordinary
+    user's corral cannot do this, because only uid 0 of a namespace may do so.
     """
     if user.uid:
         pytest.skip("docs/SECURITY.md says that this cannot be prevented here")
@@ -103,8 +103,9 @@ answer = made
 
 
 def test_system_v_objects_are_bounded_under_a_memory_limit(user):
-    """Check that the number of System V objects is bounded, because each sample reads their lists.
-    Root's target has low maxima. An ordinary user's target is ended when it has too many objects.
+    """Check that the number of System V objects is bounded, because each sample reads the lists of
+    these objects. Root's target has low maxima. An ordinary user's target is ended when it has too
+    many objects.
     """
     flags = ("--max-memory", "800M")
     # The control: a thousand objects are allowed.

@@ -147,7 +147,9 @@ answer = tried(swap, sys.argv[2])
     "how", ["a link", "a link above", "a quoted path with a comment", "a path with a zero byte"]
 )
 def test_settings_are_protected_behind_links_and_comments(user, repository, how):
-    """Check that both the path in a git setting and the directory to which it resolves are protected."""
+    """Check that a path in a git setting is protected, and also the directory to which the path
+    resolves.
+    """
     give(user, repository / "real/hooks/pre-commit", "#!/bin/sh\n")
     link, value = {
         "a link": ("named", "named"),
@@ -173,7 +175,9 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
 
 @needs_git
 def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository, scratch):
-    """Try to replace a link in the path of a repository. Here `.git` is a file that contains this path."""
+    """Try to replace a link in the path to a repository. Here `.git` is a file that contains this
+    path.
+    """
     os.rename(repository / ".git", repository / "store")
     (repository / "link").symlink_to("store")
     give(user, repository / ".git", "gitdir: link\n")
@@ -186,7 +190,9 @@ def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository,
 @needs_git
 @pytest.mark.parametrize("key", ["core.hooksPath", "init.templateDir"])
 def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, repository, key):
-    """Let the user's settings name hooks in a granted directory that is not a repository. They must be protected, too."""
+    """Let the user's settings name hooks in a granted directory that is not a repository. These
+    hooks must be protected too.
+    """
     shared = repository.parent / "granted/shared"
     name = "hooks/pre-commit"
     give(user, shared / name, "#!/bin/sh\n")
@@ -256,8 +262,8 @@ answer = tried(plant)
 @needs_git
 @pytest.mark.parametrize("index", ["2", "4", "split", "sha256"])
 def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
-    """Try to make a repository in the empty directory of a submodule. `git status` of the outer repository would then
-    also run in the submodule, with settings that the target chose.
+    """Try to create a repository in the empty directory of a submodule. `git status` in the outer
+    repository would then also run in the submodule, with settings that the target chose.
     """
     outer = scratch / "outer"
     outer.mkdir()
@@ -338,7 +344,7 @@ def test_hooks_and_configuration_stay_read_only_in_a_named_repository(user, repo
 
 
 def test_thousands_of_planted_files_do_not_keep_corral_from_finding_secrets(user, scratch):
-    """An earlier run fills the grant with files. The next run must still find every secret."""
+    """Let an earlier run fill the grant with files. The next run must still find every secret."""
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/deep/.env.local", "TOKEN=1")
     secrets = [".env", ".env.production", ".env.zz", "lib/deep/.env.local"]
@@ -359,8 +365,8 @@ for number in range(30000):
 
 
 def test_secrets_stay_hidden_if_a_run_makes_their_directory_unreadable(user, scratch):
-    """Let a run remove a directory's permissions, so that the next run's search cannot read it. The next run's target
-    must not be able to open the directory again.
+    """Let a run remove a directory's permissions, so that the next run cannot search this directory
+    for secrets. The target of the next run must not be able to open the directory again.
     """
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/.env", "TOKEN=1")
@@ -419,7 +425,9 @@ for number in range(int(sys.argv[2])):
 
 @pytest.mark.parametrize("name", ["config", "commondir"])
 def test_planted_zero_bytes_do_not_stop_a_later_start(user, scratch, name):
-    """Let one run make a repository whose files name a path with a zero byte."""
+    """Let one run create a repository in which a file contains a path with a zero byte. The next
+    run must still start.
+    """
     plant = """
 os.makedirs(sys.argv[1] + "/repo/.git/hooks")
 put(sys.argv[1] + "/repo/.git/" + sys.argv[2], "[core]\\n\\thooksPath = a\\0b\\n" if sys.argv[2] == "config" else "a\\0b")
@@ -457,7 +465,9 @@ for line in sys.stdin:
         return self.process.stdout.readline().rstrip("\n")
 
     def said(self, words: str) -> str:
-        """Return the first line on stderr with these words, or "" if the run ends without such a line."""
+        """Return the first line on stderr that contains these words, or "" if the run ends without
+        such a line.
+        """
         return next((line for line in self.process.stderr if words in line), "")
 
     def end(self) -> dict:
@@ -584,7 +594,9 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
 
 
 def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, scratch):
-    """The target removes its own directories beside a covered one. Only the covered one is reported once it is replaced."""
+    """Let the target remove its own directories beside a covered directory. Only the covered
+    directory is reported, once it is replaced.
+    """
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))
@@ -619,8 +631,8 @@ answer = "made"
 
 
 def test_paths_that_are_too_long_do_not_stop_a_later_start(user, scratch):
-    """Let one run make paths that are too long. The next run reports that it did not search them,
-    also with --strict.
+    """Let one run make paths that are too long. The next run, with or without --strict, reports
+    that it did not search them.
     """
     give(user, scratch / ".env", "TOKEN=1")
     flags = ("--write", str(scratch))
@@ -661,11 +673,11 @@ answer = started(plan)
 def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_start(
     user, scratch, repository, group, how
 ):
-    """A directory may be closed between plan and start, as another run with the same grant could do. The target must
-    not be able to open it again, or to read the secret in it.
+    """Close a directory between plan and start, as another run with the same grant could do. The
+    target must not be able to open the directory again, or to read the secret in it.
 
-    With `group` the files belong to another group of the user, of which init is not a member, because init has only the
-    user's first group.
+    With `group` the files belong to another group of the user. Init is not a member of it, because
+    init has only the user's first group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

@@ -1,4 +1,6 @@
-"""From inside, reach the limits that need no cgroup. The same act below the limit succeeds."""
+"""Reach the limits that do not need a cgroup, from inside. As the control, the same act succeeds
+below the limit.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ end(children)
 
 
 def test_a_fork_bomb_leaves_the_host_alone(user):
-    """While a fork bomb is at its limit, the same user can start processes outside and another sandbox."""
+    """Check that the same user can start processes outside, and another sandbox, while a fork bomb
+    is at its limit.
+    """
     code = (
         f"import json, os, sys\n{PRELUDE}{FORKS}\nprint(more(100)[1], flush=True)\nsys.stdin.read()"
     )
@@ -154,7 +158,9 @@ def test_private_directories_share_one_limit(user):
 
 
 def test_empty_files_are_counted(user):
-    """Create empty files. They must count, because each inode takes a kilobyte of kernel memory."""
+    """Create empty files. They must count towards the limit, because each inode takes a kilobyte of
+    kernel memory.
+    """
     code = """
 def flood(count):
     for number in range(count):
@@ -265,7 +271,7 @@ def test_a_full_stderr_without_a_reader_does_not_block_corral(user):
 
 
 def test_a_closed_stderr_does_not_change_the_exit_code(user):
-    """Close stderr. corral's own messages are lost, and the run goes on."""
+    """Close stderr. corral's own messages are lost, but the run continues."""
     code = "import os, signal\ntry: os.write(2, b'x')\nexcept BrokenPipeError: os._exit(9)"
     reading, writing = os.pipe()
     os.close(reading)
@@ -306,7 +312,9 @@ def locked(path):
 
 @BOTH_TIERS
 def test_a_daemon_dies_with_the_target(user, scratch):
-    """Start a daemon in a new session, and let its parents end. The daemon holds a file lock as long as it lives."""
+    """Start a daemon in a new session, and let its parents end. The daemon has a file lock as long
+    as it lives.
+    """
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")
     ready = "\nif len(sys.argv) > 2: sys.stdin.read()"

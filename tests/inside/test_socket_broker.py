@@ -1,6 +1,7 @@
 """Attack the network of a target without namespaces, whose sockets the supervisor connects.
 
-In the network of tests/world.py every tried address answers, so the same code gets an answer outside the sandbox.
+In the network of tests/world.py every address that a test tries answers, so the same code gets an
+answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -153,7 +154,9 @@ answer = [second, end.recv(64).decode()]
 
 
 def test_a_second_connect_of_a_socket_changes_nothing(who, world):
-    """A second connect does not end the connection, and does not keep the supervisor waiting."""
+    """Check that a second connect does not end the connection and does not make the supervisor
+    wait.
+    """
     assert inside(who, TALK + SAME_AGAIN, flags=ALLOW) == ["EISCONN", "welcome"]
     assert outside(who, TALK + SAME_AGAIN) == ["EISCONN", "welcome"]
 
@@ -186,7 +189,7 @@ answer = {
 
 
 def test_the_supervisor_survives_invalid_arguments(who, world):
-    """After all invalid calls the supervisor still connects an allowed socket."""
+    """Check that the supervisor still connects an allowed socket after all invalid calls."""
     held = inside(who, TALK + ARGUMENTS + 'answer["good"] = tried(talked, good)', flags=ALLOW)
     faults = dict.fromkeys(("bad pointer", "no pointer", "last page"), "EFAULT")
     sizes = dict.fromkeys(("too long", "negative", "too short", "empty"), "EINVAL")
@@ -237,8 +240,8 @@ answer = counts
 
 
 def test_an_address_that_changes_during_its_check_opens_nothing(who, world):
-    """Let threads exchange the address in the target's memory while the supervisor checks it. Outside, both addresses
-    are reached, and inside only the allowed one.
+    """Let threads exchange the address in the target's memory while the supervisor checks it.
+    Outside, both addresses are reached; inside, only the allowed address is.
     """
     assert sum(outside(who, TALK + RACE, OTHER)) > 100
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}
@@ -356,8 +359,9 @@ answer = [reached[0] > 0, tried(talked, good)]
 
 
 def test_a_descriptor_that_changes_during_its_check_opens_nothing(who, world):
-    """Threads replace the descriptor while the supervisor checks it. The supervisor must connect only to the allowed
-    address, and continue to answer. Outside, both addresses are reached.
+    """Let threads replace the descriptor while the supervisor checks it. The supervisor must
+    connect only to the allowed address, and continue to answer. Outside, both addresses are
+    reached.
     """
     assert outside(who, TALK + SWAP, OTHER) == [True, "done"]
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}
@@ -451,8 +455,8 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """Receive a DNS answer with its sender's address. Python gets the address if the supervisor can
-    connect the target's own socket, through pidfd_getfd. Otherwise Python gets no address.
+    """Receive a DNS answer with its sender's address. Python gets this address if the supervisor
+    can connect the target's own socket through pidfd_getfd. Otherwise it does not get an address.
     """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
@@ -475,8 +479,8 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
-    """If pidfd_getfd works, the supervisor takes the target's own socket and connects it. The socket stays the same
-    file, so its copies are connected and can be polled.
+    """Check that the supervisor takes the target's own socket and connects it, if pidfd_getfd
+    works. The socket stays the same file, so its copies are connected and can be polled.
 
     Otherwise the supervisor replaces the socket by another file, as `explain` says.
     """
@@ -506,8 +510,8 @@ answer = lingers
 
 
 def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
-    """Close a lingering socket whose data never arrives. The process that closes it last has to
-    wait, so this must not be the supervisor.
+    """Close a lingering socket whose data never arrives. The process that closes the socket last
+    has to wait, so this process must not be the supervisor.
     """
     ended = threading.Event()
     world.serve(lambda _: ended.wait(), port=81)
@@ -520,8 +524,8 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 def test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral(
     who, world, scratch
 ):
-    """Hide the target's memory. An ordinary user's supervisor cannot read it, so it denies each
-    connection with a reason. Root's supervisor can read it, and continues to connect.
+    """Hide the target's memory. An ordinary user's supervisor cannot read hidden memory, so it
+    denies each connection with a reason. Root's supervisor can read it, and continues to connect.
     """
     report = scratch / "report.json"
     code = """
@@ -578,14 +582,18 @@ def started(who):
 
 
 def find_supervisor(process):
-    """Return the supervisor's pid. It is the pid of the started process, because wrappers around corral exec corral."""
+    """Return the supervisor's pid. It is the pid of the started process, because the wrappers
+    around corral replace themselves with corral.
+    """
     with open(f"/proc/{process.pid}/cmdline", "rb") as file:
         assert b"corral.cli" in file.read()
     return process.pid
 
 
 def test_a_target_waits_for_a_stopped_supervisor(who, world):
-    """The target waits while the supervisor is stopped, and continues when the supervisor does."""
+    """Check that the target waits while the supervisor is paused, and continues when the supervisor
+    does.
+    """
     process = started(who)
     os.kill(find_supervisor(process), signal.SIGSTOP)
     process.stdin.write(b"\n")
@@ -614,7 +622,7 @@ def children(pid):
 
 
 def test_a_target_ends_with_a_killed_supervisor(who, world):
-    """Kill the supervisor before the target has connected. The target ends, too."""
+    """Kill the supervisor before the target has connected. The target must end too."""
     process = started(who)
     [guardian] = children(find_supervisor(process))
     [target] = children(guardian)
@@ -723,7 +731,9 @@ def serve_unix(listener, name):
 
 
 def test_a_granted_unix_socket_is_reached_and_no_other(user, scratch, unix_servers):
-    """The target reaches the granted path in every spelling, and no other path. The server sees the target's user id."""
+    """Check that the target reaches the granted path in every spelling, and no other path. The
+    server sees the target's user id.
+    """
     granted, other, abstract = unix_servers
     policy = scratch / "policy.toml"
     policy.write_text(f'version = 1\n[filesystem]\nunix_sockets = ["{granted}"]\n')
@@ -749,7 +759,9 @@ def test_a_granted_unix_socket_is_reached_and_no_other(user, scratch, unix_serve
 
 
 def test_a_replaced_unix_socket_is_not_reached(user, scratch, unix_servers):
-    """The grant is for the file, not for its path. Another server's socket at the same path is not reached."""
+    """Check that the grant is for the file, not for its path: another server's socket at the same
+    path is not reached.
+    """
     granted, other, _ = unix_servers
     policy = scratch / "policy.toml"
     policy.write_text(f'version = 1\n[filesystem]\nunix_sockets = ["{granted}"]\n')
@@ -807,8 +819,8 @@ os.waitpid(pid, 0)
 
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
-    """Let the broker allow a connect that is not granted. Landlock still refuses it. The control: without Landlock the
-    connect succeeds.
+    """Let the broker allow a connect that is not granted. Landlock must still refuse it. As the
+    control, the connect succeeds without Landlock.
     """
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (
@@ -822,8 +834,8 @@ def test_landlock_refuses_connects_that_the_broker_let_pass(user):
 
 @pytest.mark.parametrize("capabilities", ["-sys_ptrace", "-all"])
 def test_root_with_fewer_capabilities_has_the_same_network(who, world, capabilities):
-    """Without CAP_SYS_PTRACE root cannot read the memory of a process with another user id, so corral reads as that
-    user.
+    """Take capabilities from root. Without CAP_SYS_PTRACE root cannot read the memory of a process
+    with another user id, so corral reads as that user.
 
     Without any capability the target has root's own id.
     """
@@ -854,11 +866,13 @@ answer = [tried(lambda: call("seccomp", 1, flags, filled)) for flags in (8, 8 | 
 
 
 def test_a_target_cannot_install_a_seccomp_listener(user):
-    """Try to install a seccomp listener, which decides about system calls. If a process has two, the
-    kernel asks only the newer one. So the target's listener could allow connects that corral denies.
+    """Try to install a seccomp listener, which decides about system calls. If a process has two
+    listeners, the kernel asks only the newer one. So the target's listener could allow connects
+    that corral denies.
     """
     assert inside(user, LISTENER, flags=ALLOW) == ["EPERM"] * 3
-    # Outside, the process that makes a listener gets no answer to its next call. The test then kills it.
+    # Outside, the process that installs a listener gets no answer to its next call. The test then
+    # kills this process.
     code = f"""
 {PRELUDE}
 pid = os.fork()

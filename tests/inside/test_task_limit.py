@@ -1,4 +1,5 @@
-"""Test the limit on tasks if the kernel cannot count them, and the supervisor has to decide on every start.
+"""Test the limit on tasks if the kernel cannot count tasks, so that the supervisor has to decide on
+every start.
 
 Each attack stops soon after the limit, so that a failing test does not flood the machine.
 """
@@ -17,7 +18,7 @@ MANY = ("--allow-subprocess",)
 
 @pytest.fixture
 def notified(user):
-    """Skip a test if a cgroup counts the tasks, because the supervisor does not count them then."""
+    """Skip a test if a cgroup counts the tasks, because the supervisor then does not count them."""
     how = mechanism_of(user, "pids", *MANY, "--max-pids", "50")
     if how != "seccomp notification":
         pytest.skip(f"{how} limits tasks here, so the supervisor does not count them")
@@ -63,8 +64,8 @@ for _ in range(3):
 
 @pytest.mark.parametrize("limit", [5, 30])
 def test_ended_processes_make_room_for_new_ones(user, limit):
-    """Check that the limit counts living processes. The target itself counts. Two limits are tried,
-    to show that the count depends on the limit.
+    """Check that the limit counts living processes, including the target itself. Try two limits, to
+    show that the count depends on the limit.
     """
     assert inside(user, REPEATED, flags=(*MANY, "--max-pids", str(limit))) == [limit - 1] * 3
     assert outside(user, REPEATED) == [70] * 3
@@ -99,7 +100,7 @@ answer = seen.count(b"+") + len(fill())
 
 
 def test_a_fork_bomb_stays_within_the_limit(user):
-    """Without the limit 340 processes would start. All of them fork at once, and none ends."""
+    """Let all processes fork at once, and none end. Without the limit 340 processes would start."""
     assert inside(user, BOMB, flags=(*MANY, "--max-pids", "40")) == 40
     assert inside(user, BOMB, flags=(*MANY, "--max-pids", "60")) == 60
 
@@ -192,8 +193,8 @@ answer["spawn"] = len(made)
 
 
 def test_processes_one_after_the_other_are_never_refused(user):
-    """Start each process after the last one has ended. In total there are far more processes than
-    the limit.
+    """Start processes one after the other, each after the previous one has ended. In total they are
+    far more than the limit.
     """
     code = """
 import subprocess
@@ -215,8 +216,8 @@ answer = [tried(os.fork), tried(lambda: call("clone", 17, 0, 0, 0, 0)), tried(la
 
 @pytest.mark.usefixtures("notified")
 def test_a_target_cannot_become_a_subreaper(user):
-    """Try to become a subreaper, whose orphans would not be in the process list that the supervisor
-    counts.
+    """Try to become a subreaper. A subreaper's orphans would not be in the process list that the
+    supervisor counts.
     """
     code = "answer = tried(lambda: call('prctl', 36, 1, 0, 0, 0))"
     assert inside(user, code, flags=(*MANY, "--max-pids", "50")) == "EPERM"

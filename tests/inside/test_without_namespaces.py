@@ -41,7 +41,9 @@ def as_target(user):
 
 @pytest.fixture
 def victim(user):
-    """Start a process with the target's user id. It reports every SIGURG, which other processes ignore."""
+    """Start a process with the target's user id that reports every SIGURG, a signal that other
+    processes ignore.
+    """
     process = user.popen(
         [user.python, "-c", VICTIM],
         env={"VICTIM_TOKEN": "of the host"},
@@ -120,7 +122,9 @@ SECRET |= {"stack", "syscall", "personality"}
 
 
 def inside_with_pids(user, code, *arguments, flags=()):
-    """Run code inside. Its variables `supervisor` and `guardian` have the pids of these processes."""
+    """Run code inside. In the code, `supervisor` and `guardian` are the pids of these two
+    processes.
+    """
     script = f"import json, os, sys\n{PRELUDE}{REACH}supervisor, guardian = int(sys.stdin.readline()), os.getppid()\n"
     script += f"{code}\nprint(json.dumps(answer))"
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, *arguments)
@@ -136,7 +140,9 @@ def inside_with_pids(user, code, *arguments, flags=()):
 
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
-    """The target cannot signal, trace, read or change another process of the same user, the guardian or the supervisor."""
+    """Check that the target cannot signal, trace, read or change another process of the same user,
+    the guardian or the supervisor.
+    """
     code = "answer = {name: attempts(pid) for name, pid in (('victim', int(sys.argv[1])), ('guardian', guardian), ('supervisor', supervisor))}"
     for name, held in inside_with_pids(user, code, str(victim.pid), flags=flags).items():
         assert held == dict.fromkeys(held, "EPERM"), (name, held)
@@ -154,7 +160,9 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
 
 
 def test_signals_to_all_processes_stay_with_the_target(user, victim):
-    """The target signals all processes, its group and other groups. Only the target itself gets SIGURG."""
+    """Let the target signal all processes, its group and other groups. Only the target itself must
+    get SIGURG.
+    """
     code = """
 came = []
 signal.signal(signal.SIGURG, lambda *_: came.append(1))
@@ -163,7 +171,7 @@ answer = [tried(os.kill, -1, SIGURG), tried(os.kill, 0, SIGURG), len(came) > 0]
 answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIGURG)]
 """
     first, own, came, group, supervisors = inside_with_pids(user, code, str(victim.pid))
-    # "done" means that the signal reached the Landlock domain, which has only the target.
+    # "done" means that the signal reached the Landlock domain, which contains only the target.
     assert first in {"EPERM", "ESRCH", "done"}
     assert (own, came) == ("done", True)
     assert {group, supervisors} == {"EPERM"}
@@ -195,8 +203,8 @@ def test_proc_shows_little_of_other_processes(user, victim):
 
 
 def test_a_target_can_read_its_own_directory_in_proc(user):
-    """The target can read the files about its own process and the machine, but nothing about the host's network, other
-    processes or the kernel.
+    """Check that the target can read the files about its own process and the machine, but nothing
+    about the host's network, other processes or the kernel.
     """
     code = """
 def read(name):
@@ -286,7 +294,9 @@ def look_of(path):
 
 
 def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
-    """The target cannot change an ungranted file or a file in a read grant, by path, by descriptor or through /proc."""
+    """Check that the target cannot change an ungranted file or a file in a read grant, by path, by
+    descriptor or through /proc.
+    """
     give_directory(user, scratch / "read")
     kept = [
         give(user, scratch / "secret", "kept", 0o600),
@@ -310,7 +320,9 @@ def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
 
 
 def test_files_move_only_between_write_grants(user, scratch):
-    """A file can be moved between write grants, but not out of a read grant, and not into or out of an ungranted place."""
+    """Check that a file can be moved between write grants, but not out of a read grant, and not
+    into or out of an ungranted place.
+    """
     for name in ("one", "two", "read", "none"):
         give_directory(user, scratch / name)
         give(user, scratch / name / "file", name)
@@ -397,8 +409,8 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Make every listing of processes fail, as if processes started and ended too fast for it. The
-    kernel still signals the whole Landlock domain at once.
+    """Make every listing of processes fail, as if processes started and ended too fast to be
+    listed. The kernel must still signal the whole Landlock domain at once.
     """
     if landlock_abi() < 6:  # asked here, because the call fails on a kernel without Landlock
         pytest.skip("no landlock_scope: the guardian lists processes")
@@ -424,7 +436,9 @@ answer = [os.stat(path).st_size, os.readlink(os.path.join(os.path.dirname(path),
     "flags", [(), ("--allow-subprocess",), ("--allow-net", "example.com")], ids=" ".join
 )
 def test_the_hosts_routes_stay_visible(user, flags):
-    """Runtimes need the names of interfaces, so the target may read through netlink. It cannot change anything."""
+    """Check that the target can read through netlink, because runtimes need the names of
+    interfaces, but cannot change anything.
+    """
     code = """
 import socket
 link = socket.socket(16, 3, 0)
@@ -473,8 +487,9 @@ answer = {
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """getaddrinfo must return the same addresses inside as outside. To sort them, glibc connects a socket to each
-    address. If an IPv6 socket then has an IPv4 address that is not mapped to IPv6, glibc aborts the program.
+    """Check that getaddrinfo returns the same addresses inside as outside. To sort them, glibc
+    connects a socket to each address. If an IPv6 socket then has an IPv4 address that is not mapped
+    to IPv6, glibc aborts the program.
     """
     code = """
 import socket
