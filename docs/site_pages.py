@@ -1,6 +1,7 @@
 """Adapt the pages to the documentation site. mkdocs calls the functions `on_...` (mkdocs.yml).
 
-Files outside of docs/ become pages of the site, and links to them lead to these pages.
+Files outside of docs/ become pages of the site. Links to these files are changed into links to the
+pages.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OUTSIDE = {
     "bench/start.svg": "start.svg",
     "examples/agent.py": "agent.py",
 }
-"""Maps files of the repository outside of docs/ to their names in the site."""
+"""The names that files outside of docs/ have in the site."""
 INSIDE = {name: source for source, name in OUTSIDE.items()}
 DECISIONS = "decisions/README.md"
 OPTIONAL = ["hosts.md"]
@@ -34,9 +35,8 @@ LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*=.?(?:https?:)?//[^>]*>"
 FOLDER = re.compile(r"\[([^\]]+)\]\([^):]+/\)")
 LONG_HEADING = re.compile(r"^#{2,3} (.{56,})$", re.MULTILINE)
 LABEL_LENGTH = 44
-"""The most characters of a heading in the table of contents.
-
-Some headings quote a whole message.
+"""The maximum length of a heading in the table of contents. Some headings quote a whole message,
+which would be too long there.
 """
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 
@@ -87,10 +87,10 @@ def _list_decisions() -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Adapt links for the site, and remove the comments `<!-- claim: ... -->`, which Python's
-    Markdown would show as paragraphs.
+    """Adapt links for the site, and remove the comments `<!-- claim: ... -->`, because Python's
+    Markdown would show them as paragraphs.
 
-    Links to folders become plain text, because folders have no page.
+    Turn links to folders into plain text, because the site has no page for a folder.
     """
     source = INSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
@@ -113,9 +113,8 @@ def _label_heading(heading: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, *, page: Page, **_: object) -> str:
-    """Refuse a page on which Python's Markdown shows a list or table as plain text.
-
-    GitHub may show the same source as a list or table, so the mistake is not seen there.
+    """Refuse a page on which Python's Markdown shows a list or table as plain text. GitHub may show
+    the same source correctly, so the mistake is not visible there.
     """
     if unread := UNREAD.search(html):
         raise PluginError(f"{page.file.src_uri}: a list or table is shown as text: {unread[1]}")

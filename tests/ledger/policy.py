@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-memory",
-            "Without a terminal corral refuses the run and prints the `corral approve --path` that allows it.",
+            "Without a terminal corral refuses the run and prints the `corral approve --path` command that allows it.",
             (
                 "tests/unit/policy/test_granted_paths.py::test_a_granted_path_that_leads_to_another_file_is_refused",
                 f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",
@@ -48,17 +48,17 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-mounts",
-            "Mounts of procfs, sysfs and similar file systems below a grant appear empty to the server, as do `/dev` and `/run`, and the report names them.",
+            "A grant includes the mounts below it. But to the server, mounts of procfs, sysfs and similar file systems appear empty, as do `/dev` and `/run`. The report names them.",
             (f"{MOUNTS}::test_system_mounts_inside_a_grant_are_hidden_or_refused", f"{MOUNTS}::test_an_ordinary_mount_below_a_grant_is_shown"),
         ),
         (
             "grant-network",
-            "corral refuses a grant with a network file system below it, unless that file system is granted by its own path.",
+            "corral refuses a grant with a network file system below it, unless you grant that file system by its own path.",
             (f"{MOUNTS}::test_a_network_mount_below_a_grant_is_named_or_refused", f"{MOUNTS}::test_network_and_system_file_systems_are_recognized"),
         ),
         (
             "never-system",
-            "devices and fifos.",
+            "corral never grants the root directory, anything in `/proc`, `/sys`, `/dev` or `/run`, devices and fifos. But you can name sockets in `/run` in `filesystem.unix_sockets`.",
             (
                 f"{POLICY}::test_system_directories_are_never_granted",
                 f"{POLICY}::test_the_directory_run_is_never_granted",
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-tmp",
-            "On Linux and macOS corral never lets a server write to `/tmp` as a whole, because runs may have their private directories in it.",
+            "On Linux and macOS corral never lets a server write to `/tmp` as a whole, because runs may have their private directories there.",
             (
                 f"{OWN}::test_the_parent_of_private_directories_of_runs_cannot_be_written",
                 f"{LAUNCHER}::test_a_write_grant_around_private_directories_of_runs_is_refused",
@@ -103,7 +103,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-write",
-            "corral never lets a server write to a path that contains, or is inside, one of corral's own paths:",
+            "corral never lets a server write to a path that contains, or is inside, any of these paths:",
             (
                 f"{POLICY}::test_code_and_interpreter_cannot_be_written",
                 f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
@@ -129,17 +129,17 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "no-policy-here",
-            "corral does not pick up a policy from the working directory by itself.",
+            "corral does not use a policy in the working directory unless you name it.",
             (f"{LAUNCHER}::test_no_policy_is_picked_up_from_the_working_directory",),
         ),
         (
             "asks-loaders",
-            "(`LD_PRELOAD`, `NODE_OPTIONS`, `PYTHONPATH`, `GIT_SSH`, proxies, ...).",
+            "Variables that change what a program loads or trusts (`LD_PRELOAD`, `NODE_OPTIONS`, `PYTHONPATH`, `GIT_SSH`, proxies, ...) need your approval, too.",
             (f"{POLICY}::test_loader_variables_need_approval", f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy"),
         ),
         (
             "asks-told",
-            "Until you run `corral approve`, corral refuses the run and lists the request, unless you granted all of it yourself.",
+            "Until you run `corral approve`, corral refuses the run and lists what the server requests, unless you granted all of it yourself.",
             (
                 f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy",
                 f"{POLICY}::test_requests_that_the_user_granted_need_no_approval",
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "config-owner",
-            "corral refuses the run if the file does not belong to you or root, or if another user can write to it.",
+            "corral refuses the run if `config.toml` does not belong to you or root, or if another user can write to it.",
             (f"{TRUST}::test_ceilings_that_other_users_could_write_are_refused", f"{TRUST}::test_ceilings_of_another_user_are_refused"),
         ),
         (

@@ -24,14 +24,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profile-no-paths",
-        sentence="No profile grants a path by itself, or drops a control (a wall or a limit).",
+        sentence="A profile never grants a path by itself, and never drops a control (a wall or a limit).",
         tests=(f"{PROFILES}::test_no_profile_grants_a_path_or_degrades",),
         source=PROFILE_PAGE,
         where=ANY,
     ),
     Claim(
         id="profile-arguments",
-        sentence="Their profiles grant each path that you name in the arguments.",
+        sentence="The profiles of these servers grant each path that you name in the arguments.",
         tests=(
             f"{PROFILES}::test_paths_in_arguments_are_granted_if_the_profile_says_so",
             f"{PUBLISHED}::test_a_published_server_works_inside",
@@ -40,14 +40,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profile-secrets",
-        sentence="corral passes on the secrets of a profile that are set in its own environment, and leaves out the others.",
+        sentence="If a profile names secrets, corral passes on those that are set in its own environment, and leaves out the others.",
         tests=(f"{PROFILES}::test_only_secrets_that_are_set_are_passed",),
         source=PROFILE_PAGE,
         where=ANY,
     ),
     Claim(
         id="profiles-tried",
-        sentence="and also try acts that the walls must stop.",
+        sentence="Tests run twelve of the profiles with the published server and the official SDK, and also check that the walls stop forbidden acts.",
         tests=(
             f"{PUBLISHED}::test_a_published_server_works_inside",
             f"{PUBLISHED}::test_a_published_server_cannot_do_forbidden_acts",

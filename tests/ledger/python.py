@@ -42,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-whole-environment",
-        sentence="corral then passes on only added or changed variables.",
+        sentence="In this case corral passes on only those variables that were added or changed.",
         tests=(
             f"{PROFILES}::test_a_copy_of_the_whole_environment_is_not_passed_on",
             f"{FRAMEWORKS}::test_a_framework_starts_its_servers_in_the_sandbox",
@@ -57,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-environment",
-        sentence="Variables whose names look like secrets are passed as secrets.",
+        sentence="corral passes on the variables in `env`. It passes variables whose names look like secrets as secrets.",
         tests=(
             f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",
             f"{PROFILES}::test_parameters_for_an_sdk_name_every_variable_once",
@@ -73,7 +73,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-imports",
-        sentence="It imports `mcp` or `fastmcp` only if you pass it one of their objects.",
+        sentence="corral runs with the Python that called `sandboxed`. It imports `mcp` or `fastmcp` only if you pass an object of these packages.",
         tests=(f"{PROFILES}::test_no_sdk_is_imported_and_corral_runs_with_the_same_python",),
         source=PYTHON_PAGE,
         where=ANY,
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-nothing-shared",
-        sentence="Launches share no files or memory.",
+        sentence="Launches do not share files or memory.",
         tests=(
             f"{POOL}::test_a_launch_sees_nothing_of_an_earlier_one",
         ),
@@ -103,13 +103,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-policy",
-        sentence="A policy file is read once, when the pool is made. The user's ceilings are read at each launch.",
+        sentence="corral reads a policy file once, when the pool is made, but reads the user's ceilings at each launch.",
         tests=(f"{POOL}::test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings",),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="pool-fit",
-        sentence="After a change (another program, a granted file or a secret that was replaced, a new secret in a grant, a changed system file or mount) the launch is an ordinary one, without a spare.",
+        sentence="After some changes the launch is an ordinary one, without a spare: another program, a granted file or a secret that was replaced, a new secret in a grant, a changed system file or mount.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed",
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-no-secret",
-        sentence="It gets its environment with its command.",
+        sentence="A waiting spare does not contain secrets. It gets its environment together with its command.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_has_every_wall_and_no_descriptor_of_corral",
         ),

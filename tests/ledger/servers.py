@@ -22,7 +22,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, where, tests in (
             (
                 "package-once",
-                "Starting a cached package needs no package manager and asks no registry.",
+                "To start a cached package, corral does not need a package manager or ask a registry.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_a_package_is_installed_once_and_then_runs_without_the_registry",
@@ -41,13 +41,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "upgrade-back",
-                "The previous version is kept, so going back asks no registry.",
+                "corral keeps the previous version, so you can go back without asking a registry.",
                 LINUX,
                 ("tests/linux/test_upgrade.py::test_going_back_to_the_previous_version_does_not_ask_the_registry",),
             ),
             (
                 "package-silent",
-                "npm, uv and pip wait 30 seconds for an answer, try once more, and give up.",
+                "npm, uv and pip wait 30 seconds for an answer, try once more, and then give up.",
                 LINUX,
                 (
                     f"{REGISTRIES}::test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up",
@@ -56,7 +56,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "npm-other-node",
-                "corral starts the package all the same, as npx does, and says in one line which node it needs.",
+                "If no version fits, or if you name a version that does not fit, corral starts the package anyway, as npx does, and says in one line which node it needs.",
                 LINUX,
                 (f"{REGISTRIES}::test_a_package_that_needs_another_version_of_node_is_reported",),
             ),
@@ -71,13 +71,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-profile",
-                "If corral has a [profile](profiles.md) for a package, a run without the profile says so.",
+                "If corral has a [profile](profiles.md) for a package but you do not use it, the run says so.",
                 LINUX,
                 (f"{PACKAGES}::test_a_package_with_a_profile_names_the_profile",),
             ),
             (
                 "package-runtime",
-                "both also take a path.",
+                "`--node 22` and `--python 3.12` choose a different installed version (the system's, pyenv's, uv's, nvm's, fnm's, Volta's, asdf's, mise's, Homebrew's). Both flags also take a path.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_the_chosen_node_installs_and_starts_a_package",
@@ -88,7 +88,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-python-named",
-                "If a package needs another Python and a suitable one is installed, the refusal names it.",
+                "If a package needs a different version of Python and this version is installed, the refusal names it.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_pyenvs_python_installs_and_starts_a_package",
@@ -97,7 +97,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "run-replaces-runners",
-                "run the package from corral's cache, without the runner, and say so in one line.",
+                "For `corral run npx -y @scope/name` and `corral run uvx name` (also `npm exec`, `pnpm dlx`, `yarn dlx`, `bunx`, `uv tool run`, `pipx run`), corral runs the package from its cache, without the runner, and says so in one line.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_a_python_runner_is_replaced_by_its_package",
@@ -112,7 +112,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-downloads",
-                "No server can change these downloads.",
+                "Servers cannot change these downloads.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_downloads_are_kept_until_an_installation_succeeds",
@@ -123,7 +123,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "explain-starts-nothing",
-                "They do not start the server.",
+                "`explain` and `approve` install, fetch and unpack like `run`, because this is the only way to know the program, but they do not start the server.",
                 LINUX,
                 (
                     "tests/linux/test_approve.py::test_explain_and_approve_start_nothing",
@@ -132,31 +132,31 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-no-project",
-                "Settings in the working directory are not read, because they may come from someone else.",
+                "corral does not read settings in the working directory, because they may come from someone else.",
                 ANY,
                 ("tests/unit/servers/test_package_settings.py::test_settings_in_the_working_directory_are_ignored",),
             ),
             (
                 "package-index-here",
-                "**An index on this machine** (`file://`) is granted for reading.",
+                "corral grants the installer read access to it.",
                 LINUX,
                 (f"{PACKAGES}::test_an_index_on_this_machine_is_readable_and_nothing_beside_it",),
             ),
             (
                 "package-size",
-                "So corral measures the finished installation, and refuses one above 4 GiB or 200 000 files.",
+                "The sandbox cannot limit the size of an installation while it runs. So corral measures the finished installation, and refuses it if it has more than 4 GiB or 200 000 files.",
                 ANY,
                 ("tests/unit/servers/test_package_files.py::test_a_package_with_too_many_bytes_or_files_is_refused",),
             ),
             (
                 "bundle-launchers",
-                "run the package itself.",
+                "corral installs the dependencies of a `uv` server like those of a package. It refuses a bundle that starts `npx` or `uvx`; run the package itself instead.",
                 LINUX,
                 (f"{BUNDLES}::test_a_command_that_leads_out_of_the_bundle_is_refused",),
             ),
             (
                 "store-digest",
-                "Each installed server is a directory tree, which is named by a digest of its content and is read-only.",
+                "Each installed server is a read-only directory tree, whose name is a digest of its content.",
                 ANY,
                 (
                     f"{STORE}::test_a_stored_tree_is_private_and_read_only",
@@ -166,13 +166,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-origin",
-                "the same name from another registry is another package in the cache.",
+                "**Another registry**: packages with the same name from different registries are different packages in the cache.",
                 LINUX,
                 (f"{SUPPLY}::test_packages_of_another_registry_are_not_shared",),
             ),
             (
                 "package-same-index",
-                "corral still uses the installation if every package in it came from that index.",
+                "There is an exception: if you later remove all indexes but one from your settings, corral still uses the installation if every package in it came from the remaining index.",
                 LINUX,
                 (
                     f"{SUPPLY}::test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one",
@@ -182,7 +182,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-scripts-index",
-                "An installation with `--allow-install-scripts` has no such exception, because a package's code could have forged where it came from.",
+                "The exception does not apply to an installation with `--allow-install-scripts`, because a package's code could have forged where the package came from.",
                 LINUX,
                 (f"{SUPPLY}::test_a_script_cannot_claim_to_come_from_another_index",),
             ),
@@ -197,7 +197,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-lead",
-                "Otherwise corral refuses the run and names the `--read` that allows it.",
+                "Your command line, PATH and the system decide what a server may read. But a server's own files can also name paths: a link, a `.pth` line, a `pyvenv.cfg`, a `#!` line, a shell trampoline or an entry of `node_modules`. These files may come from the server's author or from an earlier run. So the server can read such a path only if it is inside the server's root, a runtime or a grant. Otherwise corral refuses the run and names the `--read` flag that allows it.",
                 LINUX,
                 (
                     f"{PLANTED}::test_a_fresh_checkout_cannot_choose_readable_paths",
@@ -208,13 +208,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-root",
-                "The root is never your home directory.",
+                "**The root** is the directory that you named, but never your home directory.",
                 LINUX,
                 (f"{PLANTED}::test_removing_a_projects_marker_file_does_not_make_its_parent_readable",),
             ),
             (
                 "own-files-script",
-                "A script that you name is readable only if it is a program: it has the ending of one (`.py`, `.js`), can be executed, or begins with `#!`. Other files need `--read`, because a project can come with settings for a client, and these could name a private key as the script.",
+                "A script that you name is readable only if it is a program: its name has a suitable suffix (`.py`, `.js`), it can be executed, or it begins with `#!`. Other files need `--read`, because a project can come with settings for a client, and these settings could name a private key as the script.",
                 LINUX,
                 (
                     "tests/inside/test_launcher.py::test_a_key_that_is_named_as_the_script_is_not_readable",
@@ -222,7 +222,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "packages-above-root",
-                "`node_modules` above the root is not readable; a warning names the flag.",
+                "The server cannot read `node_modules` above the root; a warning names the flag that grants it.",
                 LINUX,
                 (
                     f"{PLANTED}::test_node_modules_above_the_servers_project_are_not_readable",
@@ -249,7 +249,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-kept",
-                "So a bundle gets these values only after you approved exactly that file.",
+                "corral finds the values in `bundles.toml` by the bundle's name, and any bundle can have this name. So corral passes these values to a bundle only after you approved exactly that file.",
                 LINUX,
                 (f"{SUPPLY}::test_a_bundle_does_not_get_another_bundles_values",),
             ),
@@ -261,7 +261,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-walls",
-                "It sees none of your files, and reaches only the registry.",
+                "The installer is your own `npm`, `uv` or `pip`. It does not see your files, and reaches only the registry.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_install_scripts_run_only_when_asked_and_then_inside_walls",
@@ -270,7 +270,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-credentials",
-                "No file of the cache and no message contains them.",
+                "Files in the cache and messages do not contain credentials.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_credentials_reach_only_the_registry",
@@ -279,7 +279,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-scripts",
-                "do not run, and source archives are not built, so no code of a package runs before the server itself.",
+                "**Install scripts** do not run, and corral does not build source archives. So a package's code does not run before the server itself.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_install_scripts_run_only_when_asked_and_then_inside_walls",
@@ -288,7 +288,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-integrity",
-                "corral refuses an archive whose checksum differs from the registry's.",
+                "corral refuses an archive if its checksum differs from the checksum in the registry.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_an_archive_with_another_digest_is_refused",
@@ -297,13 +297,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-pinned",
-                "If you name no version, corral looks the newest one up once, and keeps it until you upgrade or remove it.",
+                "If you do not name a version, corral looks up the newest version once, and keeps it until you upgrade or remove it.",
                 LINUX,
                 (f"{PACKAGES}::test_without_a_version_the_newest_is_taken_once",),
             ),
             (
                 "npm-engines",
-                "**npm**: corral takes the newest version whose `engines` fit your Node.js, as with npx.",
+                "**npm**: like npx, corral takes the newest version whose `engines` fit your Node.js.",
                 LINUX,
                 (f"{PACKAGES}::test_without_a_version_npm_takes_the_newest_that_fits_node",),
             ),
@@ -329,7 +329,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-whole",
-                "Two starts at the same time install once.",
+                "If two starts need the same package at the same time, it is installed only once.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_an_interrupted_installation_leaves_nothing_unfinished",
@@ -338,7 +338,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-outlives-client",
-                "The installer then goes on in its sandbox for at most ten minutes, and never starts the server. Each package has at most one installer.",
+                "The installer then continues in its sandbox for at most ten minutes, and does not start the server. Each package has at most one installer.",
                 LINUX,
                 (
                     f"{INSTALLER}::test_an_installer_continues_after_its_client_has_ended",
@@ -358,7 +358,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-outlives-not-kill",
-                "`kill -9` of corral ends an installation at once, and so does Ctrl-C.",
+                "`kill -9` of corral and Ctrl-C end an installation at once.",
                 LINUX,
                 (
                     f"{INSTALLER}::test_kill_9_of_corral_ends_the_installer",
@@ -367,7 +367,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-bare",
-                "corral also installs packages of npm and PyPI on hosts without namespaces.",
+                "corral can install packages of npm and PyPI on hosts without namespaces, too.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_without_namespaces_a_package_is_installed",
@@ -376,7 +376,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-malice",
-                "A bundle has at most 2 GiB and 50 000 entries.",
+                "A bundle must not have more than 2 GiB or 50 000 entries.",
                 ANY,
                 (
                     f"{ARCHIVE}::test_names_that_lead_out_of_the_archive_are_refused",
@@ -393,7 +393,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reference-first",
-                "a directory is written with a slash, and a package's name never means a folder.",
+                "Files in the working directory do not change what these forms mean: a directory is written with a slash, and the name of a package never means a directory.",
                 LINUX,
                 (
                     "tests/linux/test_supply_chain.py::test_a_directory_named_like_a_command_starts_only_by_its_path",
@@ -415,7 +415,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-request",
-                "This is a request, which counts only after you approved exactly this bundle file.",
+                'A bundle can request grants itself, by the table `_meta."io.corral"` with the keys of a policy, or by defaults that name files. This request has no effect until you approve exactly this bundle file.',
                 LINUX,
                 (
                     f"{BUNDLES}::test_a_bundles_request_counts_once_it_is_approved",
@@ -424,19 +424,19 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-arguments",
-                "If a registry's entry for a server adds arguments to a bundle, this entry needs an approval of its own.",
+                "If a registry's entry for a server adds arguments to a bundle, this entry needs a separate approval.",
                 LINUX,
                 (f"{BUNDLES}::test_a_publisher_cannot_add_arguments_to_an_approved_bundle",),
             ),
             (
                 "bundle-upgrade",
-                "If an upgrade asks for more, corral shows what is new.",
+                "If an upgrade requests more, corral shows what is new.",
                 LINUX,
                 (f"{BUNDLES}::test_approve_marks_what_a_new_version_of_a_bundle_asks_for_in_addition",),
             ),
             (
                 "registry-verified",
-                "corral fetches a bundle (mcpb) over HTTPS with limits on size, time and redirects, and refuses it if its SHA-256 differs from server.json.",
+                "corral fetches a bundle (mcpb) over HTTPS with limits on size, time and redirects, and refuses the bundle if its SHA-256 differs from server.json.",
                 LINUX,
                 (
                     f"{BUNDLES}::test_a_registrys_server_is_fetched_once_and_verified",
@@ -448,7 +448,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "registry-https",
-                "Plain HTTP is accepted from loopback only.",
+                "corral accepts plain HTTP only from loopback.",
                 ANY,
                 (
                     f"{DOWNLOAD}::test_only_loopback_is_accepted_without_tls",
@@ -463,7 +463,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "store-private",
-                "The cache is yours alone (0700), and no policy can grant it.",
+                "Only you can access the cache (0700), and a policy cannot grant it.",
                 ANY,
                 (
                     f"{STORE}::test_a_stored_tree_is_private_and_read_only",
@@ -472,7 +472,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "store-verified",
-                "corral hashes a tree again at its first use after a boot, and refuses it if it changed.",
+                "corral hashes a tree again when it is first used after a boot, and refuses the tree if it changed.",
                 ANY,
                 (f"{STORE}::test_a_changed_tree_is_refused_at_the_first_use_after_a_boot",),
             ),
@@ -480,7 +480,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="package-windows",
-        sentence="npm and pip run in a separate AppContainer, with their registry as the only host.",
+        sentence="npm and pip run in a separate AppContainer, which can reach only their registry.",
         tests=(
             "tests/windows/test_packages.py::test_the_plan_for_pip_runs_it_in_a_container",
             "tests/windows/test_packages.py::test_the_plan_for_npm_runs_its_script_in_a_container_without_the_batch_file",
@@ -491,7 +491,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-windows-packages",
-        sentence="`corral wrap` does not change npx and uvx entries on Windows, and says so, until one npm package (for npx) or one PyPI package (for uvx) was installed.",
+        sentence="`corral wrap` does not change npx and uvx entries on Windows, and says so, until one npm package (for npx) or one PyPI package (for uvx) has been installed.",
         tests=("tests/unit/clients/test_clients_wrapping.py::test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started",),
         source=SERVERS_PAGE,
         where=ANY,
