@@ -42,8 +42,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self.pid = sandbox.pid
-        # A stream may be None. The overloads of `launch_async` tell type checkers which ones are
-        # not.
+        # Each stream may be None. The overloads of `launch_async` tell type checkers which are not.
         self.stdin = cast("Stdin", None)
         self.stdout = cast("Stdout", None)
         self.stderr = cast("Stderr", None)

@@ -177,7 +177,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> Channel:
         ends: list[int] = []
         try:
-            # Each stream may be None; the overloads of `launch` tell type checkers which are not.
+            # Each stream may be None. The overloads of `launch` tell type checkers which are not.
             self.stdin, reading = _open_stream(stdin, 0, ends)  # type: ignore[assignment]
             self.stdout, writing = _open_stream(stdout, 1, ends)  # type: ignore[assignment]
             self.stderr, errors = _open_stream(stderr, 2, ends)  # type: ignore[assignment]

@@ -107,7 +107,7 @@ def _end(target: int, status_pipe: int, send: Send, status: int | None = None) -
 
 
 def _kill_tree(target: int, send: Send) -> int | None:
-    """Kill every process until none is left. Return the target's wait status if it was reaped here.
+    """Kill all processes of the tree. Return the target's wait status if it was reaped here.
 
     A walk through the tree can miss a process that forks faster than the walk, and a process whose
     first thread has ended looks dead. So the loop ends only when waitpid reports that there is no

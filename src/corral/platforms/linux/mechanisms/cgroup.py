@@ -155,8 +155,8 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd. Return None if `best` has as many controllers, or
-    if systemd cannot be called.
+    """Return the cgroup of this user's systemd. Return None if `best` has at least as many
+    controllers, or if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top

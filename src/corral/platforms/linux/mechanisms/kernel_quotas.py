@@ -53,7 +53,7 @@ class KernelQuotas:
 
 def _lower(path: str, position: int, most: int) -> None:
     """Lower a maximum of the IPC namespace. Only uid 0 of the namespace may do this. An ordinary
-    user's namespace has no uid 0, so the maximum stays as it is there.
+    user's namespace has no uid 0, so its maximum stays as it is.
     """
     words = _read(path)
     if len(words) > position and int(words[position]) > most:

@@ -80,8 +80,8 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
-        """Start the scope, make the leaf in it and move init there. On failure kill the idle
-        process.
+        """Start the scope, make the leaf in it and move init into the leaf. On failure kill the
+        idle process.
         """
         idle = _fork_idle()
         try:

@@ -103,7 +103,7 @@ class NoNestedUserNamespaces:
 
 def choose(uid: int, gid: int) -> IdMaps:
     """Return the target's ids. An ordinary user's target has the user's own ids. Root's target has
-    ids that own nothing, if this namespace has such ids.
+    ids that own no files, if this namespace has such ids.
 
     If root lacks a capability in NEEDED, as in a container that drops all of them, root's target
     has root's ids on the host.
