@@ -113,8 +113,8 @@ def format_table(system: System) -> str:
 
 
 def _source(system: System, row: Row) -> str:
-    """Return how the statement is known. If its test has passed on the real system, add the runner
-    and the day.
+    """Return how the project knows that the statement is true: from reading, from Wine, or from the
+    real system. For the real system, add the runner and the day of the test.
     """
     seen = SEEN[system].get(row.capability)
     basis = format_basis(system, row.capability)

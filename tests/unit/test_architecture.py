@@ -117,7 +117,9 @@ def references(tree: ast.Module) -> set[str]:
 
 
 def module_of(name: str) -> str:
-    """Return the corral module of a dotted name, or an empty text for other names."""
+    """Return the corral module that a dotted name refers to, or an empty text if it refers to
+    something else.
+    """
     while name and name not in MODULES:
         name = name.rpartition(".")[0]
     return name
@@ -417,7 +419,7 @@ def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
     counted = {name for name in loaded if name.rpartition(".")[2] not in BY_HOST.split()}
     assert len(counted) <= MAX_MODULES, sorted(counted)
     shutil.rmtree(tmp_path / ".cache/corral/filters")
-    compiling = modules_of_run(tmp_path, ["/bin/true"])  # the control: compiling needs them
+    compiling = modules_of_run(tmp_path, ["/bin/true"])  # the control: compiling imports them
     assert compiling & BY_NEED == {name for name in BY_NEED if "seccomp" in name}
 
 

@@ -1,4 +1,6 @@
-"""Test that `python -m corral` runs the command, and imports nothing from the current directory."""
+"""Test that `python -m corral` runs the command, and does not import modules from the current
+directory.
+"""
 
 from __future__ import annotations
 

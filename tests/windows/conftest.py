@@ -143,8 +143,9 @@ if sys.platform == "win32":
 
     @pytest.fixture
     def tmp_path():
-        """Make a directory with the default access list. pytest's mode 0o700 would give access only to administrators
-        if the process is elevated, and targets do not have an administrator's rights.
+        """Make a directory with the default access list. With pytest's mode 0o700 only
+        administrators get access if the process is elevated, but targets do not have an
+        administrator's rights.
         """
         top = pathlib.Path(tempfile.gettempdir()).resolve()
         path = top / f"corral-tests-{os.urandom(6).hex()}"

@@ -24,7 +24,7 @@ V6 = st.binary(min_size=16, max_size=16) | st.lists(
 ).map(b"".join)
 
 
-# Parsing and formatting of addresses.
+# The tests below parse and format addresses.
 
 
 @given(V4 | V6)

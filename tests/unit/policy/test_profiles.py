@@ -165,7 +165,7 @@ def test_mistakes_in_a_policy_are_raised_before_anything_starts():
 
 
 def inner(server: dict) -> list[str]:
-    """Return the arguments of `corral run` in a server's entry that `sandboxed` made."""
+    """Return the arguments of `corral run` in the entry that `sandboxed` made for a server."""
     assert server["command"] == sys.executable
     return server["args"][server["args"].index("run") + 1 :]
 

@@ -457,7 +457,7 @@ def test_many_connections_are_accepted_at_a_limited_rate(run):
     assert len(closed.pauses) == MAX_FAILED - 1 + 32
     running.close()  # this ends all pauses
     assert not running.proxy._handlers
-    # The control: if the clock goes on, the same number of connections is served.
+    # The control: with a running clock, the proxy serves the same number of connections.
     other = run(["allowed.test"], max_connections=32, clock=itertools.count().__next__)
     for _ in range(MAX_FAILED + 64):
         end, head = other.connect("other.test", 443)
