@@ -38,7 +38,9 @@ class Terminal:
         self.shown = b""
 
     def wait_for(self, text):
-        """Read until the program shows `text`, and return True. Return False if the program ends before."""
+        """Read until the program shows `text`, and return True. Return False if the program ends
+        first.
+        """
         at = len(self.shown)
         while text not in self.shown[at:]:
             try:
@@ -61,8 +63,8 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """Let a server ask its own question, so that the user's answer to it is left in the terminal.
-    corral must not take this answer for its own question.
+    """Let a server ask the user a question, so that the user's answer is left in the terminal.
+    corral must not take it as the answer to its own question.
     """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)
@@ -126,8 +128,8 @@ def test_a_flood_of_paths_hides_neither_secrets_nor_questions(user):
 
 
 def test_a_policy_with_unusual_names_can_be_read_again(user, scratch):
-    """Use names that must be written differently in TOML and in JSON. TOML has other escapes, and cannot contain text
-    that is not UTF-8.
+    """Use names that must be written differently in TOML and in JSON. TOML has different escapes,
+    and cannot contain text that is not UTF-8.
     """
     names = ["\U0001f4c1 notes", "del\x7f", "tab\t", 'quote"']
     odd = os.fsdecode(b"not-\xff-text")
@@ -229,6 +231,6 @@ def test_a_file_system_that_never_answers_does_not_block_learn(user, scratch, ki
         timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    refused = f"the target asked for {asked}: never proposed (on a network file system"
+    refused = f"the target asked for {asked}: never proposed, on a network file system"
     assert (refused in done.stderr.decode()) == (kind == "fuse")
     assert (f"--read {asked}" in done.stderr.decode()) == (kind == "tmpfs")

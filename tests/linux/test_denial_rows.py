@@ -293,7 +293,7 @@ def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout
-    flag = named(done, f"the target asked for {unix_socket}: never proposed (a service of the host")
+    flag = named(done, f"the target asked for {unix_socket}: never proposed, a service of the host")
     done = run(user, server, "socket", flags=flag)
     assert done.stdout == b"from host\n", done.stderr
 

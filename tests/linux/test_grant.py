@@ -65,7 +65,7 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
-    # A missing file is not a denial.
+    # A missing file is not a denial, so `why` suggests to learn which files the server needs.
     assert "does not find: corral wrap --learn 2h cursor notes\n" in shown
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
@@ -105,7 +105,7 @@ def test_why_shows_a_denial_until_a_flag_allows_it(desk):
         desk.does("run", f"--env=NAMES={names}", *flags, "--", *command)
 
     start("a.x.com b.x.com")
-    start("")  # the client starts the server again, and nobody uses it
+    start("")  # the client starts the server again, but does not use it
     shown = desk.does("why", *command)
     assert "--allow-net a.x.com" in shown
     assert "--allow-net b.x.com" in shown
@@ -261,8 +261,8 @@ def test_grant_changes_a_server_in_both_clients(desk):
 
 
 def test_why_says_how_files_that_are_not_found_are_recorded(desk):
-    """Check that `why` suggests `wrap --learn`. The other way, `corral learn CLIENT:SERVER`, would wait at the terminal
-    for messages that only a client sends.
+    """Check that `why` suggests `wrap --learn` instead of `corral learn CLIENT:SERVER`, which would
+    wait at the terminal for messages that only a client sends.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -417,8 +417,8 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
 
 
 def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(desk):
-    """Check that `status` prints a `why` with the server's command. `why` does not find a server by its name if its
-    file belongs to no client.
+    """Check that `status` prints a `why` with the server's command, because `why` does not find a
+    server by its name if the server's file does not belong to a client.
     """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
@@ -509,8 +509,8 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 
 def wrap_by_path(desk, *names):
-    """Write settings files at these paths, each with a server, and wrap each by its path. No client uses these files by
-    default, and none is in the current project.
+    """Write a settings file with one server at each of these paths, and wrap each file by its path.
+    No client uses these files by default, and they are not in the current project.
     """
     paths = []
     for name in names:
@@ -572,7 +572,9 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
 
 @pytest.mark.parametrize("place", ["client", "file"])
 def test_a_project_cannot_name_its_server_like_another_one(desk, place):
-    """Run `grant` in a project whose server has the name CLIENT:SERVER or FILE:SERVER of another server."""
+    """Run `grant` in a project whose server is named like another server's CLIENT:SERVER or
+    FILE:SERVER.
+    """
     if place == "client":
         path, word = configure(desk, "cursor"), "cursor:notes"
     else:
@@ -599,7 +601,9 @@ def test_a_project_cannot_name_its_server_like_another_one(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """In a project, give the name of the user's server to the command of another server."""
+    """In a project, define a server that has the name of the user's server, but another server's
+    command.
+    """
     path = configure(desk, "cursor")
     run(desk, path)
     other = desk.put("other/server.py", "print(1)\n")
@@ -628,7 +632,10 @@ def bare_entry(desk):
 def test_explain_suggests_no_grant_of_the_home_directory(desk):
     configure(desk, "cursor")
     shown = desk.does("explain", "cursor:notes")
-    assert f"it cannot start in {desk.home}: a home directory is never granted as a whole" in shown
+    assert (
+        f"the server cannot start in {desk.home}: a home directory is never granted as a whole"
+        in shown
+    )
     assert desk.corral("grant", "notes", "--read", str(desk.home)).returncode == 125
 
 

@@ -793,7 +793,7 @@ def test_one_server_that_cannot_be_wrapped_does_not_stop_the_others(desk):
 
 MISTAKES = {
     ("wrap",): (2, "name a client or a file"),
-    ("wrap", "curser"): (2, "not a known client"),
+    ("wrap", "curser"): (2, "neither a known client"),
     ("wrap", "cursor"): (125, "elsewhere; clients found here: codex"),
     ("wrap", "codex"): (125, "cannot find its own program"),
     ("wrap", "codex", "nobody"): (125, "no server nobody"),

@@ -122,8 +122,8 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
 
 
 def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]:
-    """Find homes by the package or program of their servers. Different servers can share a program
-    such as python3, so refuse the name of a program that starts several servers.
+    """Find home directories by the package or program of their servers. Different servers can share
+    a program such as python3, so refuse the name of a program that starts several servers.
     """
     fitting = [one for one in homes if one.server.command[:1] == (word,)]
     is_package = word.partition(":")[0] in SEPARATORS

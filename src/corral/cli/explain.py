@@ -102,7 +102,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
     if plan.program.cwd not in {cwd, os.path.realpath(cwd)}:
         home = is_home(cwd, home_directory())
         why = "a home directory is never granted as a whole" if home else "--read would grant it"
-        output.write_line(f"  it cannot start in {cwd}: {why}")
+        output.write_line(f"  the server cannot start in {cwd}: {why}")
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
     output.write_line(output.Painted("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])
@@ -116,8 +116,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step in one line, with names escaped. A step with `has_lines` has several lines,
-    and escapes the names in them itself.
+    """Return the description of a step, with names escaped. A step with `has_lines` has a
+    description of several lines, in which it has already escaped the names.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

@@ -153,7 +153,7 @@ def _print(learned: Learned, denials: Sequence[Denial], *, used: bool) -> None:
         output.note(row.describe())
     for path, reason in learned.never:
         what = shell_word(path) if path.startswith("/") else path
-        output.note(f"the target asked for {what}: never proposed ({reason})")
+        output.note(f"the target asked for {what}: never proposed, {reason}")
     for one in learned.proposed:
         output.note(f"{one.why}; {one.typed()}")
     if not learned.proposed and (learned.never or others):

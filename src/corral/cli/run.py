@@ -118,7 +118,7 @@ def _warn(plan: Plan, options: Options) -> None:
 def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
-    """Prepare the run. On a terminal, ask about granted paths that now resolve to other files."""
+    """Prepare the run. On a terminal, ask about granted paths that lead to a new destination."""
 
     def make() -> Plan:
         return what_to_run.plan_run(command, sources, rest, protected=protected, notify=output.note)
@@ -320,7 +320,7 @@ def _place_hint(error: Exception, path: str, otherwise: str) -> str:
 
 
 def _open_report(path: str | None) -> WriteReport | None:
-    """Open the report file before the target runs, and never through a link. Return a function that
+    """Open the report file before the target runs, without following links. Return a function that
     writes the report.
     """
     if path is None:

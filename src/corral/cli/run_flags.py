@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.policy.manifest import Manifest
 
 GRANTING = {"network", "filesystem", "subprocess", "environment", "mcp"}
-"""Flags of these sections of the policy can allow something that was denied."""
+"""Flags for keys in these sections of the policy can allow something that was denied."""
 PLACEHOLDERS = {
     "size": "SIZE", "cpu": "CORES", "duration": "TIME", "count": "N", "paths": "PATH",
     "destinations": "HOST[:PORT]", "ports": "PORT", "names": "NAME", "patterns": "NAME",
@@ -99,7 +99,7 @@ OUTPUTS = (
         name="--audit", value="FILE", help="append every denial to FILE, a hash chain of JSON lines"
     ),
 )
-"""Flags that name files that a run writes. No grant may contain these files."""
+"""These flags name files that a run writes. No grant may contain such a file."""
 VERBOSE = Flag(name="--verbose", short="-v", help="print every warning, not only new ones")
 ALL = (*FLAGS, *OUTPUTS, VERBOSE)
 

@@ -39,8 +39,8 @@ def find_all_files() -> list[tuple[str, str]]:
 
 
 def find_recorded_files() -> list[tuple[str, str]]:
-    """Return the files outside of `find_all_files` in which corral wrapped servers, as (file,
-    file): the path takes the place of a client's name.
+    """Return the files in which corral wrapped servers and that `find_all_files` does not return.
+    Each is returned as (file, file), because its path takes the place of a client's name.
     """
     known = {os.path.realpath(path) for _, path in find_all_files()}
     return [

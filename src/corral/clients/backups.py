@@ -136,7 +136,9 @@ def _write(name: str, data: bytes) -> None:
 
 
 def _make_private(directory: str) -> None:
-    """Make a directory for this user alone. Refuse one that other users can access."""
+    """Create a directory that only this user can access. Refuse an existing directory that other
+    users can access.
+    """
     try:
         make_private_directory(directory)
         found = os.lstat(directory)

@@ -191,7 +191,7 @@ def _mask_values(text: str) -> str:
 
 
 def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
-    """Return the servers' secrets as written in the file, each with its mask. The longest comes
+    """Return the servers' secrets as written in the file, each with its mask. Longer secrets come
     first, because one secret may contain another.
     """
     text, quote = file.content.text, file.form.quote

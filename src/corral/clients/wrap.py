@@ -159,7 +159,7 @@ def find_granted(flags: Sequence[str]) -> list[str]:
 
 
 def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the paths in a wrapped server's arguments to which it has no access."""
+    """Return the paths in a wrapped server's arguments that the server cannot access."""
     options = dict(pairwise(server.run_flags))
     if (name := options.get("--profile")) in profiles.names() and profiles.load(name).arguments:
         return ()
@@ -246,7 +246,7 @@ def _refuse_arguments(
     server: ConfiguredServer, paths: Sequence[str], profile: profiles.Profile, request: WrapRequest
 ) -> None:
     """If the server's profile grants the paths in its arguments, refuse to wrap the server unless
-    the user gave `--grant-arguments`. Refuse it in any case if one of these paths is a home
+    the user gave `--grant-arguments`. Refuse the server in any case if one of these paths is a home
     directory.
     """
     does = "writes to" if profile.arguments == "write" else "reads"

@@ -111,8 +111,8 @@ def _check_mounts(
     *,
     kinds: Kinds,
 ) -> list[str]:
-    """Return the mounts below a grant that the target must not see: file systems of the kernel, and
-    mounts that contain one of SYSTEM_PATHS or are inside one.
+    """Return the mounts below a grant that the target must not see: kernel file systems, and mounts
+    that contain one of SYSTEM_PATHS or are inside one.
 
     Refuse the grant if any other mount below it contains the home directory or corral's own files.
     Also refuse it if a network file system is mounted below it and has no grant of its own.

@@ -100,8 +100,8 @@ def _format(paths: Mapping[str, str]) -> bytes:
 
 def _append(file: str, entries: bytes) -> None:
     """Add entries with a single write, so that concurrent runs do not mix their entries. If the
-    disk is full, cut off what was written. A lock prevents that this cuts off entries of another
-    run.
+    disk is full, cut off what was written. Hold a lock, so that entries of other runs are not cut
+    off.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600)
     try:
@@ -117,8 +117,8 @@ def _append(file: str, entries: bytes) -> None:
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     """Refuse grants that resolve to other files than before, and record new ones.
 
-    If the record cannot be read or written, such as on a full disk, return a warning. If the path
-    of a grant contains a link, raise PolicyError instead.
+    If the record cannot be read or written (for instance because the disk is full), return a
+    warning. If the path of a grant contains a link, raise PolicyError instead.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)

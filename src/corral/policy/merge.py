@@ -26,6 +26,8 @@ PATHS: tuple[tuple[str, str, Access], ...] = (
 )
 USERS_ALONE = ("strict_handles", "strict_grants", "listen_everywhere")
 """Only the user can turn these settings on. The approval of a request does not turn them on."""
+LOWER = "lower this limit, or raise the ceiling"
+ONE_PORT = "use a different port for one of them"
 MENTIONS: Mapping[Control, tuple[str, ...]] = {
     "filesystem": ("read", "write", "unix_sockets", "own_unix_sockets", "state"),
     "network": ("allow", "listen", "listen_everywhere"),
@@ -43,10 +45,10 @@ def merge(
 ) -> Policy:
     """Return one policy from all sources, lowest precedence first.
 
-    The user's values override earlier ones. Lists of several sources are joined, but an empty list
-    removes the entries of earlier sources. A request can always tighten the policy. Its grants
-    count only if it was approved, and never override the user's values. `protected` are files of
-    this run (report, audit) that no write grant may contain.
+    The user's values override values of earlier sources. Lists of several sources are joined, but
+    an empty list removes the entries of earlier sources. A request can always tighten the policy.
+    Its grants count only if it was approved, and never override the user's values. `protected` are
+    files of this run (report, audit) that no write grant may contain.
     """
     sources = tuple(sources)
     if any(source.trust == "request" and not source.approved for source in sources):
@@ -105,7 +107,7 @@ def is_larger(asked: int | None, than: int | None) -> bool:
 
 
 def merge_limits(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
-    """Return the limits, and for each limit that is not a default, the manifest that set it."""
+    """Return the limits, and the manifest that set each limit that is not a default."""
     values: dict[str, int | None] = {name: getattr(Limits(), name) for name in LIMITS}
     stated_by: dict[str, Manifest] = {}
     users = {
@@ -226,7 +228,7 @@ def apply_ceilings(
             continue
         if name in stated_by:
             own, limit = stated_by[name].locate(f"limits.{name}"), f"ceilings.{name}"
-            problems.append((f"{own} is above the ceiling at {ceilings.locate(limit)}", ""))
+            problems.append((f"{own} is above the ceiling at {ceilings.locate(limit)}", LOWER))
         limits[name] = ceiling
     return found
 
@@ -246,7 +248,7 @@ def merge_ports(
             for port in collect_ports([text], max_ports=MAX_PORTS).intersection(listen):
                 one = source.manifest.locate("network.allow")
                 other = listen[port].manifest.locate("network.listen")
-                problems.append((f"{one}: {text} uses port {port}, and so does {other}", ""))
+                problems.append((f"{one}: {text} uses port {port}, and so does {other}", ONE_PORT))
         if len(collect_ports(allow, max_ports=MAX_PORTS)) > MAX_PORTS:
             problems.append((f"network.allow names more than {MAX_PORTS} ports in all", ""))
     if len(listen) > MAX_PORTS:

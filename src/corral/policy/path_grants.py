@@ -45,7 +45,9 @@ root.
 
 
 def make_absolute(text: str, base: str, home: str) -> str:
-    """Return a path without `~`, `.`, `..` and double slashes. Links are not resolved for `..`."""
+    """Return an absolute path without `~`, `.`, `..` and double slashes. Links before `..` are not
+    resolved.
+    """
     if text.startswith("~"):
         if text[1:2] not in {"", "/", os.sep}:
             raise Refused(
@@ -76,8 +78,8 @@ def resolve(written: str) -> str:
 
 
 def _refuse_other_spelling(path: str) -> None:
-    """Refuse a spelling that only a case-insensitive file system accepts, because the two spellings
-    would be two files inside the sandbox.
+    """Refuse a spelling that only a case-insensitive file system accepts, because inside the
+    sandbox this spelling and the real spelling would be two files.
     """
     from corral.paths.spelling import true_spelling
 

@@ -203,8 +203,8 @@ SWITCHES = {
     for key in KEYS
     if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
 }
-"""The defaults of all settings outside of `mcp` that are true or false, or one of several words. A
-manifest with only these values requests nothing.
+"""The defaults of all settings outside of `mcp` whose value is true, false, or one of a few fixed
+words. A manifest with only these values requests nothing.
 """
 
 NUMBER = "[0-9]+(\\.[0-9]+)?"

@@ -1,9 +1,9 @@
 """Define the only table of files that contain secrets or are run automatically.
 
-All code that protects such files uses this table. Some names are for all systems, others for one.
-Paths are relative to a home directory and use "/" on every system. CONFIG at the start of a path
-stands for the directory of programs' settings. CLAUDE and CODEX stand for directories of these two
-clients, which the user can move with a variable.
+All code that protects such files uses this table. Some paths are for all systems, others for only
+one. Paths are relative to a home directory and use "/" on every system. CONFIG at the start of a
+path stands for the directory of programs' settings. CLAUDE and CODEX stand for directories of these
+two clients, which the user can move with a variable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOVABLE = {"CLAUDE": "", "CODEX": ".codex"}
 
 @record
 class Names:
-    """Paths of one kind: those of every system, and those that only one system has."""
+    """Paths of one kind: paths for every system, and paths for only one system."""
 
     everywhere: tuple[str, ...] = ()
     linux: tuple[str, ...] = ()
@@ -319,8 +319,8 @@ read-only even if a grant names that directory.
 """
 
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
-"""The text of a warning for a server that may write `.git`. It could create the file `commondir`
-there, and corral cannot protect a file that does not exist yet.
+"""The text of a warning for a server that may write `.git`. Such a server could create the file
+`commondir` there, and corral cannot protect a file that does not exist yet.
 """
 
 ENVIRONMENT = (

@@ -1,4 +1,4 @@
-"""Make the identity under which a server's denials and its kept home are stored."""
+"""Make the identity under which a server's denials and its kept home directory are stored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Recognize secrets in variables and commands, and variables that change which code programs load.
 
-Nothing marks a value as secret, so its name and its form decide, and a doubtful value counts as a
+Values are not marked as secret, so a value's name and form decide. A doubtful value counts as a
 secret. corral masks secrets in its own output, but arguments are still visible in lists of
 processes.
 """
