@@ -3,9 +3,9 @@
     pip install '.[mcp]'
     python examples/agent.py ~/notes
 
-The agent reads a directory through one server and asks another for the time. The first server sees
-that directory and none of your other files; the second sees none of your files. Neither has a
-network.
+The agent reads a directory through one server and asks another server for the time. Of your files,
+the first server sees only that directory, and the second server sees none. Neither server can use
+the network.
 """
 
 import asyncio

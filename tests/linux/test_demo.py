@@ -94,7 +94,7 @@ def test_every_act_is_stopped_without_namespaces(user):
     assert walls["read the SSH key"] == "landlock + notification"
     assert walls["connect to the host by TCP"] == "seccomp socket families"
     assert walls["start 200 threads"] == "seccomp notification"
-    assert acts["outlive the server"]["inside"]["text"] == "its daemon died with it"
+    assert acts["outlive the server"]["inside"]["text"] == "the daemon ended with the server"
     unpromised = {name for name, row in acts.items() if row["verdict"] == "unpromised"}
     assert "make a file of 1100 MiB" in unpromised
     assert {row["verdict"] for row in data["acts"]} <= {"stopped", "unpromised", "works"}
@@ -132,7 +132,9 @@ def test_the_table_fits_80_columns_and_ends_with_the_number_of_stopped_acts(ordi
 
 
 def test_the_demo_runs_from_a_virtual_environment(tmp_path_factory):
-    """The demo's server can read the environment's site-packages, but not the checkout."""
+    """Check that the demo's server can read the environment's site-packages, but not the
+    checkout.
+    """
     import shutil
 
     import corral
@@ -176,7 +178,7 @@ def test_the_demo_takes_no_arguments(ordinary):
     assert ordinary.corral("demo", "extra").returncode == 2
 
 
-# The next tests judge invented results, because a correct run never has them.
+# The next tests judge invented results, because correct runs do not have such results.
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ class Act:
     tool: str
     arguments: Mapping[str, object]
     control: str = ""  # the control that should stop the act; "" if the act has to succeed
-    proof: str = ""  # a text that is in the answer only after a success
+    proof: str = ""  # a text that the answer contains only if the act succeeded
     witness: Callable[[bool], bool] | None = None
     systems: tuple[str, ...] = ALL
 
 
 def list_acts(decoys: Decoys) -> list[Act]:
-    """Return all acts except `outlive the server`, for which separate servers are started."""
+    """Return all acts except `outlive the server`, which needs servers of its own."""
     secret, pid, host = decoys.secrets, decoys.bystander.pid, decoys.secrets["host"]
     note, plan = f"{decoys.granted}/note", f"{decoys.project}/plan"
     stolen = {"pid": pid, "address": decoys.memory_address, "size": len(secret["memory"])}

@@ -1,4 +1,4 @@
-"""Remove the user's names and paths from a result of `corral demo`, before users send it in."""
+"""Remove the user's names and paths from a result of `corral demo` that users may publish."""
 
 import getpass
 import os
@@ -7,11 +7,11 @@ import re
 import tempfile
 from collections.abc import Mapping
 
-MIN_NAME_LENGTH = 3  # shorter names, and a home of `/`, match in too many places
+MIN_NAME_LENGTH = 3  # shorter names, and the home `/`, would match in too many places
 
 
 def remove_names(value: object) -> object:
-    """Return the value without the user's paths, user name and machine name in its texts."""
+    """Replace the user's paths, user name and machine name in all texts of the value."""
     names = _list_names()
     # Replace whole words only, because the user name `root` must not change `pivot_root`.
     words = "|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)

@@ -1,4 +1,4 @@
-"""Run as a separate process with a secret in its memory, which the demo server tries to read.
+"""Keep a secret in the memory of a separate process, so that the demo server can try to read it.
 
 This process reads the secret from stdin, prints the address of its copy, and ends when its input
 ends.

@@ -1,6 +1,6 @@
 """Create temporary files, listeners and a process that the acts of `corral demo` attack.
 
-No file of the user is used: every key, token and file is created here.
+The demo does not use the user's own files: every key, token and file is created here.
 """
 
 import contextlib
@@ -52,9 +52,9 @@ class Decoys:
         self._start_bystander(stack)
 
     def _open_to_target(self, root: str) -> None:
-        """If root runs the demo, give the target's group access, because the target runs as another
-        user. All other users get no access. Otherwise they could create links, which root would
-        follow when the demo runs the acts outside of the sandbox.
+        """If root runs the demo, give the target's group access to the decoys, because the target
+        runs as another user. All other users get no access. Otherwise they could create links,
+        which root would follow when the demo runs the acts outside of the sandbox.
         """
         if sys.platform == "linux" and os.geteuid() == 0:
             from corral.platforms.linux.mechanisms import user_ids

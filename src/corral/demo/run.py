@@ -1,7 +1,7 @@
 """Run the acts of `corral demo` with one server inside a sandbox and one outside, and judge them.
 
-The plan of the run tells whether an act's control is enforced. The server's answer alone proves
-nothing, so where possible the demo also checks the effect on the host: a secret, a file, a dead
+The plan of the run tells whether an act's control is enforced. The server's answer alone is not a
+proof. So where possible the demo also checks the effect on the host: a secret, a file, a dead
 process.
 """
 
@@ -58,7 +58,7 @@ OUTLIVE = Act("outlive the server", "outlive", {}, "tree", systems=POSIX)
 
 
 def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
-    """Return the verdict on an act. It counts as stopped only if it succeeded outside."""
+    """Return the verdict on an act. The act counts as stopped only if it succeeded outside."""
     if wall is None:
         return "works" if inside.done and outside.done else "broken"
     enforced = wall.status in ENFORCED
@@ -70,8 +70,8 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 
 def has_passed(results: Sequence[ActResult]) -> bool:
-    """Return whether at least one act was stopped and no act has a bad verdict. Acts that fail
-    outside, too, prove nothing and do not count.
+    """Return whether at least one act was stopped and no act has a bad verdict. Acts that also fail
+    outside of the sandbox do not count, because they do not prove anything.
     """
     verdicts = {result.verdict for result in results}
     return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
@@ -106,8 +106,8 @@ def summarize(results: Sequence[ActResult]) -> str:
 def check_attempt(act: Act, answer: Attempt, *, inside: bool) -> Attempt:
     """Compare the server's answer with the effect on the host.
 
-    A hostile act inside the sandbox counts as success if the answer or the effect shows success.
-    All other acts need both.
+    A hostile act inside the sandbox counts as successful if the answer or the effect shows success.
+    For all other acts both have to show success.
     """
     signs = [answer.done]
     if act.proof:
@@ -179,10 +179,10 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 
 
 def run_acts() -> tuple[list[ActResult], list[str]]:
-    """Run every act inside and outside. Return the results, and the acts that are only for other
-    systems.
+    """Run every act inside and outside of the sandbox. Return the results, and the acts that are
+    made only for other systems.
 
-    The decoys are removed afterwards, even after an interrupt.
+    Remove the decoys afterwards, even after an interrupt.
     """
     current.load()  # raises an error on systems without a backend
     heeded = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
@@ -205,7 +205,7 @@ def run_acts() -> tuple[list[ActResult], list[str]]:
                 for act in acts
             ]
             if inside.end() or outside.end():
-                raise ConversationError("the server exited with an error")
+                raise ConversationError("the demo server exited with an error")
         if system in OUTLIVE.systems:
             results.append(run_outlive(decoys))
         return results, untried
@@ -216,8 +216,8 @@ def run_acts() -> tuple[list[ActResult], list[str]]:
 
 @contextmanager
 def defer_signals(numbers: set[int]) -> Iterator[None]:
-    """Hold back signals during the `with` block. If one arrived, raise KeyboardInterrupt at its
-    end.
+    """Hold back signals during the `with` block. If a signal arrived, raise KeyboardInterrupt at
+    the end of the block.
     """
     arrived: list[int] = []
     for number in numbers:
@@ -242,8 +242,8 @@ def run_outlive(decoys: Decoys) -> ActResult:
                 attempt = session.try_act(act)
                 session.end()
             if attempt.done:
-                alive = fifo.read(1) is None  # b"" once no process has the other end open
-                text = "the daemon lives on" if alive else "its daemon died with it"
+                alive = fifo.read(1) is None  # b"" if no process has the other end open
+                text = "the daemon lives on" if alive else "the daemon ended with the server"
                 attempt = Attempt(alive, text)
         walls.update(session.walls)
         attempts.append(attempt)

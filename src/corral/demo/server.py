@@ -1,7 +1,7 @@
 """Serve the tools that `corral demo` abuses: JSON-RPC 2.0 over stdio, one message per line.
 
-A tool that is stopped answers with the operating system's error. No tool checks whether it runs in
-a sandbox.
+If a wall stops a tool, the tool answers with the operating system's error. The tools do not check
+whether they run in a sandbox.
 """
 
 import errno
@@ -17,7 +17,7 @@ Message = dict[str, object]
 
 INFO = {"name": "corral-demo", "version": "1"}
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-BATCHING = "2025-03-26"  # the only revision with JSON-RPC batches
+BATCHING = "2025-03-26"  # the only revision of MCP with JSON-RPC batches
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -42,7 +42,7 @@ class Server:
         self.version = ""
 
     def answer_line(self, line: bytes) -> object:
-        """Return the answer to a line, or None if it needs none, such as a notification."""
+        """Return the answer to a line, or None if the line (a notification) needs no answer."""
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -84,8 +84,8 @@ class Server:
         return _call(str(params.get("name")), params.get("arguments", {}))
 
     def _initialize(self, wanted: object) -> Message:
-        """Choose the client's revision of MCP if the server knows it, otherwise the newest
-        revision.
+        """Choose the revision of MCP that the client wants. If the server does not know it, choose
+        the newest revision.
         """
         if not isinstance(wanted, str):
             raise RequestError(INVALID_PARAMS, "`protocolVersion` is missing")

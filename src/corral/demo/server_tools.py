@@ -1,4 +1,4 @@
-"""Implement the tools of the demo server. Each does one thing and returns evidence, or fails.
+"""Implement the tools of the demo server. Each tool does one thing and returns evidence, or fails.
 
 The tools do no harm even if nothing stops them. Memory is reserved but not touched, files are
 removed, threads end, and the daemon of `outlive` ends when the demo closes its FIFO. A tool's
@@ -29,7 +29,7 @@ MAX_ANSWER = 4096
 NETWORK_SECONDS = 3.0
 THREAD_STACK = 256 * 1024  # small, so that threads use little memory
 MAP_NORESERVE = 0x4000  # asm-generic/mman.h; the module mmap has it since Python 3.13
-DAEMON_MILLISECONDS = 20_000  # limit for a daemon whose reader does not end
+DAEMON_MILLISECONDS = 20_000  # then the daemon ends even if its reader does not
 
 
 def add(a: int, b: int) -> str:
@@ -63,7 +63,7 @@ def connect_tcp(port: int) -> str:
 
 
 def ask_udp(port: int) -> str:
-    """Ask a UDP port of this machine."""
+    """Send a question to a UDP port of this machine, and return the answer."""
     return _receive(socket.socket(type=socket.SOCK_DGRAM), ("127.0.0.1", port), b"?")
 
 
@@ -91,7 +91,7 @@ def run_shell(command: str) -> str:
 
 
 def list_processes(pid: int) -> str:
-    """Report whether a process is visible in /proc, and how many processes are."""
+    """Report whether a process is visible in /proc, and how many processes are visible."""
     seen = [name for name in os.listdir("/proc") if name.isdigit()]
     if str(pid) not in seen:
         raise OSError(errno.ESRCH, f"sees only its own processes, {len(seen)} of them")
@@ -141,7 +141,7 @@ def call_kernel() -> str:
 def _call_in_child(call: Callable[[], None]) -> None:
     """Run `call` in a child process, so that it cannot change the server.
 
-    If no child process can be started, run it in this process.
+    If no child process can be started, run `call` in this process.
     """
     try:
         child = os.fork()

@@ -19,8 +19,8 @@ MAX_LINE_BYTES = 8192
 def open_audit(path: str) -> int:
     """Open the audit file for appending, before the target runs.
 
-    Raise OSError unless it is a regular file of this user, and BlockingIOError if another run has
-    it open.
+    Raise OSError if the file is not a regular file of this user. Raise BlockingIOError if another
+    run has the file open.
     """
     import stat
 
@@ -41,9 +41,9 @@ def _lock(fd: int) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        # On Windows a lock also keeps other processes from reading the locked bytes, so the lock is
-        # on a byte beyond the end of the file. The byte is not farther away, because the C
-        # runtime's offsets have only 32 bits.
+        # On Windows a lock also keeps other processes from reading the locked bytes. So lock a byte
+        # beyond the end of the file. The byte is at 1 GiB, because the C runtime's offsets have
+        # only 32 bits.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -96,7 +96,7 @@ def digest(line: bytes) -> str:
 
 def _last_hash(fd: int) -> str:
     """Return the hash of the last line, or FIRST if the file is empty. Raise ValueError if the last
-    line is incomplete or not from an audit.
+    line is incomplete or does not come from an audit.
     """
     size = os.fstat(fd).st_size
     if size == 0:

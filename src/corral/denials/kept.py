@@ -1,9 +1,10 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
-Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
-so that a killed run loses none. When the run ends, it writes the file again, with the number of
-times that each denial occurred. A server's directory is named after the digest of its command. The
-first line of each file has the command and the run's flags, with masked secrets.
+Each run has its own file, so that concurrent runs do not conflict. A run writes each denial at
+once, so that no denial is lost if the run is killed. When the run ends, it writes the file again,
+with the number of times that each denial occurred. A server's directory is named after the digest
+of its command. The first line of each file contains the command and the run's flags, with masked
+secrets.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 MAX_DENIALS = 200
 """The maximum number of denials that are stored for one run."""
 MAX_LINES = 3 * MAX_DENIALS
-"""The maximum number of lines that are stored for one server, over all of its runs. This is more
-than one run can have, so that a run with many denials does not displace all earlier ones.
+"""The maximum number of lines that are stored for one server, over all of its runs. One run cannot
+have so many lines, so a run with many denials does not displace all earlier runs.
 """
 MAX_AGE_SECONDS = 30 * 24 * 3600
 MAX_SERVERS = 200
@@ -37,8 +38,9 @@ ENDING = ".jsonl"
 
 @record
 class KeptRun:
-    """A stored run. `time` is when it ended, in Unix seconds, or when its first denial happened if
-    the run was killed. `flags` are the flags that granted something to it, with their values.
+    """A stored run. `time`, in Unix seconds, is when the run ended, or when its first denial
+    happened if the run was killed. `flags` are the flags that granted something to the run, with
+    their values.
     """
 
     time: int
@@ -49,7 +51,7 @@ class KeptRun:
 
 @record
 class SeenDenial:
-    """A denial, and the time of the last stored run that had it."""
+    """A denial, and the time of the last stored run in which it occurred."""
 
     denial: Denial
     time: int
@@ -155,7 +157,8 @@ def merge(
     """Return the denials of all runs, oldest first; count equal denials together. Leave out a
     denial if the flags of a later run allow it.
 
-    A run without denials removes nothing. It only shows that the server did not try again.
+    A later run without denials is not a reason to leave out a denial, because it only shows that
+    the server did not try again.
     """
     found: dict[Denial, SeenDenial] = {}
     for run in runs:
@@ -174,7 +177,8 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str, now: float) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, beyond the limits.
+    """Remove the oldest runs of a server, and the oldest servers, if there are more than the limits
+    allow.
 
     Of several runs without denials and with the same flags, keep only the last, so that they do not
     displace runs with denials.

@@ -1,9 +1,9 @@
 """Record the denials of one run for stderr, its report and its audit file.
 
-The target decides how often something is denied to it, so the record is bounded. Equal denials are
-counted together. Different denials beyond the limit are only counted in total. Stderr gets a line
-for each new denial, up to MAX_ANNOUNCED. The audit file gets a line when a denial occurs for the
-first, 10th, 100th time and so on, and the totals at the end.
+The target can cause any number of denials, so the record is bounded. Equal denials are counted
+together. Different denials beyond the limit are only counted in total. Stderr gets a line for each
+new denial, up to MAX_ANNOUNCED. The audit file gets a line when a denial occurs for the first,
+10th, 100th time and so on, and the totals at the end.
 """
 
 from __future__ import annotations
@@ -111,10 +111,11 @@ def allow_net(entry: str) -> str:
 
 
 class Denials:
-    """Counts denials; threads may share it. `lost` counts the denials beyond the limit.
+    """Counts denials. Several threads may use the same object. `lost` counts the denials beyond the
+    limit.
 
-    `announce` is called with the line of each new denial, `keep` with the denial itself, both after
-    `hide` has masked the secrets.
+    For each new denial, `announce` gets its line, and `keep` gets the denial itself. Both are
+    called after `hide` has masked the secrets.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class Denials:
         self._load_hide = load
 
     def load_hide(self) -> Hide:
-        """Return the function that masks secrets. If it cannot be loaded, return one that masks
-        every text.
+        """Return the function that masks secrets. If this function cannot be loaded, return a
+        function that masks every text.
         """
         if self._hide is None:
             try:

@@ -26,8 +26,8 @@ class ServerId:
     has_variables: bool = False
 
     def is_started_by(self, wanted: ServerId) -> bool:
-        """Return whether this server, which has run, may be the server `wanted` of a client's file.
-        A word with a variable in `wanted` fits any word.
+        """Return whether this server, which has run, may be the server `wanted`, which is in a
+        client's file. A word of `wanted` that contains a variable matches any word.
         """
         if self.digest and not wanted.has_variables:
             return self.digest == wanted.digest
