@@ -80,7 +80,7 @@ def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeyp
     step = restricted_token.FilteredToken()
     monkeypatch.setattr(restricted_token, "ADMINISTRATORS", "")
     monkeypatch.setattr(restricted_token, "DANGEROUS", frozenset({held[0], "SeDebugPrivilege"}))
-    with pytest.raises(OSError, match=f"its token has .*{held[0]}"):
+    with pytest.raises(OSError, match=f"the target's token has .*{held[0]}"):
         step.verify(results)
     monkeypatch.setattr(restricted_token, "DANGEROUS", frozenset())
     step.verify(results)  # the control: without a dangerous privilege the step succeeds

@@ -156,7 +156,7 @@ class Caller:
         return "/" + "/".join(part for part in parts if part)
 
     def variable(self, name: str, default: str) -> str:
-        """Return the directory in a variable, or `default` if the variable has no absolute path."""
+        """Return the directory in a variable, or `default` if it is not an absolute path."""
         value = self.environment.get(name, "")
         return value.rstrip("/") if value.startswith("/") else default
 

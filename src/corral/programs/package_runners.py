@@ -30,7 +30,7 @@ SHELLS = frozenset(("sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "p
 
 @record
 class Syntax:
-    """How the runners of a registry name packages on their command lines.
+    """The syntax in which the runners of a registry name packages on their command lines.
 
     `flags` are the options that name a package separately from its program. `python_flags` are the
     options that name an interpreter. `exact` matches a version.
@@ -168,8 +168,8 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
 
 
 def _format_venv_command(words: Sequence[str]) -> str:
-    """Return the command that starts the same program from the project's environment, which
-    `uv run` has made. Return an example if the options of `uv run` do not show the program.
+    """Return the command that starts the same program from the project's environment, which `uv
+    run` has created. Return an example if the options of `uv run` do not show the program.
     """
     example = ".venv/bin/python server.py"
     directory, rest = "", list(words)

@@ -277,8 +277,8 @@ def _is_module(path: str) -> bool:
 
 
 def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
-    """Bind the files of the server to which `path` belongs: its project, else its directory, else
-    only the file itself.
+    """Bind the files of the server to which `path` belongs: its project, or else its directory, or
+    else only the file itself.
     """
     try:
         real = needed.follow(path)

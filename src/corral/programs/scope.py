@@ -181,8 +181,8 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """If the command comes from the server's manifest, refuse a program that the target may not
-        read. A runtime is allowed, unless it is in a virtual environment.
+        """Refuse a program that the target may not read, if the command comes from the server's
+        manifest. A runtime is allowed, unless it is in a virtual environment.
         """
         if not self.named:
             return
@@ -305,7 +305,7 @@ def _receives_files(path: str) -> bool:
 
 
 def _lists_package(directory: str, package: str) -> bool:
-    """Return whether a workspace file in a directory lists the package below it."""
+    """Return whether a workspace file in a directory lists a package below this directory."""
     names = ("pnpm-workspace.yaml", *PACKAGE_FILES)
     if not package or not any(os.path.isfile(f"{directory}/{name}") for name in names):
         return False

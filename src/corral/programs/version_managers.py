@@ -174,8 +174,8 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
-    """Return the versions that the nearest package.json pins. Add versions that are pinned by files
-    to which its `extends` refers.
+    """Return the versions that are pinned by the nearest package.json, and by the files to which
+    its `extends` refers.
     """
     file = next((f for d in walk_up(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
     pinned: dict[str, str] = {}

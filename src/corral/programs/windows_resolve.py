@@ -56,7 +56,9 @@ class Caller:
         return ""
 
     def complete(self, path: str) -> str:
-        """Add the extension that Windows would add; return "" if the file does not exist."""
+        """Return the path with the extension that Windows would add, or "" if the file does not
+        exist.
+        """
         known = [one.strip().lower() for one in self.variable("PATHEXT").split(";")]
         extensions = [one for one in known if one in EXTENSIONS] or list(EXTENSIONS)
         if ntpath.splitext(path)[1].lower() in {*EXTENSIONS, *SCRIPTS, ".ps1"}:

@@ -203,7 +203,7 @@ def _words(line: str) -> list[str]:
 
 
 def scoop(text: str) -> Shim | None:
-    """Parse `path = "..."` and perhaps `args = ...` in the file beside scoop's launcher."""
+    """Parse `path = "..."` and, if present, `args = ...` in the file next to scoop's launcher."""
     values = settings(text.lstrip("\ufeff"))
     path = values.get("path", "").strip('"')
     arguments = values.get("args", "")

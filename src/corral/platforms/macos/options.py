@@ -42,7 +42,7 @@ def chains(policy: Policy) -> Chains:
         ),
         "network": _network(policy),
         "subprocess": (
-            *_seatbelt(policy, "the program may replace itself by executing itself again"),
+            *_seatbelt(policy, "the program can execute itself again"),
             Option(
                 mechanism=NO_FORK,
                 needs=("nproc",),

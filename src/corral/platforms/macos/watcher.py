@@ -110,7 +110,7 @@ class TreeWatcher:
                 self._handle(fd)
 
     def _lock_down(self) -> None:
-        """Close the target's streams and the inherited descriptors, and clear the environment."""
+        """Close the inherited descriptors and the target's streams, and clear the environment."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)

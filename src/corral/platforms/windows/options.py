@@ -26,7 +26,7 @@ SWITCHED_ON = "windows.app_container = true"
 EXTRAS = {
     OWN_DESKTOP: "desktop", MITIGATIONS: "mitigations", UI: "job_ui", PRIORITY: "job_priority",
 }  # fmt: skip
-"""Further restrictions, each with its capability. The finding for the capability says whether a
+"""Further restrictions, each with its capability. The finding for this capability says whether a
 runtime starts under the restriction.
 """
 FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"

@@ -154,7 +154,7 @@ def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privile
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
     if told:
-        with pytest.raises(OSError, match=f"its token has {told}"):
+        with pytest.raises(OSError, match=f"the target's token has {told}"):
             restricted_token.FilteredToken().verify(created())
     else:
         restricted_token.FilteredToken().verify(created())

@@ -291,8 +291,8 @@ def _sampling(table: ProcessTable) -> str:
     os.waitpid(pid, 0)
     if after.memory - before.memory < MEMORY // 2 or after.tasks != 2:
         raise RuntimeError(
-            f"a grandchild allocated {MEMORY} bytes, but its tree was measured with "
-            f"{before.memory} bytes before, and {after.memory} bytes and {after.tasks} tasks after"
+            f"a grandchild allocated {MEMORY} bytes, but the measured memory went from "
+            f"{before.memory} to {after.memory} bytes, with {after.tasks} tasks"
         )
     grew = f"from {before.memory >> 20} to {after.memory >> 20} MiB"
     return f"the measured memory grows when a grandchild allocates memory ({grew})"

@@ -49,7 +49,9 @@ class Changed(OSError):  # noqa: N818 - an OSError with its own cause
 
 @record
 class Listing:
-    """The content of a tree, by relative names. If the tree is a single file, its name is ""."""
+    """The files and directories of a tree, by relative name. If the tree is a single file, its name
+    is "".
+    """
 
     directories: tuple[str, ...]
     files: tuple[tuple[str, int, int], ...]  # (name, size, time in ns)

@@ -63,8 +63,8 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a journal file, or return None if it is incomplete. Leave out the roots that are named
-    after the digest, because the run no longer uses them.
+    """Parse a journal file, or return None if it is incomplete. The lines after the digest list
+    roots that the run no longer uses. Leave these roots out.
     """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"

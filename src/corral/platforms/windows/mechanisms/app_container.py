@@ -96,8 +96,8 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path of a profile's folder. They differ if Windows redirects
-    AppData, as it does for programs that a packaged client has started.
+    """The planned and the actual path of a profile's folder. The two paths differ if Windows
+    redirects AppData, as it does for programs that a packaged client has started.
     """
 
     planned: str

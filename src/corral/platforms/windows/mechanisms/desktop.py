@@ -38,7 +38,7 @@ ACCESS = (
     | abi.DESKTOP_WRITEOBJECTS
     | abi.READ_CONTROL
 )
-"""The target's rights on its desktop. They exclude hooks, journals and switching to the desktop."""
+"""The target's rights on its desktop, without hooks, journals and switching to the desktop."""
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
 """The target's rights on its window station. They do not include the clipboard or the screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
@@ -120,7 +120,7 @@ def station_entry() -> bytes:
 
 
 def _check(desktop: Desktop) -> None:
-    """Raise OSError unless the desktop has its planned name, both desktop and window station are
+    """Raise OSError unless the desktop has its planned name, the desktop and the window station are
     labelled Low, and the window station has the target's entry.
     """
     name = abi.user_object_name(desktop.made.value)

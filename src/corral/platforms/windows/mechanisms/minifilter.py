@@ -119,8 +119,8 @@ class Minifilter:
             raise OSError(0, str(error)) from error
 
     def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
-        """Return the checks for the granted roots. They also allow reading the directory of
-        Windows, because every program needs that.
+        """Return the checks for the granted roots. They also allow reading the Windows directory,
+        because every program needs files in it.
         """
         return Checks(
             read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)

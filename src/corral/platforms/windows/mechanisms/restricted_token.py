@@ -100,7 +100,7 @@ class FilteredToken:
             held = powers(token.value)
         if held:
             advice = "start corral without an administrator's rights"
-            raise OSError(0, f"its token has {', '.join(held)}: {advice}")
+            raise OSError(0, f"the target's token has {', '.join(held)}: {advice}")
 
 
 def powers(token: int) -> list[str]:

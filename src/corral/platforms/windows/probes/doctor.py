@@ -13,7 +13,7 @@ def lines(host: Host) -> list[Line]:
     found = [_jobs(host), _limits(host), *_isolation(host)]
     found += format_lines(host.findings, LABELS)
     if not all(host.has(name) for name in WALLS):
-        text = "the walls cannot be put up here, so corral refuses every run"
+        text = "use another host, because without walls corral refuses every run"
         found.append(("advice", f"Recommendation: {text}", None))
     found.append(("advice", RECOMMENDATION, None))
     return add_basis(found, host.system)

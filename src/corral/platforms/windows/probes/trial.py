@@ -62,7 +62,7 @@ pipes between the two can fail in an AppContainer.
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
-    0xC0000142: "one of its libraries could not start without windows or more desktop rights",
+    0xC0000142: "one of its libraries did not start, because it needs windows or desktop rights",
     0xC0000135: "a library that it needs is missing, or the target may not read the library",
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another kind of processor",
@@ -141,8 +141,8 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code`. It runs in the store's copy of the interpreter if the steps have a
-    store, otherwise in `program` or in corral's own interpreter.
+    """Start the Python code `code`. If the steps have a store, run the code in the store's copy of
+    the interpreter. Otherwise run it in `program` or in corral's own interpreter.
     """
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
@@ -204,8 +204,8 @@ def _trial_line(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...
 
 
 def note_path(program: Program, steps: Sequence[model.Step]) -> str:
-    """Return the path of the note which records that this program has started under these steps.
-    The note for a copy in the store is beside the copy, and both are removed together.
+    """Return the path of the note that records that this program has started under these steps. The
+    note for a copy in the store is next to the copy, and both are removed together.
     """
     described = (step.describe() for step in steps if isinstance(step, RESTRICTIONS))
     words = [windows_build(), *described]
@@ -223,14 +223,14 @@ def exit_code_meaning(code: int) -> str:
 
 
 def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
-    """Return why the runtime did not start, or "" if it did."""
+    """Return why the runtime did not start, or "" if it started."""
     outcome = Trial(trial_plan(plan, line)).finish()
     if outcome.output.splitlines()[-1:] == [STARTED]:
         return ""
     code = (outcome.reaped.status or 0) >> 8
     printed = "it did not end" if outcome.hung else outcome.last_line()
     why = exit_code_meaning(code) or printed
-    return f"this runtime does not start here: {why} (exit code {code:#x})"
+    return f"this runtime does not start on this host: {why} (exit code {code:#x})"
 
 
 def trial_plan(plan: Plan, line: tuple[str, ...]) -> Plan:

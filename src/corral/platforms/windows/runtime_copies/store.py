@@ -244,8 +244,8 @@ def settings_path(program: Program) -> str:
 
 def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
     """Return the names to leave out of a copy. `why` is the reason for the copy, such as "the
-    prefix of python". `settings` is the path of the virtual environment's pyvenv.cfg, and `text`
-    its content.
+    prefix of python". `settings` is the path of the virtual environment's pyvenv.cfg, and `text` is
+    the content of this file.
     """
     if why != "the prefix of python":
         return SERVER
