@@ -22,7 +22,9 @@ DESCRIPTORS, THREADS, WAKE_UPS = "descriptors", "threads", "wake-ups"
 
 @dataclasses.dataclass(frozen=True)
 class Places:
-    """The user whose processes and files are counted, and the directories of that user's corral."""
+    """A user whose processes and files are counted, and the directories that this user's corral
+    uses.
+    """
 
     uid: int
     home: str
@@ -33,7 +35,9 @@ class Places:
 
 
 def sample(found: Mapping[str, Sequence[int]], places: Places) -> dict[str, float]:
-    """Return the counters of the host, and sums for each role of processes, such as supervisor."""
+    """Return the counters of the host, and those of each role (such as `supervisor`), summed over
+    the processes of this role.
+    """
     counted: dict[str, float] = {}
     for role, pids in found.items():
         counted[f"{role}: processes"] = len(pids)
@@ -51,7 +55,9 @@ def _of_processes(pids: Iterable[int]) -> dict[str, list[float]]:
 
 
 def of_process(pid: int) -> dict[str, float]:
-    """Return the counters of one process, without PSS and descriptors if they cannot be read."""
+    """Return the counters of one process. PSS and descriptors are left out if they cannot
+    be read.
+    """
     tasks = os.listdir(f"/proc/{pid}/task")
     stat = processes.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     pages = int(processes.read(f"/proc/{pid}/statm").split()[1])
@@ -83,7 +89,7 @@ def host(places: Places) -> dict[str, float]:
 
 
 def tree(pid: int) -> list[int]:
-    """Return the children of a process and their children, parents first."""
+    """Return all descendants of a process, parents before their children."""
     found: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in os.listdir(f"/proc/{pid}/task"):

@@ -41,7 +41,9 @@ def closing(fleet: Fleet) -> Iterator[Fleet]:
 
 
 class Commands:
-    """Start each server as a process, with the command `wrapper` in front if it is not empty."""
+    """Start each server as a process. If `wrapper` is not empty, put it in front of the server's
+    command.
+    """
 
     def __init__(self, wrapper: Sequence[str], options: Mapping[str, object]) -> None:
         self._wrapper = wrapper

@@ -1,9 +1,9 @@
-"""Fuzz every parser of foreign text with atheris, which corral does not depend on.
+"""Fuzz every parser of untrusted text with atheris, which is not a dependency of corral.
 
     python bench/fuzz.py --minutes 5            all parsers, one process each
     python bench/fuzz.py --minutes 5 --only dns
 
-The seeds are in tests/corpus/NAME. The test suite replays them through the same functions without
+The seeds are in tests/corpus/NAME. The test suite also passes them to the same functions, without
 atheris. A parser may refuse a text with its own error. Any other exception is a bug.
 """
 
@@ -134,8 +134,8 @@ def read_server_json(data: bytes) -> None:
 
 
 def read_messages(data: bytes) -> None:
-    """Check that only JSON-RPC messages pass the guard, and that tool lists have only the pinned
-    tool, however the bytes are split.
+    """Check that the guard passes only JSON-RPC messages, and that tool lists contain only the
+    pinned tool, however the bytes are split.
     """
     from corral.messages.frames import FrameReader
     from corral.messages.guard import Guard

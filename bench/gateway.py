@@ -1,7 +1,7 @@
-"""Compare a connection through the allowlist's gateway with the same connection made directly.
+"""Compare a connection through the allowlist's gateway with a direct connection to the same server.
 
-Everything is on loopback: the gateway and the server are processes, and the client is this process.
-There is no network namespace, so that only the gateway is measured.
+All connections use loopback. The gateway and the server are separate processes, and this process is
+the client. No network namespace is used, so only the gateway is measured.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.network.gateway.gateway import Gateway
     from corral.network.rules import parse_rules
 
-    # The gateway connects to the port that its client called, so it has to listen on the server's.
+    # The gateway connects to the port number that its client called, so the gateway has to listen
+    # on the server's port number.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
     pid = os.fork()
     if pid:

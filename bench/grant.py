@@ -1,6 +1,6 @@
 """Measure the start of a run with a write grant for a large project.
 
-`--against DIRECTORY` compares it with another checkout of corral.
+With `--against DIRECTORY`, compare it with the start of the corral in another checkout.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FILES = 20_000
 LAYOUTS = ((20, 19), (100, 20))
 """How many packages a project has, and how many directories with files each package has."""
 SETTLE_SECONDS = 2.5
-"""Pause after the project was made, because corral does not cache a directory that changed in the
-last two seconds.
+"""For each project: the number of its packages, and the number of directories with files in each
+package.
 """
 FIRST, NEXT = "first start", "next start"
 BUDGET = 1.0
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def make_project(top: pathlib.Path, packages: int, parts: int) -> None:
-    """Make a project with a repository and FILES files."""
+    """Make a project with a Git repository and FILES empty files."""
     made = [top / f"package{at % packages}" / f"part{at}" for at in range(packages * parts)]
     for directory in made:
         directory.mkdir(parents=True)

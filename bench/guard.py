@@ -35,7 +35,9 @@ RULES = {
 }
 POLICY = json.dumps({"version": 1, "mcp": RULES})
 SIZES = ((200, 200, BUDGET_MS), (4_000, 200, BUDGET_MS), (100_000, 20, None), (1_000_000, 5, None))
-"""Size of a message in bytes, messages in one round, and milliseconds allowed for one message."""
+"""For each kind of message: its size in bytes, the number of messages in a round, and the
+milliseconds that one message may take (None: no budget).
+"""
 
 
 def message(size: int) -> bytes:
@@ -83,7 +85,9 @@ def write_all(fd: int, raw: bytes) -> None:
 
 
 def threads_wake_ups(pid: int) -> int:
-    """Return the sum of all threads' wake-ups. /proc/PID/status counts only the first thread's."""
+    """Return the sum of the wake-ups of all threads. /proc/PID/status counts only those of the
+    first thread.
+    """
     return sum(
         processes.field(
             processes.read(f"/proc/{pid}/task/{thread}/status"), "voluntary_ctxt_switches"

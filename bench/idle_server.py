@@ -1,4 +1,4 @@
-"""Serve MCP over stdio without tools: answer every request."""
+"""Serve MCP over stdio without any tools, and answer every request."""
 
 import json
 import sys

@@ -1,5 +1,6 @@
-"""Start servers with `corral.launch`. `fleet.Launched` runs this program in the environment with
-corral. The program reads one call from each line of stdin, and prints one line for each answer.
+"""Start servers with `corral.launch`. `fleet.Launched` runs this program in the virtual environment
+that has corral. The program reads one call from each line of stdin, and prints one line with the
+answer.
 """
 
 from __future__ import annotations

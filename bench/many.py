@@ -1,11 +1,11 @@
 """Run many servers for an hour, start many more, and check that resource usage stays constant.
 
-Starts and time are divided into equal shares. Before each sample the script makes one share of the
-starts, then waits until one share of the time has passed. For every counter in `MARGINS` the median
-of the last quarter of the samples may exceed the median of the third quarter by its margin at most.
-This finds a leak of one descriptor in a thousand starts. Memory may grow by one part in a hundred,
-and all other counters must not grow. At the end the script ends the servers and checks that none of
-their processes and files is left on the host. It checks no times.
+The starts and the time are divided into equal shares. Before each sample the script makes one share
+of the starts, then waits until one share of the time has passed. For every counter in `MARGINS`,
+the median of the last quarter of the samples may exceed the median of the third quarter by at most
+the counter's margin. This finds a leak of one descriptor in a thousand starts. Memory may grow by
+one part in a hundred, and all other counters must not grow. At the end the script ends the servers
+and checks that their processes and files are gone. It does not judge times.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ because other processes change them too.
 PASSING = (
     "processes of the user", "run records", "temporary files", "control groups", "kernel keys"
 )  # fmt: skip
-"""Counters that must have their first values again after the last server has ended."""
+"""Counters that must return to their first values after the last server has ended."""
 PATIENCE_SECONDS = 60
 WORKING = ("targets", "the launching process", "zygotes")
 """Processes whose CPU time and wake-ups may grow, because they answer requests or start servers."""
@@ -83,7 +83,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def judge(samples: Samples) -> tuple[Ratio, ...]:
-    """Return for every checked counter how much it grew from the third quarter to the last."""
+    """Return how much each checked counter grew from the third quarter of the samples to
+    the last.
+    """
     if len(samples) < FEWEST_SAMPLES:
         raise SystemExit(f"too few samples: {len(samples)} (at least {FEWEST_SAMPLES} are needed)")
     quarter = len(samples) // 4
@@ -104,9 +106,11 @@ _ACTIVITY = (counters.WAKE_UPS, counters.CPU)
 
 
 def settle(take: Callable[[], Sample], before: Sample) -> Sample:
-    """Take samples until no counter of `PASSING` is higher than before, for a minute at most.
+    """Take a sample every second until no counter in `PASSING` is higher than in `before`, for at
+    most a minute. Return the last sample.
 
-    A process may still be ending, and the kernel frees unused keys late on a busy machine.
+    The first samples may be too high, because a process may still be ending, and because the kernel
+    frees unused keys late on a busy machine.
     """
     for _ in range(PATIENCE_SECONDS):
         sample = take()

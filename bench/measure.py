@@ -1,4 +1,4 @@
-"""Measure in interleaved rounds, and compare, judge and print the results, for all benchmarks.
+"""Run the rounds of all benchmarks, and compare, judge and print the results.
 
 A contender is corral or a program that it is compared with. Contenders take turns within one run,
 so that other work on the machine slows all of them. The first rounds do not count. Minima of times
@@ -23,7 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 WARM_UP = 3
 QUICK_ROUNDS = 8
 NOISE = 0.1
-"""How far a ratio may exceed 1.0 by chance: two runs of one program differ by as much."""
+"""How far a ratio may exceed 1.0 by chance, because two runs of the same program can differ this
+much.
+"""
 INTERRUPTED = 130
 
 
@@ -96,8 +98,8 @@ def interleave(
     cpu: Callable[[], float | None] = lambda: None,
     settle_seconds: float = 0.0,
 ) -> dict[str, Stats]:
-    """Call each contender once per round. `cpu` is read before the call, and again
-    `settle_seconds` after the call, because the contender's processes should have ended by then.
+    """Call each contender once per round. Read `cpu` before each call, and again `settle_seconds`
+    after the call, so that the contender's processes can end first.
     """
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     used: dict[str, list[float]] = {name: [] for name in contenders}
@@ -175,7 +177,7 @@ def table(section: Section) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number: below 10 with two decimals, below 100 with one, otherwise with none."""
+    """Format a number with two decimals below 10, one decimal below 100, and otherwise none."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

@@ -1,9 +1,9 @@
-"""Compare bytes and connections through the gateway with loopback and with srt's proxy.
+"""Compare transfers and connections through the gateway with loopback and with srt's proxy.
 
 The gateway is measured with namespaces and without them (the socket broker). The client measures
 its own time, from its first byte to its last, so the start does not count. Budgets are ratios of
-times: 2 means half of the throughput. A flood of refused connects shows how much CPU time, as the
-kernel counts it, a target can make its supervisor use.
+times: 2 means half of the throughput. A flood of refused connects shows how much CPU time a target
+can make its supervisor use. This time is the one that the kernel counts.
 """
 
 from __future__ import annotations
@@ -192,7 +192,9 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Flood:
-    """A target's refused connects, the seconds that they took, and the supervisor's CPU time."""
+    """The number of a target's refused connects, the seconds that they took, and the CPU time of
+    the supervisor.
+    """
 
     refused: int
     cpu: float
@@ -212,7 +214,7 @@ def client(
 
 
 def find_python() -> str:
-    """Return the system's Python if there is one, otherwise this one.
+    """Return the path of the system's Python if there is one, otherwise of this interpreter.
 
     Without namespaces root's target has another user id, which may not read a Python in root's
     home.
@@ -240,7 +242,9 @@ def flood_section(
     compared: Mapping[str, Start],
     environment: Mapping[str, str],
 ) -> Section:
-    """Measure each tier once, because other processes do not change the supervisor's CPU time."""
+    """Measure the flood once in each tier. More rounds are not needed, because other processes do
+    not change the supervisor's CPU time.
+    """
     amount = REFUSED_CONNECTS // 4 if options.quick else REFUSED_CONNECTS
     ratios, notes = [], []
     for name in (GATEWAY, BROKER):
@@ -263,7 +267,9 @@ def flood_section(
 def find_starts(
     directory: str, installed: peers.Installed, environment: Mapping[str, str], port: int
 ) -> tuple[dict[str, Start], list[str]]:
-    """Return the variants that work here, and the reason for each that does not."""
+    """Return the contenders that work on this host, and the reason why each of the others
+    does not.
+    """
     run = (installed.corral, "run", "--allow-net", f"{LOCAL}:{port}", "--")
     found = {DIRECT: Start(), GATEWAY: Start(run)}
     absent = []
@@ -316,7 +322,7 @@ def sections(
 
 
 def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
-    """Return the best rate per second of each contender as text."""
+    """Format the best rate per second of each contender."""
     best = {name: amount * 1000 / stats.minimum for name, stats in found.items()}
     return f"{unit} a second: " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
 

@@ -20,7 +20,9 @@ import measure
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = "/bin/true"
 PROGRAMS = {"bwrap": "bubblewrap", "socat": "socat", "rg": "ripgrep"}
-"""Programs that peers need, and their packages. firejail is setuid: only root can install it."""
+"""Programs that peers need, and the packages that contain them. firejail is left out: it is setuid,
+so only root can install it.
+"""
 SRT = "@anthropic-ai/sandbox-runtime"
 SYSTEM = [path for path in ("/usr", "/bin", "/lib", "/lib64", "/etc") if os.path.exists(path)]
 SANDLOCK = f"""
@@ -61,8 +63,8 @@ SCRIPTS = {
         "sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])\nsys.exit(main())\n"
     ),
 }
-"""The console script that each installer writes. pip's script imports `re`, which takes a third of
-the time of a bare Python.
+"""The console script that each installer writes. pip's script imports `re`. This import takes a
+third of the time that a bare Python takes.
 """
 
 
@@ -85,7 +87,9 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The environment of a benchmark of the installed corral. `directory` is removed at the end."""
+    """Everything that a benchmark of the installed corral needs. `directory` is removed at
+    the end.
+    """
 
     output: measure.Output
     directory: str
@@ -122,8 +126,8 @@ def install(directory: str, packages: Sequence[str] = (), checkout: str = CHECKO
 
 
 def write_scripts(python: str, directory: str) -> dict[str, str]:
-    """Write the console script of every installer, whichever of them installed corral, and return
-    the paths of the scripts.
+    """Write the console scripts of all installers, not only of the one that installed corral, and
+    return the path of each.
     """
     paths = {}
     for installer, text in SCRIPTS.items():
@@ -186,7 +190,7 @@ def find_view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def bubblewrap(view: Mapping[str, object], directory: str) -> list[str] | Missing:
-    """Return bubblewrap's command for corral's namespaces and view, without other controls."""
+    """Return a bubblewrap command with corral's namespaces and view, but without other controls."""
     program = shutil.which("bwrap")
     if program is None:
         return Missing("bubblewrap", "install the package `bubblewrap`")
@@ -218,7 +222,7 @@ def filesystem(view: Mapping[str, object], directory: str) -> list[str]:
 
 
 def describe_walls(found: Iterable[str]) -> tuple[str, ...]:
-    """Return a line about corral and each peer that was measured."""
+    """Return one line about corral, and one about each peer that was measured."""
     measured = {name.removesuffix(" from python") for name in found}
     return tuple(
         f"{name}: {walls}" for name, walls in WALLS.items() if name in {"corral", *measured}

@@ -1,4 +1,6 @@
-"""Draw the start times of one run as an SVG: a bar up to the minimum, a mark at the median."""
+"""Draw the start times of one run as an SVG. Each bar ends at the minimum, and a mark shows the
+median.
+"""
 
 from __future__ import annotations
 

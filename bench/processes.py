@@ -22,7 +22,9 @@ def field(text: str, name: str) -> int:
 
 
 def pss(pid: int) -> float | None:
-    """Return the proportional set size in MB, or None if only root may read it, as for init."""
+    """Return the proportional set size in MB, or None if only root may read it, as is the case for
+    init.
+    """
     try:
         return field(read(f"/proc/{pid}/smaps_rollup"), "Pss") / 1024
     except PermissionError:
@@ -34,7 +36,7 @@ def wake_ups(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the user and system time of all threads of a process, without its children."""
+    """Return the user and system time of all threads of a process, but not of its children."""
     # The fields follow the program's name, which is in parentheses and may contain spaces.
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,6 @@
-"""Measure start time and memory of a sandbox, and compare them with other tools in one run."""
+"""Measure the start time and the memory of corral and of other tools in one run, and
+compare them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ POOL_BUDGETS = {"bubblewrap": 0.8}
 SUPERVISOR_MB = 12.0
 IDLE_SECONDS = 2.0
 SETTLE_SECONDS = 0.015
-"""Pause after each start, in which the processes of this start can end."""
+"""Pause after each start, so that the processes of this start can end."""
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -85,7 +87,9 @@ def _measure_starts(options: argparse.Namespace, parts: Sequence[str], setup: pe
 
 
 def commands(wanted: str, setup: peers.Setup) -> Commands:
-    """Return the peers' command lines, each tried once. Report and leave out missing peers."""
+    """Try each peer once, and return the command lines of those that work. Report the missing
+    peers.
+    """
     if wanted == "none":
         return {}
     environment, directory = setup.environment, setup.directory
@@ -201,7 +205,7 @@ def compare_launches(title: str, found: list[dict[str, Any]]) -> Section:
 
 
 def compare_pool(found: list[dict[str, Any]]) -> Section:
-    """Compare median times, but not CPU time, because a pool saves only waiting."""
+    """Compare median times, but not CPU time, because a pool saves waiting time, not work."""
     stats = _read_stats(found)
     ratios = tuple(
         Ratio(f"{POOL} / {name}, median", stats[POOL].median / other.median, POOL_BUDGETS.get(name))

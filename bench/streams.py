@@ -35,7 +35,8 @@ def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes
 
 
 def latency(wrapper: Sequence[str], environment: Mapping[str, str], batches: int) -> float:
-    """Return microseconds for one message to `cat` and back: the best of `batches` averages.
+    """Return the microseconds that a message takes to `cat` and back: the best of `batches`
+    averages.
 
     Both ends run on one processor, because times between processors depend on which two are used.
     """

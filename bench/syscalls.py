@@ -1,4 +1,6 @@
-"""Measure system calls and real work inside a sandbox, compared with the same program outside."""
+"""Measure system calls and real work inside a sandbox, and compare them with the same programs
+outside.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def main() -> int:
     rounds = measure.rounds_of(options)
     with peers.set_up(json_wanted=options.json) as setup:
         corral, environment = setup.corral, setup.environment
-        # The files are granted by name, because a target sees no other files of the user.
+        # Grant both directories, because a target does not see other files of the user.
         granted = os.path.join(setup.directory, "granted")
         os.mkdir(granted)
         inside = [corral.corral, "run", "--read", granted, "--read", HERE, "--"]
@@ -89,8 +91,8 @@ def both_sides(
     budgets: Mapping[str, float],
     filters: Sequence[str] = (),
 ) -> tuple[tuple[Stats, ...], tuple[Ratio, ...]]:
-    """Run every command outside and inside the sandbox. With `filters`, run it also outside with a
-    minimal filter.
+    """Run every command outside and inside the sandbox. With `filters`, also run it outside with a
+    minimal seccomp filter.
     """
     sides = {}
     for name, command in commands.items():

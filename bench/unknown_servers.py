@@ -9,12 +9,13 @@ repository in its metadata. The first fifteen entries of each language are taken
 the list. Servers get no account, no arguments and no grants. A server that does not start stays in
 the table.
 
-Bare starts are `npx -y NAME` and `uvx NAME`. Starts in corral are `corral run npm:NAME` and
-`pypi:NAME`. The table has the seconds until `tools/list` is answered. A cold start has a new home
-with empty caches; bare and corral take turns. Warm starts are of three kinds: bare, in corral,
-and the entry point that corral runs, without corral. They take turns three times, and the table has
-the minima. If a server starts bare but not in corral, the script tries the flags that corral named.
-Run the script as a user who owns no files. With `--results` it continues an earlier run.
+Bare starts are `npx -y NAME` and `uvx NAME`. Starts in corral are `corral run npm:NAME` and `corral
+run pypi:NAME`. The table shows how many seconds pass until `tools/list` is answered. A cold start
+uses a new home with empty caches. Bare starts and starts in corral take turns. There are three
+kinds of warm starts: bare, in corral, and the entry point that corral runs, but without corral.
+They take turns three times, and the table shows the minima. If a server starts bare but not in
+corral, the script tries the flags that corral suggested. Run the script as a user who owns no
+files. With `--results` the script continues an earlier run.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def send(process: subprocess.Popen, message: dict[str, object]) -> None:
 
 
 def wait_for(process: subprocess.Popen, number: int, deadline: float) -> bool:
-    """Return whether the request got a result before the deadline. Skip all other lines."""
+    """Return whether the request got a result before the deadline. Skip lines that do not answer
+    it.
+    """
     pending = b""
     fd = process.stdout.fileno()
     while (left := deadline - time.monotonic()) > 0:
@@ -169,7 +172,9 @@ def try_server(kind: str, name: str, work: str, env: dict[str, str]) -> dict[str
 
 
 def make_home(work: str, name: str, env: dict[str, str]) -> dict[str, str]:
-    """Make a home with empty caches, and run corral's probes, so that no measured start has to."""
+    """Make a home with empty caches, and run corral's probes there, so that the measured starts do
+    not run them.
+    """
     home = env | {"HOME": f"{work}/{name}"}
     os.mkdir(home["HOME"])
     subprocess.run(["corral", "doctor"], env=home, stdout=subprocess.DEVNULL, check=False)
@@ -268,7 +273,8 @@ def try_in_new_home(kind: str, name: str) -> dict[str, object]:
         try:
             return try_server(kind, name, work, env)
         finally:
-            # Files cannot be removed from the directories of corral's store, which are read-only.
+            # Make everything writable first, because the directories of corral's store are
+            # read-only.
             subprocess.run(["chmod", "-R", "u+rwX", work], check=False)
 
 

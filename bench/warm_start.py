@@ -1,5 +1,5 @@
-"""Measure launches from a warm process. `start.py` runs this program in the environment with
-corral. The program reads its task as JSON from stdin, and prints its samples as JSON.
+"""Measure launches from a warm process. `start.py` runs this program in the virtual environment
+that has corral. The program reads its task as JSON from stdin, and prints its samples as JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def in_a_row(measured):
 
 
 def launch_and_wait(launch=corral.launch, *, timed_wait: bool = True) -> float:
-    """Return milliseconds until `launch` returns, or with `timed_wait` until the report arrives.
+    """Return the milliseconds until `launch` returns, or with `timed_wait` until the report
+    arrives.
 
     When `launch` returns, the target's program has been started.
     """

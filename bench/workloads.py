@@ -1,4 +1,4 @@
-"""Do work as servers do, and print the milliseconds that it took, without the program's start."""
+"""Do work that servers do, and print how many milliseconds it took, without the program's start."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Choose attacks of `tests/inside` for a host on which all of them would take hours, and report each result.
+"""Choose attacks of `tests/inside` for a host on which all attacks would take hours, and report
+each result.
 
-This pytest plugin reports a test when it starts and when it ends, because the machine may crash or be cut off.
-`CORRAL_ATTACKS_DONE` may name tests that have a result already; they are not run again.
+This pytest plugin reports a test when it starts and when it ends, because the machine may crash or
+be cut off. `CORRAL_ATTACKS_DONE` may name tests that already have a result, so that they are not
+run again.
 
-If corral cannot run in the test's tier on this host, the test is skipped, and the reason quotes corral's refusal.
+If corral cannot run in the test's tier on this host, the test is skipped. The reason of the skip
+quotes corral's refusal.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ MARK = "@@attack@@"
 MODULES = ("exec", "filesystem", "ipc", "kernel", "network", "processes")
 WIDTH, DONE = "CORRAL_ATTACKS", "CORRAL_ATTACKS_DONE"
 FIRST, ONE, EVERY = "first", "one", "every"
-"""How many tests are chosen: the first test function of each of MODULES, one case of each test function in each tier,
-or every case.
+"""Which tests are chosen: the first test function of each module in MODULES (FIRST), one case of
+each test function in each tier (ONE), or every case (EVERY).
 """
 STARTED = "did not end"
 """The outcome of a test until its result is known."""
@@ -41,7 +44,9 @@ def parameters(item: Any) -> dict[str, Any]:
 
 
 def belongs_to_this_user(item: Any) -> bool:
-    """Return whether this user runs the test. Root also runs both users' cases of tests that only root can run."""
+    """Return whether this user runs the test. If only root can run a test, root also runs its cases
+    for the ordinary user.
+    """
     if only_root(item):
         return not os.geteuid()
     return (parameters(item).get("user") == "root") == (os.geteuid() == 0)
@@ -54,7 +59,9 @@ def only_root(item: Any) -> bool:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Choose tests, and take them from each file in turn, so that a run that is cut off has tried each file."""
+    """Choose tests, and take them from each file in turn, so that even a run that is cut off has
+    tried every file.
+    """
     width = os.environ.get(WIDTH, FIRST)
     turns: dict[pathlib.Path, dict[str, int]] = {}
     cases: dict[tuple[object, ...], Any] = {}
@@ -75,7 +82,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def pytest_collectreport(report: Any) -> None:
-    """Report a file that cannot be read on this host as a failed test."""
+    """Report a file that pytest cannot import on this host as a failed test."""
     if report.failed:
         tell({"name": report.nodeid, "outcome": "failed", "text": report.longreprtext[-2000:]})
 
@@ -97,7 +104,9 @@ def user_of(item: Any) -> str:
 
 @functools.cache
 def refusal(name: str, tier: str) -> str:
-    """Return corral's refusal to run as this user in this tier, or an empty text if corral runs."""
+    """Return the error with which corral refuses to run as this user in this tier, or "" if corral
+    runs.
+    """
     from users import SOURCE, make_user
 
     with tempfile.TemporaryDirectory() as folder:

@@ -68,7 +68,9 @@ def render(table: str) -> str:
 
 
 def _tried(claim: Claim) -> str:
-    """Return the number of tests. A click on the number shows their names, so that the rows stay short."""
+    """Return the number of tests, as HTML that shows their names after a click, so that the rows
+    stay short.
+    """
     names = [f"`{test.rpartition('::')[2]}`" for test in claim.tests]
     count = f"{len(names)} test" + "s" * (len(names) != 1)
     place = f", {claim.where}" if claim.where not in {LINUX, ANY} else ""

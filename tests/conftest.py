@@ -64,10 +64,11 @@ def pytest_terminal_summary(terminalreporter) -> None:
 
 @pytest.fixture(scope="session")
 def package() -> pathlib.Path:
-    """Copy corral to a directory that every user can read. The users' homes are made beside the copy.
+    """Copy corral to a directory that every user can read. The users' homes are made beside the
+    copy.
 
-    The copy is compiled here, because no run of the tests writes compiled modules, and a start that
-    has to compile every module takes twice as long.
+    The copy is compiled here, because the tests run corral without writing compiled modules, and a
+    start that has to compile every module takes twice as long.
     """
     base = pathlib.Path(tempfile.mkdtemp(prefix="corral-tests-"))
     base.chmod(0o755)
@@ -82,7 +83,9 @@ def package() -> pathlib.Path:
 
 @pytest.fixture
 def tier(request) -> str:
-    """Return the tier: "walled" is with namespaces, "bare" is without. A test chooses it with an indirect parameter."""
+    """Return the tier: "walled" (with namespaces) or "bare" (without them). A test chooses the tier
+    with an indirect parameter.
+    """
     return getattr(request, "param", "walled")
 
 

@@ -1,8 +1,9 @@
 """Start podman containers for the rig `containers`: a small Debian with Python and corral's source.
 
-The containers are as hardened as pods: no capability, no new privileges, a read-only root and a tmpfs at /tmp. The profile
-`docker` is podman's profile without the calls that Docker's default profile denies. The tests use it in place of Docker
-and containerd, which this rig does not have.
+The containers are as hardened as pods: they have no capabilities, no new privileges, a read-only
+root and a tmpfs at /tmp. The profile `docker` is podman's profile without the calls that Docker's
+default profile denies. The tests use this profile in place of Docker and containerd, which the rig
+does not have.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ def dockers_profile() -> dict[str, object]:
 
 
 class Podman:
-    """Run commands in new containers. Their storage and cgroups are separate, and `close` removes them."""
+    """Run commands in new containers. Their storage and cgroups are separate from those of other
+    containers, and `close` removes them.
+    """
 
     def __init__(self) -> None:
         # podman refuses a runroot of more than 50 characters.
@@ -77,7 +80,9 @@ class Podman:
     def do(
         self, *words: str, input: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess:
-        """Run a podman command. Its containers get only limits that an unprivileged engine may set."""
+        """Run a podman command. Limit its containers only in ways that an unprivileged engine can,
+        too.
+        """
         settings = self.folder / "containers.conf"
         settings.write_text(SETTINGS.replace("HOSTS", str(self.folder / "hosts")))
         return subprocess.run(
@@ -131,7 +136,9 @@ class Podman:
 
 
 def _wait_for_processes(listed: pathlib.Path) -> None:
-    """Wait for podman's monitor of a container, which ends a moment after the container."""
+    """Wait until podman's monitor of a container has ended, which happens a moment after the
+    container's end.
+    """
     for pid in listed.read_text().split():
         try:
             ended = os.pidfd_open(int(pid))
@@ -142,8 +149,8 @@ def _wait_for_processes(listed: pathlib.Path) -> None:
 
 
 def _clean_root() -> pathlib.Path:
-    """Return the root directory of the small Debian in which `.ci/clean-root` tries the README. If the directory is
-    missing, that script makes it.
+    """Return the root directory of the small Debian in which `.ci/clean-root` tries the README. If
+    the directory is missing, make it with that script.
     """
     script = SOURCE.parent / ".ci/clean-root"
     suite = "clean-root-bookworm-1"
@@ -153,7 +160,9 @@ def _clean_root() -> pathlib.Path:
 
 
 def fetch_server() -> pathlib.Path:
-    """Return a published server with its dependencies, for the clean root's Python."""
+    """Return a directory with a published server and its dependencies, for the clean root's
+    Python.
+    """
     made = rigs.cache(f"container-{FETCH}")
     if not made.exists():
         made.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ SUITE, VERSION, RECIPE = "bullseye", "3.9", 1
 
 
 def find() -> pathlib.Path:
-    """Return the path of the interpreter, which finds its library beside itself."""
+    """Return the path of the interpreter, which finds its library relative to this path."""
     place = rigs.cache(f"python-{SUITE}-{RECIPE}")
     with rigs.alone(place.name):
         if not place.exists():

@@ -4,7 +4,8 @@
 
 Tests on this host call `look`. `file_system_hosts.py` runs the command inside a virtual machine.
 
-A try ends with `works`, with `refuses` (exit code 125, one error and a hint), or with `fails`, which no test accepts.
+The result of a try is `works`, `refuses` (exit code 125, one error and a hint), or `fails`, which
+no test accepts.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Refusal(Exception):
 
 
 def output_of(done) -> bytes:
-    """Return the output of a run. Raise Refusal if corral refused it with a hint, and Fault if it failed otherwise."""
+    """Return the output of a run. Raise Refusal if corral refused the run with a hint, and Fault if
+    the run failed for another reason.
+    """
     said = done.stderr.decode()
     if "Traceback" in said or "corral failed" in said:
         raise Fault(said)
@@ -134,7 +137,8 @@ def check_grant(user: Resident, access: str, top: str) -> None:
     denied = ("No such file or directory", "Permission denied")
     expect(found["outside"] in denied, True, "the file beside")
     if user.tier == "walled":
-        # In a read grant corral does not search so deep for secrets, so it does not hide the deep one.
+        # In a read grant corral does not search the deepest directory for secrets, so it does not
+        # hide the secret there.
         deep = "" if access == "write" else "secret\n"
         expect((found["secret"], found["deep secret"]), ("", deep), "secrets")
         expect(found["repository"], "Read-only file system", "the repository")
@@ -144,7 +148,9 @@ def check_grant(user: Resident, access: str, top: str) -> None:
 
 
 def check_spellings(user: Resident, top: str, found: list[object]) -> None:
-    """Check a directory that ignores case: a mask covers every spelling, and a grant in another spelling is refused."""
+    """Check a directory that ignores case: a mask must cover every spelling of a name, and corral
+    must refuse a grant in another spelling.
+    """
     other = f"{os.path.dirname(top)}/IT"
     ignored = user.mounted.shell(f"test -e {other} && echo yes || true") == "yes\n"
     absent = "No such file or directory"
@@ -169,7 +175,9 @@ def behind(user: Resident) -> str:
 
 
 def try_home(user: Resident) -> None:
-    """Try HOME on the file system: corral's cache, state and records, and a server's kept home."""
+    """Try HOME on the file system, which then contains corral's cache, state and run records, and
+    the state directory of a server.
+    """
     there = own_home(user, "home")
     expect(output_of(there.run("/bin/echo", "hi", timeout=TIMEOUT)), b"hi\n", "a run")
     if user.uid or user.tier == "walled":
@@ -196,7 +204,7 @@ def bundle() -> bytes:
 
 
 def try_store(user: Resident) -> None:
-    """Try two installations at once, and check that only one tree is left."""
+    """Install a bundle twice at the same time, and check that only one tree is left."""
     there = own_home(user, "store")
     path = user.package.parent / "hello.mcpb"
     path.write_bytes(bundle())
@@ -245,9 +253,10 @@ def try_code(user: Resident) -> None:
 
 
 def try_used_up(user: Resident) -> None:
-    """Try HOME with a quota that is used up. A plain run works, and a run that keeps a state is refused.
+    """Try HOME with a quota that is used up. A plain run must work, and corral must refuse a run
+    with `--state`.
 
-    When there is space again, the refused run works, too.
+    Once there is space again, the refused run must work.
     """
     there = own_home(user, "used")
     fill = f"{there.home}/fill"
@@ -301,8 +310,8 @@ def open_package() -> Iterator[pathlib.Path]:
 
 TRIED = {
     "": [(who, tier) for who in ("root", "ordinary") for tier in ("walled", "bare")],
-    # Root is not tried without namespaces ("bare"): root's target would then have the id of an ordinary user, who is
-    # tried.
+    # Root is not tried without namespaces ("bare"): root's target would then have the id of an
+    # ordinary user, and the ordinary user is tried anyway.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
     # The kernel of this machine has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],

@@ -27,8 +27,8 @@ TARGET_OF_ROOT = 1879097344  # the id that user_ids.unused_id finds for root's t
 LAYERS = "mkdir lower upper work && "
 LAYERED = "lowerdir=lower,upperdir=upper,workdir=work /mnt"
 FUSE = "mkdir under && chmod 755 under && "
-# Make another /dev/fuse and passwd, because on some hosts ordinary users cannot open /dev/fuse, and fusermount needs a
-# user with a name.
+# Mount another /dev/fuse and another passwd, because on some hosts ordinary users cannot open
+# /dev/fuse, and because fusermount needs a user who has a name.
 OWN_FUSE = (
     "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && mkdir under && "
     "cp /etc/passwd . && echo fuse:x:{0}:{0}::/:/bin/sh >>passwd && mount --bind passwd /etc/passwd && "
@@ -46,7 +46,8 @@ NFS = (
     "exportfs -o rw,{squash},insecure,no_subtree_check,fsid=0 '*:'$PWD/export && rpc.mountd -N 3 && nfsdcld && "
     "rpc.nfsd -N 3 -U 1 && mount -t nfs4 -o vers=4.2,soft,timeo=100,retrans=2{options} 127.0.0.1:/ /mnt"
 )
-# diod has to know every user by name. The mount is repeated, because diod returns before its server listens.
+# diod needs a name for every user. The mount is tried until it works, because diod returns before
+# its server listens.
 DIOD = (
     "mkdir export && mount -t tmpfs -o size=64m,mode=1777 tmpfs export && cp /etc/passwd . && "
     f"for id in {ORDINARY} {TARGET_OF_ROOT}; do echo u$id:x:$id:$id::/:/bin/sh >>passwd; done && "
@@ -168,7 +169,9 @@ class Mounted:
             raise
 
     def shell(self, commands: str) -> str:
-        """Run commands as root in the namespace, with output to a file, because FUSE servers would keep a pipe open."""
+        """Run commands as root in the namespace. Their output goes to a file, because FUSE servers
+        would keep a pipe open.
+        """
         with tempfile.TemporaryFile("w+") as said:
             argv = [*self.prefix("/"), "sh", "-ec", f"cd {POINT} 2>/dev/null || cd /; {commands}"]
             env = {**os.environ, "PATH": ADMIN}
@@ -189,7 +192,9 @@ class Mounted:
         return found
 
     def close(self) -> None:
-        """End the namespace's last process. This ends its mounts and their FUSE servers."""
+        """End the namespace's last process. This removes the namespace's mounts and ends their FUSE
+        servers.
+        """
         unmount = [*self.prefix("/"), "umount", "-lR", POINT]
         subprocess.run(unmount, capture_output=True, check=False)
         self.holder.communicate()
@@ -204,7 +209,8 @@ class Resident(User):
         directory = str(options.pop("cwd", self.home))
         ids = (f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups")
         become = ["setpriv", *ids] if self.uid else []
-        # Change the directory as the user, because perhaps only the user can enter it. On NFS not even root can.
+        # Change the directory as the user, because other users may not be able to enter it. On NFS
+        # not even root can.
         enter = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', directory]
         return subprocess.Popen(
             [*self.mounted.prefix("/"), *become, *enter, *argv],

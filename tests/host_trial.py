@@ -1,7 +1,8 @@
 """Try corral on this host as this user, and print the parts of a record for `hosts.py`.
 
-This program prints one marked line of JSON for each part as soon as it is known, and the output of the attacks. It
-uses only the standard library, because the host may have nothing else. The attacks also need pytest in `PYTHONPATH`.
+This program prints one marked line of JSON for each part, as soon as the part is known, and also
+the output of the attacks. It uses only the standard library, because the host may have nothing
+else. The attacks also need pytest in `PYTHONPATH`.
 
     python3 tests/host_trial.py [PART...]      the default parts, or some of: system doctor runs demo attacks
 """
@@ -62,7 +63,9 @@ def system() -> dict[str, Any]:
 
 
 def doctor() -> dict[str, Any]:
-    """Return doctor's verdict, the capabilities that it has proven, and its findings about the others."""
+    """Return doctor's verdict, the capabilities that it has proven, and the findings about those
+    that it has not.
+    """
     done = corral("doctor", "--json")
     told = json.loads(done.stdout)
     absent = {
@@ -96,7 +99,7 @@ def demo() -> dict[str, Any]:
 
 
 def attacks() -> dict[str, Any]:
-    """Run the attacks of the choice `FIRST`, which is the smallest, and return their results."""
+    """Run the attacks of `FIRST`, the smallest choice, and return their results."""
     told = run_attacks(attack_choice.FIRST, [f"test_{name}.py" for name in attack_choice.MODULES])
     return {"attacks": summary(attack_choice.FIRST, {system()["user"]: told})}
 
@@ -108,7 +111,9 @@ def every_attack() -> dict[str, Any]:
 
 
 def run_attacks(width: str, files: list[str]) -> Told:
-    """Run attacks of files in `tests/inside`, print pytest's output, and return the results."""
+    """Run the attacks in some files of `tests/inside`, print pytest's output, and return the
+    results.
+    """
     argv = [sys.executable, "-m", "pytest", *OPTIONS, f"--rootdir={TESTS}", "-p", "attack_choice"]
     environment = {
         **os.environ,
@@ -139,7 +144,7 @@ def attacks_in(output: str) -> Told:
         try:
             entry = json.loads(text) if mark else {}
         except ValueError:
-            continue  # the machine was cut off in this line
+            continue  # the machine was cut off while it printed this line
         for name in entry.get("chosen", ()):
             told.setdefault(name, None)
         if "name" in entry:
@@ -148,9 +153,11 @@ def attacks_in(output: str) -> Told:
 
 
 def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
-    """Return the results of all users: totals, reasons of skipped tests, and one row for each file and user.
+    """Return the results of all users: totals, reasons of skipped tests, and one row for each file
+    and user.
 
-    A row's user is the one who runs corral. Root's process also runs cases of the ordinary user.
+    The user of a row is the user who runs corral. Root's process also runs cases of the ordinary
+    user.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     skipped: dict[str, int] = {}
@@ -189,7 +196,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def parts_in(output: str) -> dict[str, Any]:
-    """Return the record that the marked lines of a trial make together."""
+    """Merge the marked lines in the output of a trial into a record."""
     seen: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith(MARK):

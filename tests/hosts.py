@@ -1,14 +1,14 @@
 """Try corral on a host and record the results, check the records, and make a page from them.
 
-A record is `docs/hosts/KIND-NAME.json`, with the results of `tests/host_trial.py` or `tests/file_system_trial.py` on one
-host. `docs/hosts.md` is made from the records.
+A record is the file `docs/hosts/KIND-NAME.json`. It has the results of `tests/host_trial.py` or
+`tests/file_system_trial.py` on one host. `docs/hosts.md` is made from the records.
 
     python3 tests/hosts.py try KIND NAME [PART...]   try a host, and write its record and the page
     python3 tests/hosts.py write                     write the page from the records
     python3 tests/hosts.py check                     fail if the page is stale
 
-KIND is `kernel` or `file_system`. For a kernel, PART is one of the parts of `host_trial.py`, `one_attack` or `every_attack`.
-A file system has no parts.
+KIND is `kernel` or `file_system`. For a kernel, PART is one of the parts of `host_trial.py`,
+`one_attack` or `every_attack`. A file system has no parts.
 """
 
 from __future__ import annotations
@@ -42,14 +42,16 @@ FIELDS = {
     "demo": dict,
     "attacks": dict,
 }
-"""Fields of a host that was tried. A host that was not available has `kind`, `name` and `not_had`: the attempts to get it."""
+"""Fields in the record of a host that was tried. The record of a host that was not available has
+`kind`, `name` and `not_had`, which tells how we tried to get the host.
+"""
 
 FILE_SYSTEM_FIELDS = {
     **dict.fromkeys(("kind", "name", "how", "system", "date", "corral"), str),
     "tries": list,
 }
-"""Fields of a file system. `tries` are the results of `tests/file_system_trial.py`. Each has a place
-(a directory that corral uses), a user and a tier.
+"""Fields in the record of a file system. `tries` are the results of `tests/file_system_trial.py`.
+Each result has a place (a directory that corral uses), a user and a tier.
 """
 
 KINDS = {
@@ -165,8 +167,8 @@ def file_systems(found: list[Record], tried: list[Record]) -> str:
 
 
 def at_place(record: Record, place: str) -> str:
-    """Return the users whom corral refused when its directory `place` was on this file system. Return "works" if it
-    refused none, or "not tried".
+    """Return the users whom corral refused when its directory `place` was on this file system,
+    "works" if it refused no user, or "not tried".
     """
     tries = [one for one in record["tries"] if one["place"] == place]
     others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
@@ -288,7 +290,7 @@ def version() -> str:
 
 
 def source() -> str:
-    """Return the hash of `src` as git knows it, which stays the same if the history is rewritten."""
+    """Return git's hash of the directory `src`. It stays the same if the history is rewritten."""
     git = ["git", "-C", str(ROOT)]
     tree = subprocess.check_output([*git, "rev-parse", "--short", "HEAD:src"], text=True).strip()
     changed = subprocess.call([*git, "diff", "--quiet", "HEAD", "--", "src"])

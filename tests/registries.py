@@ -100,7 +100,7 @@ class Registries:
         kind = "text/html" if request.path.startswith("/simple/") else "application/octet-stream"
         usual = {"Content-Length": str(len(body)), "Content-Type": kind}
         if request.path.startswith("/files/"):
-            # This is the header that PyPI sends.
+            # PyPI sends this header, too.
             usual["Cache-Control"] = "max-age=31536000, immutable"
         for name, value in {**usual, **headers}.items():
             request.send_header(name, value)

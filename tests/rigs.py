@@ -213,7 +213,9 @@ GROUPS = {
 
 
 def found(name: str) -> str | None:
-    """Return the path of a program, also from `sbin`, or the first path that matches a file pattern."""
+    """Return the path of a program, which may be in `sbin`, or the first path that matches a file
+    pattern.
+    """
     if name.startswith(("/", "~")):
         return next(iter(sorted(glob.glob(os.path.expanduser(name)))), None)
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{ADMIN}")
@@ -266,7 +268,9 @@ def alone(name: str) -> Iterator[pathlib.Path]:
 
 
 def once(name: str, make: Callable[[], object]) -> Any:
-    """Return the result of `make`, which only the first worker calls. Other workers wait for it."""
+    """Return the result of `make`, which only the first worker calls. Other workers wait for the
+    result.
+    """
     with alone(name) as place:
         made = place / name
         if not made.exists():

@@ -57,8 +57,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @contextlib.contextmanager
 def signals_at_their_defaults():
-    """Restore the defaults of SIGHUP, SIGINT and SIGQUIT. A shell or nohup may have ignored them, and corral would
-    inherit this.
+    """Restore the defaults of SIGHUP, SIGINT and SIGQUIT. A shell or nohup may have set them to be
+    ignored, and corral would inherit this.
     """
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
@@ -191,7 +191,7 @@ class User:
 def has_system_python() -> bool:
     """Return whether the system's Python is new enough.
 
-    Some tests need it, because other users may not read the tests' own Python.
+    Some tests need the system's Python, because other users may not read the tests' own Python.
     """
     code = "import sys; sys.exit(sys.version_info < (3, 11))"
     return os.access(SYSTEM_PYTHON, os.X_OK) and not subprocess.call([SYSTEM_PYTHON, "-c", code])

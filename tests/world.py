@@ -69,7 +69,9 @@ class Namespace:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def listen(self, port: int, *, kind=socket.SOCK_STREAM, address: str = "::") -> socket.socket:
-        """Return a listening socket for both families, on all addresses of the namespace or on one."""
+        """Return a listening socket for both families, on all addresses of the namespace or on one
+        address.
+        """
         return self.call(_listener, port, kind, address)
 
     def _make(self) -> int:

@@ -1,7 +1,7 @@
-"""Check statements in C, for example about the size of a type, against Apple's headers.
+"""Check C statements, such as one about the size of a type, against Apple's headers.
 
-The compiler is zig, which comes with these headers. No program is run: a false statement does not compile, and a
-missing function does not link.
+The compiler is zig, which comes with these headers. Programs are compiled but not run: a false
+statement does not compile, and a missing function does not link.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INCLUDES = (
     "spawn.h",
     "mach/mach_time.h",
 )
-# These templates give, for an argument or a result, its size, whether it is a pointer, and whether
-# it is signed.
+# These templates encode an argument or a result as a number: its size, whether it is a pointer, and
+# whether it is signed.
 PROLOGUE = (
     "#include <stddef.h>\n"
     + "".join(f"#include <{name}>\n" for name in INCLUDES)
@@ -68,7 +68,7 @@ def compiler(language: str, machine: str) -> list[str]:
 
 
 def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
-    """Return the names of the statements that are false, or that use names unknown to the headers."""
+    """Return the names of the statements that are false or that use names the headers lack."""
     require()
     keys = list(statements)
     lines = [f'static_assert({statements[key]}, "");\n' for key in keys]
@@ -94,7 +94,7 @@ def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
 
 
 def find_unlinked(machine: str, names: set[str]) -> set[str]:
-    """Return the functions that libSystem does not export."""
+    """Return those of the functions that libSystem does not export."""
     require()
     ordered = sorted(names)
     text = "".join(f"extern int {name}();\n" for name in ordered)

@@ -37,7 +37,7 @@ UNDECLARED = {
     "sandbox_free_error": "as WebKit's SandboxSPI.h declares it",
     "sandbox_check": "as WebKit's SandboxSPI.h declares it",
 }
-"""Functions that libSystem exports and no public header declares."""
+"""Functions that libSystem exports, but that no public header declares."""
 
 
 def named(kind):
@@ -126,8 +126,8 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
-    """Check that one wrong statement of each kind is found. The control is that correct statements
-    are accepted.
+    """Check that one wrong statement of each kind is found. As the control, correct statements must
+    be accepted.
     """
     calls = prototypes()
     wrong = {
@@ -148,14 +148,14 @@ def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
 
 
 def test_private_names_have_a_source():
-    """Check that the modules and the lists of sources have the same private names."""
+    """Check that the modules and the lists of sources contain the same private names."""
     found = {name for name, _ in (*constants(), *structures()) if name.startswith("_")}
     assert found == set(PRIVATE)
     assert set(UNDECLARED) <= set(prototypes())
 
 
 def test_private_names_are_in_no_public_header():
-    """Check that the listed names are in no header. A name that is in a header must be checked
+    """Check that no public header has the listed names. A name that a header has must be checked
     against the header instead.
     """
     public = {

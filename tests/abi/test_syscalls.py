@@ -88,7 +88,8 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
             assert (name, number) == (name, theirs)
             known += 1
         else:
-            # If libseccomp does not know a name, it must not know its number under another name either.
+            # If libseccomp does not know a name, it must not know the name's number under another
+            # name either.
             assert libseccomp.seccomp_syscall_resolve_num_arch(arch, number) is None, name
     assert known > 290
 

@@ -1,6 +1,7 @@
-"""Check every type, constant, structure and prototype of `abi/win32*.py` against the headers of Windows.
+"""Check every type, constant, structure and prototype of `abi/win32*.py` against Windows headers.
 
-The tests collect the names from the modules. A new name has to be added here only if one set of headers lacks it.
+The tests collect the names from the modules. A new name has to be added here only if one set of
+headers lacks it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LACKING: dict[str, set[str]] = {
     "mingw": {"SECURITY_CAPABILITY_APP_RID"},
     "zig": set(),
 }
-# Names that no header has. The values say where they are documented.
+# Names that no header has. The values say where the names are documented.
 DOCUMENTED: dict[str, str] = {}
 
 
@@ -107,7 +108,9 @@ def passing_of(kind):
 
 
 class Measured:
-    """The values of one set of headers for all modules, from one compilation in C and one in C++."""
+    """The values that one set of headers has for all modules, from one compilation in C and one in
+    C++.
+    """
 
     def __init__(self, headers, modules):
         headers.require()
@@ -130,7 +133,7 @@ class Measured:
             self.numbers = numbers.result()
 
     def unexplained(self, wrong):
-        """Return the mismatches, without the names that this set of headers is known to lack."""
+        """Return the mismatches, except for names that this set of headers is known to lack."""
         excused = LACKING[self.headers.rig] | DOCUMENTED.keys()
         return {
             name: found for name, found in wrong.items() if found is not None or name not in excused
@@ -142,9 +145,10 @@ class Measured:
         return self.unexplained(wrong)
 
     def constant(self, name, value):
-        """Return the header's value of a constant in the width of its type, or None if the headers lack it.
+        """Return the value of a constant in the headers, or None if the headers lack it.
 
-        The value is read as a signed number if the module's value is negative.
+        The value is cut to the width of its type. It is read as a signed number if the module's
+        value is negative.
         """
         if name not in self.numbers:
             return None
@@ -198,7 +202,9 @@ class ULARGE_INTEGER(ctypes.Union):
 
 
 CONTROL = types.ModuleType("control")
-"""The control: a module in which every value is wrong, or is missing in the headers. The checks must find them all."""
+"""A control: in this module every value is wrong or missing in the headers. The checks must find
+all of them.
+"""
 vars(CONTROL).update(
     ERROR_ACCESS_DENIED=6,
     E_FAIL=0x80004006 - (1 << 32),

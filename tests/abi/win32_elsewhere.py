@@ -1,4 +1,6 @@
-"""List the constants of Windows that modules outside of `abi` define, each with its expression in the headers."""
+"""List the Windows constants that modules outside of `abi` define, with the headers' expression for
+each.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Read values from the headers of Windows with a compiler, and exports from the import libraries.
+"""Read values from the Windows headers with a compiler, and exports from the import libraries.
 
 There are two sets of headers: mingw-w64 as Debian packages it, and the newer mingw-w64 that comes
-with zig, which also compiles for ARM. No compiled program is run: the values are compiled into a
+with zig, which also compiles for ARM. Compiled programs are not run: the values are compiled into a
 constant table, and read from the object file.
 """
 
@@ -38,8 +38,8 @@ PROLOGUE = """\
 C_TABLE = "const unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
 # Without constexpr, C++ would fill the table only when the program starts.
 CPP_TABLE = "constexpr unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
-# This template gives, for an argument or a result, its size, whether it is a pointer, and whether
-# it is signed.
+# This template encodes an argument or a result as a number: its size, whether it is a pointer, and
+# whether it is signed.
 SIGNATURES = """
 template <class T, bool other = __is_class(T) || __is_union(T) || __is_enum(T)>
 struct travels { static constexpr int code = sizeof(T) * 4 + (T(-1) < T(0)); };
@@ -69,7 +69,9 @@ class Headers:
         rigs.need(self.rig)
 
     def numbers(self, expressions: dict[str, str]) -> dict[str, int]:
-        """Return the value of each C expression, except for those that the headers lack."""
+        """Return the value of each C expression, except for expressions with names that the headers
+        lack.
+        """
         return table((*self.c, "-x", "c"), PROLOGUE + C_TABLE, expressions)
 
     def signatures(self, expressions: dict[str, str]) -> dict[str, int]:
@@ -80,7 +82,7 @@ class Headers:
         return table(compiler, PROLOGUE + SIGNATURES + CPP_TABLE, expressions)
 
     def exports(self, library: str) -> set[str]:
-        """Return the exports of the import library of this name."""
+        """Return the names that the import library exports."""
         return mingw_exports(library) if self.rig == "mingw" else zig_exports(library)
 
 
@@ -153,7 +155,8 @@ def zig_exports(library: str) -> set[str]:
     assert found.origin is not None
     base = pathlib.Path(found.origin).parent / "lib/libc/mingw"
     files = [path for folder in ("lib-common", "lib64") for path in (base / folder).glob("*.def*")]
-    # kernelbase has no import library of its own: its functions are in the libraries of API sets.
+    # kernelbase does not have its own import library. Its functions are in the libraries of API
+    # sets.
     named = "api-ms-win-" if library == "kernelbase" else f"{library}."
     texts = [path.read_text() for path in files if path.name.startswith(named)]
     return {name for text in texts for name in re.findall(r"(?m)^(\w+)", text)}

@@ -1,4 +1,4 @@
-"""Run a user's Python program that calls corral, in its own process."""
+"""Run Python programs that call corral, each in its own process."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def refused(act, *errors):
 
 
 class Caller:
-    """Run Python programs of a user that call corral. The programs pass the argument `trace` to each
-    target. Processes that are left over are found by this argument.
+    """Run a user's Python programs that call corral. The programs pass the argument `trace` to each
+    target, so that the test can find processes that are left over.
     """
 
     def __init__(self, user, prelude: str = "") -> None:
@@ -38,8 +38,8 @@ class Caller:
         return self.user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
     def run(self, code: str) -> str:
-        """Run a program and return its stdout. Check that it printed no error and no warning of a leak, and left
-        nothing.
+        """Run a program and return its stdout. Check that it printed nothing to stderr, not even a
+        warning of a leak, and that no processes are left.
         """
         with self.start(code) as process:
             try:

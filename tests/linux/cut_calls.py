@@ -1,10 +1,12 @@
-"""Run corral's commands for test_power_cut.py, and stop them at each call that changes a file.
+"""Run corral's commands for test_power_cut.py, and pause them at each call that changes a file.
 
-This file is the program of a child process, which runs as the user of a test. It runs each command in a fork, under a
-filter that reports every such call before the kernel makes it. The test then chooses: the call is made, fails or writes
-only half of its data, or the process is killed before the call.
+This file is the program of a child process, which runs as the user of a test. It runs each command
+in a fork, under a filter that reports every such call before the kernel makes it. The test then
+decides whether the call is made, fails, or writes only half of its data, or whether the process is
+killed before the call.
 
-`Disk` records the calls that were made, and returns every state that a power cut could leave.
+`Disk` records the calls that were made, and returns every state in which a power cut could leave
+the disk.
 """
 
 from __future__ import annotations
@@ -198,7 +200,9 @@ class Disk:
             self.names[new + one[len(old) :]] = at
 
     def states(self):
-        """Yield (lost changes, {path: (mode, content)}) for every possible power cut, each state once."""
+        """Yield (lost changes, {path: (mode, content)}) for every state that a power cut could
+        leave, each state once.
+        """
         seen = set()
         for end in range(len(self.steps) + 1):
             done = self.steps[:end]
@@ -307,7 +311,9 @@ def restore(state: dict, root: str) -> None:
 
 
 def run(words: list[str], decide=None) -> tuple[int, str, str]:
-    """Run a command in a fork, and return its code, stdout and stderr. `decide` answers each changing call."""
+    """Run a command in a fork, and return its code, stdout and stderr. `decide` decides about each
+    call that changes a file.
+    """
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
     ours, theirs = socket.socketpair()
     pid = os.fork()
@@ -391,7 +397,7 @@ def _answer(channel, pid: int, decide) -> None:
 
 
 def _write_half(call: Call) -> int:
-    """Write the first half of the data, as on a disk that becomes full."""
+    """Write the first half of the data, as happens on a disk that becomes full."""
     from corral.abi import linux as abi
 
     pidfd = os.pidfd_open(call.pid)
@@ -403,9 +409,11 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Decide about each call: the call with this number gets `answer`, and all others are made.
+    """Decide about each call: the call with this number gets `answer`, and all other calls are
+    made.
 
-    A disk that is full or read-only stays so for later calls. With the number -1 all calls are made.
+    If the answer says that the disk is full or read-only, later calls get it too. With the number
+    -1 all calls are made.
     """
 
     def __init__(self, number: int, answer: str, disk: Disk | None = None) -> None:
@@ -432,12 +440,16 @@ class At:
 
 
 def hurry(call: Call) -> str | None:
-    """Answer a sync without making it, because it is slow and has no effect that a process can see."""
+    """Answer a sync call without making it, because it is slow and has no effect that a process can
+    see.
+    """
     return "done" if call.name in ("fsync", "fdatasync") else None
 
 
 def warm(words: list[str], start: dict) -> None:
-    """Import the command's modules in this process, so that its forks do not have to."""
+    """Import the command's modules in this process, so that its forks do not have to import
+    them.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -461,12 +473,15 @@ def warm(words: list[str], start: dict) -> None:
 
 
 def trial(job: dict) -> list[dict]:
-    """Stop `command` at each call in each way that `how` lists. After each stop run the commands of `after`."""
+    """Interrupt `command` at each of its calls in each way that `how` lists. After each
+    interruption run the commands of `after`.
+    """
     start = snapshot(ROOT)
     for words in [job["command"], *job["after"]]:
         warm(words, start)
     if job["probed"]:
-        # The filter changes the host's findings. They are probed once here, not again for each stop.
+        # The filter changes the host's findings, so they are probed once here and not again after
+        # each interruption.
         run(job["command"], At(-1, ""))
         found = os.path.join(ROOT, ".cache/corral/findings/")
         start |= {path: seen for path, seen in snapshot(ROOT).items() if path.startswith(found)}
@@ -490,8 +505,8 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Change the files in which the store records the trees that were verified since the boot, as if they were from
-    another boot.
+    """Return the state as if the machine had booted again: change the files in which the store
+    records which trees were verified since the boot.
     """
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)

@@ -1,7 +1,8 @@
 """Run a gateway in its own process, as in a supervisor, for tests over real sockets on loopback.
 
-The gateway's synthetic addresses are in 127.77.0.0/16, so that clients reach it without a network namespace. The
-servers are on 127.0.0.1, which the guard admits unless a test says otherwise. The test has its own DNS server.
+The gateway's synthetic addresses are in 127.77.0.0/16, so that clients can reach the gateway
+without a network namespace. The servers are on 127.0.0.1, which the guard admits unless a test says
+otherwise. The test has its own DNS server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Run corral's macOS backend on Linux, in a model of a Mac without the features that only Linux has.
+"""Run corral's macOS backend on Linux, in a model of a Mac without the features that only Linux
+has.
 
-Two parts of a Mac are imitated. First, the process table is read from /proc instead of libproc. Second, the kernel of a
-Mac remembers which process forked a child (`p_puniqueid`), and Linux forgets this when the parent ends. Therefore this
-process is the subreaper of the run, and treats every process that it adopts as a member of the run's tree.
+Two parts of a Mac are imitated. First, the process table is read from /proc instead of libproc.
+Second, a Mac's kernel remembers which process forked a child (`p_puniqueid`), but Linux forgets
+this when the parent ends. Therefore this process is the subreaper of the run, and treats every
+process that it adopts as a member of the run's tree.
 
 This process exits with corral's exit code once all its descendants have ended.
 """
@@ -18,8 +20,8 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """Replaces `ProcessTable` of `corral.platforms.macos`, with data from /proc. A unique id is made of start time and
-    pid.
+    """Replace `ProcessTable` of `corral.platforms.macos` with data from /proc. The unique id of a
+    process is made from its start time and its pid.
     """
 
     def __init__(self, world):
@@ -47,8 +49,8 @@ class Procfs:
 
     def parent(self, pid, parent, ids):
         if parent == self.world and not self.forgets and ids[pid] > self.root:
-            # An adopted process is an orphan of the target's tree, unless it is older than the target: then it is
-            # corral's.
+            # An adopted process that is younger than the target is an orphan of the target's tree.
+            # An older process is corral's.
             return self.root
         return ids.get(parent, 0)
 
@@ -59,7 +61,9 @@ class Procfs:
         return number
 
     def has_marker(self, pid, marker):
-        """Return whether the process has the imitated Seatbelt's label: an rlimit that forks inherit."""
+        """Return whether the process has the label of the imitated Seatbelt, which is an rlimit
+        that forks inherit.
+        """
         try:
             with open(f"/proc/{pid}/limits") as file:
                 limits = [line.split() for line in file if line.startswith("Max realtime timeout")]
@@ -148,7 +152,7 @@ def substitute(world):
 
 
 def play_seatbelt():
-    """Replace Seatbelt with steps that only label the process, and report it as enforced.
+    """Replace Seatbelt with steps that only label the process, and report Seatbelt as enforced.
 
     This tests the code around Seatbelt, not Seatbelt's own denials.
     """
@@ -182,7 +186,7 @@ def everywhere(world):
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
-    # The zygote does not get the caller's variables, so its code sets those of the model.
+    # The zygote does not get the caller's variables, so its code sets the model's variables.
     own = {name: value for name, value in os.environ.items() if name.startswith("MAC_WORLD_")}
     child_python.FIND_CORRAL += (
         f"import os; os.environ.update({own!r}); sys.path.append({here!r}); "

@@ -1,4 +1,6 @@
-"""Test `corral approve` and `corral run DIRECTORY`: a server's request counts only after approval."""
+"""Test `corral approve` and `corral run DIRECTORY`: a server's request takes effect only after
+approval.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def server(user, scratch) -> pathlib.Path:
 
 @pytest.fixture
 def env(user, scratch) -> dict[str, str]:
-    """Return an environment without approvals. It shares the cached findings, because probing is slow."""
+    """Return an environment without approvals, but with the cached findings, because probing is
+    slow.
+    """
     config = scratch / "config"
     return user.environment(XDG_CONFIG_HOME=str(config), XDG_CACHE_HOME=str(user.home / ".cache"))
 
@@ -109,7 +113,8 @@ def test_a_request_counts_only_if_its_exact_content_is_approved(user, server, en
 
     put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # Restore the approved content. An approval is for the content, not for one version of the file.
+    # Restore the approved content. An approval is for a content, so the restored file needs no new
+    # approval.
     ask(user, server, WRITING)
     assert user.corral("run", str(server), env=env).returncode == 0
 

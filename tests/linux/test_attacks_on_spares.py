@@ -1,4 +1,6 @@
-"""Attack `corral.Pool`: changes on the host while a spare waits must not weaken its walls."""
+"""Attack `corral.Pool`: changes on the host while a spare waits must not weaken the spare's
+walls.
+"""
 
 import pytest
 from callers import Caller

@@ -69,7 +69,7 @@ def test_a_changed_audit_is_detected(user, audit, change):
 
 
 def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
-    """Cut off the last line, as a killed run leaves the file. The rest of the chain is intact."""
+    """Cut off the last line, so that the file looks like that of a killed run."""
     lines = audit.read_bytes().splitlines(keepends=True)
     audit.write_bytes(b"".join(lines[:-1]))
     code, said = verify(user, audit)
@@ -78,7 +78,9 @@ def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
 
 
 def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
-    """A link, a directory, a file that is not an audit, and an audit in use are refused before the target starts."""
+    """Check that corral refuses a link, a directory, a file that is not an audit, and an audit in
+    use before it starts the target.
+    """
     link, other = scratch / "link", scratch / "other"
     link.symlink_to(audit)
     other.write_text("not ours\n")
@@ -101,7 +103,9 @@ def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
 
 
 def test_the_target_cannot_write_its_audit(user, scratch):
-    """A grant that contains the audit is refused. An audit beside a grant is not visible to the target."""
+    """Check that corral refuses a grant that contains the audit, and that the target cannot see an
+    audit beside a grant.
+    """
     folder = scratch / "work"
     folder.mkdir()
     os.chown(folder, user.owner, user.owner)

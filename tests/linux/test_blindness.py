@@ -1,4 +1,6 @@
-"""Test a limit that is enforced by sampling, when the supervisor can no longer read /proc."""
+"""Test that a run ends if its limit is enforced by sampling and the supervisor can no longer read
+/proc.
+"""
 
 from subprocess import PIPE
 
@@ -15,7 +17,8 @@ def test_a_supervisor_that_cannot_read_proc_ends_the_run(user):
     argv = user.corral_argv("run", *LIMIT, "--", user.python, "-c", TARGET, traces.argument)
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
-        # With this limit the supervisor can open no file of /proc. With a lower limit even poll(2) would fail.
+        # With this limit the supervisor cannot open files in /proc. With a lower limit even poll(2)
+        # would fail.
         blinding = ["prlimit", "--pid", str(process.pid), "--nofile=8:8"]
         assert user.popen(blinding).wait() == 0
         assert process.wait(PATIENCE) == 125

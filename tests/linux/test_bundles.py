@@ -138,7 +138,9 @@ CONFIGURED = start(
 
 
 def test_settings_that_the_user_enters_become_grants_and_secrets_of_the_bundle(user, env, scratch):
-    """Check that the target can read the directories that the user named, and no others."""
+    """Check that the target can read the directories that the user named, and no other
+    directories.
+    """
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
     flags = ["--config", f"dirs={one}", "--config", f"dirs={two}", "--config", "key=s3cret"]
@@ -341,7 +343,7 @@ def test_a_malicious_bundle_leaves_nothing_in_the_store(user, env, scratch):
     path.write_bytes(held.getvalue())
     done = user.corral("run", str(path), env=env)
     assert (done.returncode, b"leads out of the archive" in done.stderr) == (REFUSED, True)
-    for data, why in ((b"nothing", b"not a zip archive"), (packed([]), b"has no table")):
+    for data, why in ((b"nothing", b"not a zip archive"), (packed([]), b"must have a JSON object")):
         path.write_bytes(data)
         done = user.corral("run", str(path), env=env)
         assert (done.returncode, why in done.stderr) == (REFUSED, True)
@@ -454,7 +456,7 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
     file = ["--config", f"file={note}"]
     done = user.corral("run", *file, word, env=env)
     assert (done.returncode, b"T_TOKEN has no value" in done.stderr) == (REFUSED, True)
-    # The variable is set, but the user has not approved that the server sees it.
+    # The variable is set, but the user has not yet allowed the server to see it.
     done = user.corral("run", *file, word, env={**env, "T_TOKEN": "s3cret"})
     assert (done.returncode, b"see the secret T_TOKEN" in done.stderr) == (REFUSED, True)
     for flags in (["--secret", "T_TOKEN"], []):

@@ -618,8 +618,8 @@ def memory(user, *flags: str) -> dict | None:
 
 
 def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
-    """Check that only the first run after a boot prints the warning, and later runs only with -v.
-    Reports always have it.
+    """Check that the first run after a boot prints the warning, and that later runs print it only
+    with -v. Reports always contain the warning.
     """
     path = scratch / "report.json"
     env = user.environment(HOME=str(scratch))

@@ -147,7 +147,7 @@ def test_corral_writes_nothing_to_stdout(client):
 
 @pytest.mark.parametrize("behaviour", ["polite", "deaf", "deaf family"])
 def test_sigterm_to_the_group_ends_the_tree(client, behaviour):
-    """The Python SDK closes stdin, waits, and sends SIGTERM to the process group."""
+    """Do what the Python SDK does: close stdin, wait, and send SIGTERM to the process group."""
     one = client(behaviour)
     one.greet()
     if "deaf" in behaviour:
@@ -158,7 +158,7 @@ def test_sigterm_to_the_group_ends_the_tree(client, behaviour):
 
 @pytest.mark.parametrize("behaviour", ["polite", "deaf", "deaf family"])
 def test_sigterm_to_the_direct_child_ends_the_tree(client, behaviour):
-    """The TypeScript SDKs send SIGTERM to the direct child."""
+    """Do what the TypeScript SDKs do: send SIGTERM to the direct child."""
     one = client(behaviour)
     one.greet()
     if "deaf" in behaviour:

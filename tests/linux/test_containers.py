@@ -42,7 +42,8 @@ with socket.create_server(("0.0.0.0", 8123)) as server:
     print("ready", flush=True)
     server.accept()[0].sendall(b"served")
 """
-# This program runs all commands in one container, because a new container would have to probe again.
+# This program runs all commands in one container, because corral would have to probe again in a new
+# one.
 ASK = f"""
 import json, subprocess, sys
 import socket, threading
@@ -182,8 +183,8 @@ def test_the_target_has_the_users_own_id(said, uid):
 
 
 def test_roots_target_gets_its_own_id_with_the_engines_capabilities(podman, profile):
-    """Run as root with the engine's default capabilities, as most images do. Root's target then
-    gets its own user id, as on a host.
+    """Run as root with the engine's default capabilities, as most images do. Root's target must get
+    its own user id, as on a host.
     """
     options = tuple(flag for flag in HARDENED if flag != "--cap-drop=all")
     options += ("--tmpfs=/var/lib",)  # for the kept homes of root's targets
@@ -205,8 +206,8 @@ def test_a_limit_on_processes_is_enforced_in_a_container(said):
 
 
 def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
-    """Run under Docker's filter, which denies pidfd_getfd. The broker then replaces sockets, as the
-    plan says.
+    """Check the broker. Docker's filter denies pidfd_getfd, so under this filter the broker has to
+    replace sockets, and the plan has to say so.
     """
     code, out, err = said["network"]
     assert code == 0, err
@@ -274,12 +275,15 @@ def test_a_published_server_works_with_its_network_profile(podman, uid, profile,
     assert denied[0]
     assert "from far away" not in denied[1]
     assert (far.arrived, code) == ([(PUBLIC, 80)], 0)
-    # Docker's default filter denies pidfd_getfd, so the broker cannot take the target's sockets and replaces them.
+    # Docker's default filter denies pidfd_getfd. The broker then cannot take the target's sockets,
+    # so it replaces them.
     assert mechanisms == [{"podman": BROKER, "docker": REPLACEMENT}[profile]]
 
 
 def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
-    """The error names the missing directory and the remedy. With a writable /tmp the same command works."""
+    """Check that the error names the missing directory and the remedy. With a writable /tmp the
+    same command works.
+    """
     options = tuple(flag for flag in HARDENED if flag != "--tmpfs=/tmp")
     done = podman.corral("run", "--", "/bin/true", uid=uid, profile=profile, options=options)
     assert done.returncode == 125
@@ -290,8 +294,8 @@ def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
 
 
 def test_findings_that_an_export_assumes_are_proven_in_a_container(said):
-    """Check that `doctor` proves the findings `PROVEN` in a container. `corral export kubernetes` assumes them for a pod,
-    because it does not run in the pod.
+    """Check that `doctor` proves the findings `PROVEN` in a container. `corral export kubernetes`
+    assumes these findings for a pod, because it does not run in the pod.
     """
     from corral.export.pod import PROVEN
 

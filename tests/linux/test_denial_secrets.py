@@ -1,4 +1,6 @@
-"""Let a target put its secrets into names, paths and programs. Nothing that corral writes may contain them."""
+"""Let a target put its secrets into names, paths and programs. What corral writes must not contain
+the secrets.
+"""
 
 from __future__ import annotations
 
@@ -90,8 +92,8 @@ def test_no_text_of_a_denial_has_a_secrets_value(user, place, act, how):
 
 
 def test_a_value_that_is_not_secret_is_shown(user):
-    """Look up a name with the value of a plain variable. The report shows it. This is the control
-    for the tests with secrets.
+    """Look up a name that contains the value of a plain variable. The report must show the value.
+    This is the control for the tests with secrets.
     """
     env = user.environment(TOK="plainvalue42")
     script = SCRIPT + LOOKUPS["name"]
@@ -114,8 +116,8 @@ KEY_LIKE = ("sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org")
 
 
 def test_denied_host_names_that_look_like_keys_are_reported_unmasked(user):
-    """Look up names that look like keys. The target chooses them, so they must be reported. The
-    control is a real secret.
+    """Look up names that look like keys. The target chooses them, so they must be reported
+    unmasked. As the control, a real secret is masked.
     """
     script = SCRIPT + "".join(f"look_up({name!r})\n" for name in KEY_LIKE) + LOOKUPS["name"]
     flags = ("--secret", "TOK")
@@ -156,8 +158,8 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_masking_many_values_of_a_manifest_does_not_delay_the_timeout(user, place, variables):
-    """Use a manifest with many overlapping values. If corral masked them, each message about a denial would take long.
-    The control has no variables.
+    """Use a manifest with many overlapping values. If corral masked them, each message about a
+    denial would be slow. The control has no variables.
     """
     make_server(user, place, variables, FLOOD)
     user.grace_seconds = 0.2

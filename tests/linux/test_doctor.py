@@ -1,7 +1,8 @@
-"""Test that `corral doctor` is right where a feature is really missing, and that `run` acts on it.
+"""Test that `corral doctor` is right where a feature is really missing, and that `run` acts on this
+finding.
 
-Features are really removed: by a seccomp filter like a container's, or by a user namespace in which no further
-namespaces can be made.
+Features are really removed: by a seccomp filter like a container's, or by a user namespace in which
+no further namespaces can be made.
 """
 
 import errno
@@ -69,7 +70,9 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Place:
-    """An environment to start corral in: the plain host, or one with a missing feature."""
+    """An environment in which corral is started: the plain host, or a host with a missing
+    feature.
+    """
 
     def __init__(self, user, wrapper: list[str], home) -> None:
         self.user = user
@@ -135,7 +138,8 @@ def test_every_line_has_the_same_form(host):
     assert "[✓] Network namespaces: available" in out
     assert "[✓] Seccomp: available" in out
     assert "[✓] Rlimits: supported" in out
-    # Two mechanisms limit processes. The label of each line is its mechanism, not "Process limit".
+    # Two mechanisms limit processes, so the label of each line is its mechanism, not "Process
+    # limit".
     assert "Process limit: " not in out
     verdict = "[✓] Verdict: `corral run` works here, and every wall is enforced"
     assert out.splitlines()[-1].startswith(verdict)
@@ -149,8 +153,8 @@ def test_every_absent_feature_has_a_hint(host):
 
 
 def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(user, scratch):
-    """Remove the temporary directory, without which the probe cannot run. `doctor` says so and does
-    not cache the finding.
+    """Remove the temporary directory, without which the probe cannot run. `doctor` must say so and
+    must not cache the finding.
     """
     place = Place(user, [], scratch)
     hidden = "import os, sys, tempfile; tempfile.tempdir = None; tempfile._candidate_tempdir_list = lambda: ['/nowhere']; "
@@ -226,8 +230,8 @@ def test_doctor_takes_no_arguments(host):
 
 
 def check_no_namespaces(place: Place) -> None:
-    """Check that doctor has evidence and a hint, and that `run` uses Landlock. If the kernel has no Landlock, `run` must
-    refuse to start.
+    """Check that doctor reports evidence and a hint for each missing namespace, and that `run` uses
+    Landlock. If the kernel does not have Landlock either, `run` must refuse to start.
     """
     found = place.findings()
     for name in ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace"):
@@ -259,7 +263,9 @@ def test_doctor_is_right_where_no_user_namespace_can_be_made(nested):
 
 
 def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
-    """Probe in a container that denies some calls. The probe must use another call as its control."""
+    """Probe in a container that denies some calls. The probe must use a call that the container
+    allows as its control.
+    """
     found = without(NO_NAMESPACES).findings()
     assert found["seccomp"]["status"] == "proven", found["seccomp"]
     assert found["exec_cookie"]["status"] == "proven", found["exec_cookie"]
@@ -297,7 +303,9 @@ def test_run_refuses_on_a_host_without_namespaces_and_landlock(without):
 
 
 def test_best_effort_drops_one_wall_with_a_warning(without):
-    """With `--best-effort` the target runs with a warning and without one wall. The other controls are enforced."""
+    """Check that with `--best-effort` the target runs without the missing wall, with a warning, and
+    that the other controls are enforced.
+    """
     place = without(NO_NAMESPACES, NO_LANDLOCK)
     code, out, err = place.corral("run", "--best-effort", "--", "/bin/echo", "ran")
     assert (code, out) == (0, "ran\n"), err
@@ -309,8 +317,8 @@ def test_best_effort_drops_one_wall_with_a_warning(without):
 
 
 def test_findings_of_one_context_are_not_used_in_another(host, without):
-    """Use one cache on the host, in a filtered environment, and on the host again. Neither may use the other's
-    findings.
+    """Use one cache on the host, in a filtered environment, and on the host again. The two must not
+    use each other's findings.
     """
     assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
     walled = host.mechanisms()
@@ -322,9 +330,9 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
-    """Run under one seccomp filter with the findings of another. Both have the same cache key, because the kernel shows
-    that there is a filter, but not which calls it denies. The run must not rely on the wrong findings: here namespaces
-    are absent.
+    """Run under one seccomp filter with findings that were cached under another filter. Both have
+    the same cache key, because the kernel shows that there is a filter, but not which calls it
+    denies. The run must not rely on these findings, because here namespaces are absent.
     """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)

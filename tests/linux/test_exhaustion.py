@@ -119,8 +119,8 @@ def test_a_run_without_free_namespaces_is_refused(user):
 
 
 def test_a_run_without_free_inotify_instances_prints_a_warning(user):
-    """Use up all inotify instances. The run must warn that corral does not watch masked files, so it would not notice if
-    one is replaced.
+    """Use up all inotify instances. The run must warn that corral does not watch masked files, and
+    so would not notice if one of them were replaced.
     """
     secret = user.home / "granted/.env"
     secret.parent.mkdir()

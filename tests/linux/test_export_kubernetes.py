@@ -110,7 +110,9 @@ def test_agent_sandbox_definitions_accept_the_files(ordinary, folder, variant):
 
 
 def closed(schema):
-    """Return the schema in a form that refuses unknown fields, as an API server in strict mode does."""
+    """Return a copy of the schema that refuses unknown fields, as an API server in strict mode
+    does.
+    """
     if not isinstance(schema, dict):
         return schema
     made = {name: closed(value) for name, value in schema.items() if name != "properties"}
@@ -131,7 +133,11 @@ def closed(schema):
         (("--read", "/data"), REFUSED, "--volume /data=claim:NAME"),
         (("--agent-sandbox", "--replicas", "0"), WRONG, "--replicas takes a number"),
         (("--replicas", "3"), WRONG, "add --agent-sandbox"),
-        (("--volume", "/d=emptydir", "--volume", "/d=claim:x"), REFUSED, "names two volumes for /d"),
+        (
+            ("--volume", "/d=emptydir", "--volume", "/d=claim:x"),
+            REFUSED,
+            "names two volumes for /d",
+        ),
         (
             ("--agent-sandbox", "--listen", "8080", "--timeout", "5m"),
             REFUSED,
@@ -347,7 +353,7 @@ def container(folder) -> str:
 
 
 def typed(done) -> list[str]:
-    """Return the words that corral's message has after `kubectl exec -i pod/NAME --`."""
+    """Return the words after `kubectl exec -i pod/NAME --` in corral's message."""
     (line,) = [one for one in done.stderr.decode().splitlines() if "kubectl exec -i" in one]
     words = shlex.split(line)
     return words[words.index("--") + 1 :]

@@ -1,4 +1,5 @@
-"""Let each step of the set-up fail. The target must never run, the error must name the step, and nothing may be left.
+"""Let each step of the set-up fail. The target must never run, the error must name the step, and no
+files or processes may be left.
 
 The tests run in both tiers. `init` is PID 1 with namespaces, and the subreaper without them.
 """
@@ -83,7 +84,7 @@ TARGET = 'echo ran; echo ran > "$1"/ran'
 
 
 class Trial:
-    """One user's run, whose target would write a file and to stdout if it ran."""
+    """A run as one user. If the target ran, it would write a file and print to stdout."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -106,8 +107,8 @@ class Trial:
         return [step["step"] for step in json.loads(done.stdout)["steps"]]
 
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
-        """Run corral once for each injected failure. All its processes have `traces.argument` in their command lines, so
-        that leftovers can be found.
+        """Run corral once for each injected failure. All processes of these runs have
+        `traces.argument` in their command lines, so that leftovers can be found.
         """
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
         argv = [*self.user.host, *argv]
@@ -280,7 +281,9 @@ def test_no_target_runs_after_an_unexpected_exception(trial, error):
 
 
 def test_a_broken_pipe_in_the_set_up_is_a_failure(trial):
-    """Break each pipe of the set-up. Only the pipe of corral's own messages may break without harm."""
+    """Let the set-up fail because a pipe is broken. corral must report this. Only a broken pipe of
+    corral's own messages is harmless.
+    """
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
     broken += "from corral.supervisor import start\nstart.run = run"
     assert trial.problems({broken: ("Broken pipe", "hint: ")}) == {}

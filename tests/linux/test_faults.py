@@ -1,4 +1,6 @@
-"""Cause faults during a run. The supervisor must continue, or end the run with a reason. The walls must stay."""
+"""Cause faults during a run. The supervisor must continue, or end the run with a reason. The walls
+must stay in force.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,9 @@ MINUTE = pytest.param(60, marks=[pytest.mark.rig("long"), pytest.mark.timeout(30
 
 @contextlib.contextmanager
 def stopped_for(seconds: float, *runs: Run) -> Iterator[None]:
-    """Stop the supervisors of runs during the body of the `with` statement, for at least `seconds`."""
+    """Pause the supervisors of the runs (SIGSTOP) during the body of the `with` statement, for at
+    least `seconds`.
+    """
     for run in runs:
         os.kill(run.process.pid, signal.SIGSTOP)
     until = time.monotonic() + seconds
@@ -170,7 +174,9 @@ def test_a_timeout_during_a_stop_ends_the_run_afterwards(ordinary, seconds):
 @BOTH_TIERS
 @pytest.mark.parametrize("seconds", [1, MINUTE])
 def test_nothing_is_allowed_while_the_supervisor_is_stopped(ordinary, seconds):
-    """An attempt that begins during the stop is denied at the latest after the stop. The runs then continue."""
+    """Check that an attempt that begins while the supervisor is paused is denied, at the latest
+    when the supervisor continues. The runs must then continue, too.
+    """
     # Connecting with an allowlist is left out, because it succeeds at once: the gateway accepts each connection, and
     # decides afterwards.
     runs = {

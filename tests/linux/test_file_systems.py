@@ -44,7 +44,7 @@ def test_corral_works_or_refuses_on_every_file_system(name):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("name", NO_IDMAPS)
 def test_root_gets_a_working_hint_where_mounts_cannot_be_idmapped(user, name):
-    """Check that the target can use files that its user id may use, and that the hint for other
+    """Check that the target can use files that are open to its user id, and that the hint for other
     files is a command that works.
     """
     with mounted(FILE_SYSTEMS[name]) as there:
@@ -175,8 +175,8 @@ def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
 @pytest.mark.rig("filesystems")
 @BOTH_TIERS
 def test_a_users_own_fuse_mount_is_closed_to_root(user):
-    """Use a FUSE mount without `allow_other`, which only the user can use. The user's target can,
-    too.
+    """Use a FUSE mount without `allow_other`, so that only its user can use the mount. The user's
+    target can use it, too.
     """
     with mounted(OWN) as there:
         make = "import os; os.mkdir('/mnt/it'); open('/mnt/it/file', 'w').write('data'); answer = 1"
@@ -193,8 +193,8 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
-    """Fill the disk, so that a grant cannot be remembered. A link could then replace the granted
-    path, and the next run would not notice.
+    """Fill the disk, so that a grant cannot be remembered. corral must report this, because a link
+    could then replace the granted path, and the next run would not notice.
     """
     with mounted(SMALL) as there:
         person = home_on(there, user)

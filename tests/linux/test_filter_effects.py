@@ -1,4 +1,6 @@
-"""Test the filters in the running kernel. Each act is tried with the filter, and without it as the control."""
+"""Test the filters in the running kernel. Each act is tried with the filter and, as the control,
+without the filter.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def test_denied_sockets_get_their_errno(name, arguments, errno):
 
 
 def test_other_socket_families_look_absent():
-    """AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC and AF_XDP look absent, whether or not this kernel has them."""
+    """Check that AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC and AF_XDP look absent, whether or not this
+    kernel has them.
+    """
     held, free = both("for family in (17, 38, 40, 43, 44): tried('socket', family, 3, 0)")
     assert held == [str(EAFNOSUPPORT)] * 5
     assert set(free) != set(held)

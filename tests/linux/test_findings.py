@@ -1,5 +1,5 @@
-"""Test the cache of findings: corral reads it only if this user wrote it, and only under the same seccomp filter around
-corral.
+"""Test the cache of findings. corral reads it only if this user wrote it, and only under the same
+outer seccomp filter. @pc366a2e8x
 """
 
 import json
@@ -193,8 +193,8 @@ made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
 def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
-    """Compare the cache's key in a chroot, where the kernel refuses user namespaces, with the key after pivot_root to
-    the same mount, where it allows them. They must differ.
+    """Compare the cache's key in a chroot, where the kernel refuses user namespaces, with the key
+    after pivot_root to the same mount, where the kernel allows them. The keys must differ.
     """
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -21,7 +21,9 @@ RET_ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def forge(path) -> None:
-    """Replace each BPF program in a kept filter with one that allows everything, with a correct checksum."""
+    """Replace each BPF program in a kept filter with a program that allows everything, and give the
+    file a correct checksum.
+    """
     key, *programs = marshal.loads(path.read_bytes()[8:])
     body = marshal.dumps((key, *[RET_ALLOW] * len(programs)))
     path.write_bytes(checksum(body).to_bytes(8, "little") + body)
@@ -35,8 +37,9 @@ def give(path, uid: int) -> None:
 
 @pytest.mark.parametrize("owner", [0, ORDINARY])
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
-    """Let another user write a filter that allows everything. corral must not load it. The control is root's own file
-    with the same content: corral loads it, notices inside that nothing is denied, and refuses the run.
+    """Let another user write a filter that allows everything. corral must not load it. The control
+    is root's own file with the same content: corral loads it, notices inside the sandbox that the
+    filter denies nothing, and refuses the run.
     """
     if user.uid:
         pytest.skip("the attack is on root")
@@ -106,8 +109,8 @@ def listing(top) -> dict:
 
 
 def test_root_does_not_change_a_users_files(desk, root):
-    """Run `grant` as root with the user's HOME, where the user may have planted links. The error
-    names the owner.
+    """Run `grant` as root with the user's HOME, where the user may have planted links. corral must
+    not change files there, and its error must name their owner.
     """
     path = configure(desk, "cursor")
     words = ("grant", "notes", "--allow-net", "api.x.com")

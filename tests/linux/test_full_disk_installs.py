@@ -1,4 +1,6 @@
-"""Install packages onto a disk with too little room: the refusal names the reason, and nothing is left of the attempt."""
+"""Install packages onto a disk with too little room. The refusal must name the reason, and the
+attempt must leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ pytestmark = [
 DISK = FileSystem("", "mount -t tmpfs -o size=64m tmpfs /mnt")
 FILL = "rm -f fill; df --output=avail -k /mnt | tail -1 | (read free; head -c $((free - {0}))k /dev/zero >fill)"
 KIBIBYTES = (0, 16, 64, 1024)
-"""The free space is enough for nothing, for some directories, for some of the packages, or for all packages but not for
-the files that the installer keeps.
+"""Free space that is enough for nothing, for some directories, for some of the packages, or for all
+packages but not for the files that the installer keeps.
 """
 
 

@@ -179,7 +179,7 @@ def no_descriptors():
 
 
 class Dialer:
-    """Replaces the process that makes sockets in a namespace."""
+    """A replacement for the process that makes sockets in a namespace."""
 
     def make(self):
         made = socket.socket()

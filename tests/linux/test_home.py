@@ -16,7 +16,9 @@ INSIDE = {
 
 @pytest.mark.parametrize("home", INSIDE)
 def test_the_targets_home_is_private_even_if_home_names_a_system_directory(user, home):
-    """Set HOME to a system directory. For example, container engines set HOME=/ for unknown users."""
+    """Set HOME to a system directory, such as `/`, which container engines use for unknown
+    users.
+    """
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}
     environment = user.environment(HOME=home, **elsewhere)
@@ -57,8 +59,8 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
-    """Write to ~/Documents of the host. This must fail. Otherwise a server would seem to save a file that is lost when
-    the run ends.
+    """Write to ~/Documents of the host. This must fail, because otherwise a server would seem to
+    save a file that is lost when the run ends.
     """
     documents = user.home / "Documents"
     documents.mkdir()

@@ -1,4 +1,6 @@
-"""Test an installation whose client has ended. It continues alone, is listed, can be ended, and starts no server."""
+"""Test an installation whose client has ended. The installation continues alone, `ps` lists it, the
+user can end it, and it does not start the server.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 
 
 class Client:
-    """Starts `corral run` as a client does, with a registry that can delay the package."""
+    """A client that starts `corral run`, with a registry that can delay the package."""
 
     def __init__(self, user, scratch, registry, env) -> None:
         self.user, self.registry = user, registry
@@ -166,8 +168,9 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
-    """Let a client end corral during an installation, with a time limit that is over at once and with a long one. In
-    the first case the installer must end. In the second case it must go on until it gets the message that it waits for.
+    """Let a client end corral during an installation, once with a time limit that is over at once
+    and once with a long limit. With the first limit the installer must end. With the second it must
+    continue until it gets the message that it waits for.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()

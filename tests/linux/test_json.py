@@ -11,9 +11,10 @@ from corral.demo.anonymous import remove_names
 
 
 def closed(schema):
-    """Return the schema in a form that refuses unknown keys.
+    """Return a copy of the schema that refuses unknown keys.
 
-    Readers of the JSON must accept new keys. In this test a new key means that the schema was not updated.
+    Readers of the JSON must accept new keys. In this test a new key means that the schema was not
+    updated.
     """
     if isinstance(schema, list):
         return [closed(item) for item in schema]
@@ -57,8 +58,8 @@ def test_explain_matches_its_schema(user, scratch):
 
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
-    """Check that no field shows a secret argument. With `--state` corral keeps a home directory for this command, and
-    the step that makes the directory also has the command's words.
+    """Check that no field shows a secret argument. With `--state` corral keeps a home directory for
+    this command, and the step that makes the directory also contains the command's words.
     """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout
@@ -104,8 +105,8 @@ def test_the_demo_matches_its_schema(user):
 
 
 def test_the_demos_file_contains_nothing_about_the_user(user, scratch):
-    """Check that the file has no name or directory of the user or the machine, and no path of a
-    decoy file.
+    """Check that the file does not contain a name or directory of the user or the machine, or the
+    path of a decoy file.
     """
     env = user.environment(USER="somebody", LOGNAME="somebody", TMPDIR=str(scratch))
     text = user.corral("demo", "--json", env=env).stdout.decode()

@@ -1,4 +1,6 @@
-"""Test `corral learn`: it proposes the paths and hosts that a target asked for. With them the target works."""
+"""Test `corral learn`: it proposes the paths and hosts that a target asked for, and with these
+grants the target works.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ print(json.dumps(answer))
 
 @pytest.fixture
 def project(user):
-    """Create two directories of the user, and a key."""
+    """Create two directories of the user, and a third with a key."""
     for name in ("notes", "results", ".ssh"):
         (user.home / name).mkdir(exist_ok=True)
         (user.home / name / "a").write_text("hello")
@@ -180,8 +182,8 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
-    """Check the network of a watched target's sockets. A socket of the host's network would show
-    the host's addresses, and could take the host's abstract names.
+    """Check that a watched target's sockets are in the sandbox's network. A socket in the host's
+    network would show the host's addresses, and could take the host's abstract names.
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
@@ -272,8 +274,8 @@ def test_the_reason_of_a_proposal_is_a_whole_sentence(user):
 
 
 def test_learn_lists_denials_that_no_flag_allows(user):
-    """Look up a name that contains the value of a secret. No flag is named, because the flag would
-    show the value.
+    """Look up a name that contains the value of a secret. `learn` must not suggest a flag, because
+    the flag would show the value.
     """
     code = "import os, socket\ntry:\n    socket.getaddrinfo(os.environ['TOK'] + '.example', 80)\n"
     code += "except OSError:\n    pass"

@@ -38,7 +38,7 @@ def traces(user):
 
 
 def start(user, *command, flags=(), **options):
-    """Start `corral run`, with pipes as streams unless others are given."""
+    """Start `corral run`, with pipes as streams unless `options` names others."""
     argv = user.corral_argv("run", *flags, "--", *command)
     return user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
@@ -48,7 +48,9 @@ def wait_for_ready(process):
 
 
 def left_after_a_kill(user, traces) -> dict[str, object]:
-    """Check that only the run's record is left. Start another run, and return what is left after it."""
+    """Check that the killed run left only its record. Start another run, and return what is left
+    after it.
+    """
     left = traces.left_in_the_end()
     files = left.pop("files", [])
     assert left == {}
@@ -145,7 +147,7 @@ def test_a_target_that_ends_in_time_is_not_reported_as_timeout(user):
 
 
 def test_corral_and_all_processes_end_with_the_target(user, traces):
-    """Start a daemon that keeps the streams open. It must not delay the end."""
+    """Start a daemon that keeps the streams open. The daemon must not delay the end of the run."""
     daemon = (
         "import os, signal\n"
         "if os.fork() == 0:\n"
@@ -260,8 +262,8 @@ print(json.dumps(held))
 
 
 def run_forks(user, traces, code: str, request: object) -> object:
-    """Run `code`, which starts corral in forks and ends them. All its processes have `traces.argument` in their command
-    lines, so that leftovers can be found.
+    """Run `code`, which starts corral in forks and ends them. All these processes have
+    `traces.argument` in their command lines, so that leftovers can be found.
     """
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
@@ -367,7 +369,7 @@ def test_a_reader_that_goes_away_ends_the_target_by_sigpipe(user, traces):
 
 
 def test_a_stderr_without_a_reader_does_not_stop_the_target(user):
-    """Close stderr's reader. Warnings are lost, and the run goes on."""
+    """Close the reading end of stderr. The warnings are lost, but the run must go on."""
     read, write = os.pipe()
     os.close(read)
     process = start(user, "/bin/sh", "-c", "echo ran; exit 7", stderr=write)
@@ -418,8 +420,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Ignore SIGHUP before the start, as `nohup` does, so that the run survives the end of its
-    terminal. SIGTERM is the control.
+    """Ignore a signal before the start, as `nohup` ignores SIGHUP so that a run survives the end of
+    its terminal. SIGTERM is the control.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(

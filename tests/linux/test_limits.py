@@ -1,6 +1,8 @@
-"""Reach each limit from inside, as root and as an ordinary user, on a host whose cgroups enforce none.
+"""Reach each limit from inside, as root and as an ordinary user, on a host whose cgroups do not
+enforce limits.
 
-On a host with working controllers the kernel causes the same outcomes, so the tests do not check the mechanism.
+On a host with working controllers the kernel causes the same outcomes, so the tests do not check
+the mechanism.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ HOGS = {
         kept[-1][at]""",
 }
 WAIT = "import select\nselect.select([], [], [], 0.5)\nprint('held')"
-# Wait for a sample, which may be late on a busy machine. Without one the test times out.
+# Wait for a sample, which may be late on a busy machine. Without a sample the test times out.
 STAY = "\nsignal.pause()\n"
 LATEST = ("--timeout", "40s")
 PRELUDE = "import mmap, os, signal, sys, time\nMIB = 1 << 20\nkept = []\n"
@@ -80,7 +82,9 @@ def run(user, scratch):
 
 
 def run_until_said(run, word, code, *arguments, flags):
-    """Run a target that prints `word` and then waits for its timeout. If it was too slow, try a longer timeout."""
+    """Run a target that prints `word` and then waits for its timeout. If the target was too slow,
+    try a longer timeout.
+    """
     for seconds in (4, 16, 64):
         done = run(code, *arguments, flags=(*flags, "--timeout", f"{seconds}s"))
         if word in done.out:
@@ -130,9 +134,9 @@ def test_memory_of_many_small_processes_is_added_up(run):
     assert 2 < over.usage["tasks"] <= 51
 
 
-# Each of `count` processes has `share` MiB of its own, and shares them with eight children that end and are replaced
-# all the time. Reading the many mappings of the first child takes longer than such a child lives. The memory grows only
-# after the children are there.
+# Each of `count` processes allocates `share` MiB and shares them with eight children, which
+# constantly end and are replaced. Reading the many mappings of the first child takes longer than
+# such a child lives. The memory grows only once the children exist.
 REPLACED = """
 import ctypes
 count, share, seconds = int(sys.argv[1]), int(sys.argv[2]) * MIB, float(sys.argv[3])
@@ -174,8 +178,9 @@ os._exit(0)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
-    """A measurement does not know the processes that start after it has listed the tree, so the shares of these
-    processes are missing in the sum.
+    """Replace processes all the time. A measurement does not know processes that start after it has
+    listed the tree, so their shares of the memory are missing in its sum. The limit must still be
+    enforced.
     """
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
@@ -292,8 +297,9 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
-    """Run a busy target without a limit, as the control. The kernel counts the time in which the target runs or waits
-    for a processor. This must be nearly all of the time, because a pause would not be counted.
+    """Run a busy target without a limit, as the control. The kernel counts the time in which the
+    target runs or waits for a processor, but not the time of a pause. So this must be nearly all of
+    the time.
     """
     code = """
 def busy_seconds():
@@ -361,7 +367,7 @@ def test_cpu_time_below_the_limit_does_not_end_the_run(run):
 
 
 def test_cpu_time_of_orphans_is_reported(run):
-    """Leave children that outlive the target. They are killed with it, and their CPU time counts."""
+    """Leave children that outlive the target. corral must kill them and count their CPU time."""
     code = """
 reading, writing = os.pipe()
 if os.fork() == 0:
@@ -445,7 +451,7 @@ def switches(pid: int) -> int:
 
 
 def settle(pids) -> dict[str, int]:
-    """Return the counts once they stay the same for a second.
+    """Return how often each process woke up, once these counts have not changed for a second.
 
     Half a second after the start the supervisor wakes up once, to import its last modules.
     """
@@ -518,7 +524,9 @@ def test_the_supervisor_does_not_poll_unless_it_samples_a_limit(user):
 
 
 def test_a_supervisor_that_paused_its_target_still_reacts_to_signals(user, run):
-    """Use a share so small that the target is nearly always stopped. A signal must still reach it."""
+    """Use a share so small that the target is nearly always paused. A signal must still reach the
+    target.
+    """
     argv = user.corral_argv("run", "--max-cpu", "10", "--", user.python, "-c", "while True: pass")
     process = user.popen(argv, stderr=subprocess.PIPE)
     try:
@@ -544,8 +552,8 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
-    """Put memory into /dev/shm, which a target without a private root shares with the host. The
-    target waits for a few samples.
+    """Put memory into /dev/shm, which a target without a private root shares with the host. This
+    memory must not count during the few samples for which the target waits.
     """
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
@@ -566,8 +574,8 @@ for number in range(int(sys.argv[1])):
 
 @bare
 def test_processes_are_counted_without_namespaces(user, run, tier):
-    """Start processes where neither a cgroup nor RLIMIT_NPROC can count them. The supervisor
-    refuses the next process.
+    """Start processes where neither a cgroup nor RLIMIT_NPROC can count them. The supervisor must
+    refuse the process that is one too many.
     """
     traces = Traces()
     flags = ("--allow-subprocess", "--max-pids", "16", *LATEST)
@@ -608,7 +616,8 @@ def test_cpu_time_is_added_up_without_namespaces(run, tier):
     assert 1000 <= done.usage["cpu_ms"] < 4000  # no single process has reached the limit
 
 
-# Sampling cannot see this memory, but a cgroup counts it. This is why sampling is called cooperative.
+# Sampling cannot see this memory, but a cgroup counts it. This is why a sampled limit is called
+# cooperative.
 UNSEEN = """
 import ctypes
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
@@ -831,8 +840,8 @@ def test_an_interrupted_sample_reads_no_further_process(scattered, monkeypatch):
     assert whole / 4 < one < whole * 3 / 4
 
 
-# These System V objects belong to no process. Each program allocates as many MiB as its argument
-# says.
+# These System V objects do not belong to a process. Each program allocates as many MiB as its
+# argument says.
 OBJECTS = {
     "segments that no process has attached": """
 for _ in range(int(sys.argv[1]) // 10):

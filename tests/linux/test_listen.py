@@ -31,7 +31,7 @@ def free_ports(count):
 
 
 def ask(port, host="127.0.0.1"):
-    """Return the server's answer, or the reason why it could not be asked."""
+    """Return the server's answer, or the name of the exception if the server could not be asked."""
     try:
         with socket.create_connection((host, port), timeout=10) as client:
             client.sendall(b"hello")

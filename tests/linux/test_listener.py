@@ -1,4 +1,6 @@
-"""Test the seccomp listener for denied starts while its supervisor is stopped, ended, nested or unprivileged."""
+"""Test the seccomp listener for denied starts while its supervisor is paused, has ended, runs in
+another sandbox, or lacks a privilege.
+"""
 
 from __future__ import annotations
 
@@ -111,8 +113,8 @@ print(done.returncode, done.stdout, done.stderr, sep="|")
 
 
 def test_corral_inside_corral_refuses_to_start_a_target(ordinary):
-    """Run corral inside a sandbox. It can prove neither namespaces nor a second filter there, so it
-    refuses.
+    """Run corral inside a sandbox. corral can prove neither namespaces nor a second filter there,
+    so it must refuse to start a target.
     """
     inner = ordinary.corral_argv("run", "--", ordinary.python, "-c", START)
     flags = ("--allow-subprocess", "--read", str(ordinary.package))

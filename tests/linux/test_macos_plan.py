@@ -204,7 +204,9 @@ def test_the_number_of_descriptors_is_limited(mac):
 
 
 def test_rlimit_nproc_denies_a_second_process(mac):
-    """Set RLIMIT_NPROC to 1. An ordinary user always has more processes, and root is exempt."""
+    """Set RLIMIT_NPROC to 1. An ordinary user always has more processes, so the next one is denied.
+    Root is exempt.
+    """
     code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
     done, report = mac.reported(code)
     assert done.stdout == b"11\n"
@@ -332,8 +334,8 @@ def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, wa
 
 
 def test_rlimit_nproc_bounds_the_number_of_processes_without_sampling(mac):
-    """Check only an upper bound, because the limit counts all of the user's processes, and those of
-    other tests end meanwhile.
+    """Check only an upper bound, because the limit counts all of the user's processes, and
+    processes of other tests may end meanwhile.
     """
     code = "import os, resource, time\nn = 0\nmost = resource.getrlimit(resource.RLIMIT_NPROC)[0]\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= most, flush=True)"
     done, report = mac.reported(code, flags=MANY)
@@ -431,8 +433,8 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
 @pytest.mark.parametrize("pause", [600, 0.001], ids=["once", "again and again"])
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits, pause):
-    """Let the target stop the watcher, which a real Seatbelt would not allow. If the target
-    does so again and again, it also stops the watcher while corral waits for the watcher's answer.
+    """Let the target stop the watcher (SIGSTOP), which a real Seatbelt would not allow. A target
+    that does so again and again also stops the watcher while corral waits for the watcher's answer.
     """
     code = (
         "import os, signal, time\n"
@@ -463,8 +465,8 @@ def test_ps_shows_a_living_run(mac):
 
 
 def test_processes_are_sampled_only_under_a_limit(mac):
-    """Compare two runs. When the run with a limit has been sampled five times, the run without a
-    limit has not been sampled.
+    """Run one target with a limit and one without. When the run with the limit has been sampled
+    five times, the other must not have been sampled.
     """
     counts = {}
     runs = {}

@@ -1,7 +1,8 @@
-"""Test `corral run --allow-net` with the macOS backend on Linux: the loopback proxy without Seatbelt.
+"""Test `corral run --allow-net` with the macOS backend on Linux: the loopback proxy without
+Seatbelt.
 
 Seatbelt does nothing here (`mac_world.py`), so a target that bypasses the proxy is not stopped.
-tests/unit/platforms/macos/test_seatbelt.py tests the profile, and tests/macos a real Mac.
+tests/unit/platforms/macos/test_seatbelt.py tests the profile, and tests/macos uses a real Mac.
 """
 
 import contextlib
@@ -93,7 +94,7 @@ def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):
         assert password not in text
-    # The control: the audit does have the denial.
+    # The control: the audit contains the denial.
     assert f"elsewhere.test:{web}" in pathlib.Path(audit).read_text()
     assert mac.left() == []
 
@@ -175,8 +176,8 @@ print(found["loopback_proxy"].status, found["loopback_proxy"].evidence)
 
 
 def test_the_probe_finds_that_an_imitated_seatbelt_denies_nothing(mac):
-    """Run the probe with the imitated Seatbelt, which denies nothing. The probe reaches a port that
-    it must not reach.
+    """Run the probe with the imitated Seatbelt, which denies nothing. The probe must notice that it
+    can reach a port that Seatbelt should deny.
     """
     status, out, err = played(mac, "--api", PROBE)
     assert status == 0, err.decode()

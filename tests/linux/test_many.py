@@ -129,8 +129,8 @@ answer += [done.returncode, done.stdout, done.stderr]
 
 
 def test_a_user_without_free_kernel_keys_can_start_servers(alone):
-    """Use up the 200 kernel keys that a user may have. Each new session keyring would count as one
-    of them.
+    """Use up the 200 kernel keys that a user may have. A run must still start, although a new
+    session keyring would be one more key.
     """
     corral = alone.corral_argv("run", "--", "/bin/cat", "/proc/keys")
     full, code, out, err = alone.outside(FILL, str(alone.package), *corral)

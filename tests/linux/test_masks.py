@@ -1,5 +1,5 @@
-"""Try from inside to read secrets in grants, and to change files that other programs execute unasked. A run leaves
-nothing behind.
+"""Try from inside to read secrets in grants, and to change files that other programs execute
+unasked. A run must leave nothing behind.
 """
 
 from __future__ import annotations
@@ -189,8 +189,9 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """Grant directories of the home with files that run at login or when a program starts. One of them is reached from
-    ~/.config through a link. The target must not change these files.
+    """Grant directories of the home with files that run at login or when a program starts.
+    ~/.config leads to one of these files through a link. The target must not be able to change
+    these files.
     """
     starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
     starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
@@ -585,7 +586,7 @@ def test_links_in_a_hooks_directory_are_followed(tmp_path):
 
 
 def test_planted_settings_and_submodules_take_bounded_time(tmp_path, monkeypatch):
-    """Plant many repositories. corral reads them for a bounded time."""
+    """Plant many repositories. corral must spend only a bounded time on reading them."""
     for number in range(3):
         git = tmp_path / f"r{number}/.git"
         git.mkdir(parents=True)
@@ -629,8 +630,8 @@ def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
 
 
 def test_secrets_are_hidden_in_a_part_of_the_home_that_is_mounted_elsewhere(tmp_path, monkeypatch):
-    """Grant a directory of the home under another name, such as a bind mount. corral hides the same
-    secrets in it.
+    """Grant a directory of the home under another name, such as a bind mount. corral must hide the
+    same secrets in it.
     """
     home, other = tmp_path / "home", tmp_path / "elsewhere"
     (other / "gh").mkdir(parents=True)

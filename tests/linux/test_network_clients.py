@@ -1,4 +1,6 @@
-"""Run real clients through the gateway, with real servers in tests/world.py. No client has a proxy setting."""
+"""Run real clients through the gateway, with real servers in tests/world.py. The clients have no
+proxy settings.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,9 @@ def allow(*entries):
 
 
 def system(tool):
-    """Return the program in /usr/bin, because the user may not be able to read programs elsewhere."""
+    """Return the program in /usr/bin if there is one, because the user may not be able to read
+    programs elsewhere.
+    """
     place = f"/usr/bin/{tool}"
     return place if os.access(place, os.X_OK) else shutil.which(tool)
 
@@ -123,7 +127,7 @@ def test_curl_reaches_only_the_allowed_host(who, world):
 
 
 def test_several_requests_share_one_connection(who, world):
-    """Send several requests. The server sees the same client port in all of them."""
+    """Send several requests. The server must see the same client port in all of them."""
     world.serve(web, port=8080)
     code = """
 import http.client
@@ -318,7 +322,7 @@ int main(int count, char **names) {
 
 @pytest.fixture(scope="module")
 def musl():
-    """Build a client with musl's resolver, readable by all users."""
+    """Build a client that uses musl's resolver and that all users can read."""
     rigs.need("gcc")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="corral-musl-"))
     folder.chmod(0o755)
@@ -330,9 +334,9 @@ def musl():
 
 
 def test_musls_resolver_works(who, world, scratch, musl):
-    """Use musl's resolver, which asks for both address families at once. An unusable answer must not hide the other
-    answer. A denied name must be asked for only once. With an answer such as REFUSED, musl would repeat the question
-    for five seconds.
+    """Use musl's resolver, which asks for both address families at once. An unusable answer for one
+    family must not hide the answer for the other. musl must ask for a denied name only once. After
+    an answer such as REFUSED, it would repeat the question for five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"
@@ -426,7 +430,9 @@ answer = said == hashlib.sha256(body).hexdigest()
 
 
 def test_many_connections_work_at_once(who, world):
-    """Open all connections before the first one is used. Each gets its own bytes back."""
+    """Open all connections before the first one is used. Each connection must get its own bytes
+    back.
+    """
     world.serve(echo, port=7000)
     code = f"""
 import socket
@@ -489,8 +495,8 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_slow_reader_does_not_delay_others(who, world):
-    """Let a client not read from one connection, while other connections continue. Later the client gets every byte of
-    the first connection.
+    """Let a client leave one connection unread while its other connections continue. Later the
+    client must get every byte of the unread connection.
     """
     world.serve(web, port=80)
     size = 64 << 20
@@ -583,7 +589,9 @@ def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
 
 
 def test_dns_queries_over_tcp_are_answered(who):
-    """Send DNS queries over TCP. An allowed name gets its address, any other name gets NXDOMAIN (3)."""
+    """Send DNS queries over TCP. An allowed name must get its address, and any other name NXDOMAIN
+    (3).
+    """
     code = """
 import socket, struct
 def asked(*labels):
@@ -599,7 +607,9 @@ answer = [asked(b"good", b"test"), asked(b"bad", b"test")[0]]
 
 
 def test_connections_beyond_the_gateways_limit_wait(who, world, scratch):
-    """Open more connections than the limit. They wait until others end, and the report says so."""
+    """Open more connections than the limit. The surplus connections must wait until others end, and
+    the report must say so.
+    """
     world.serve(echo, port=7000)
     report = scratch / "report.json"
     code = """
@@ -642,7 +652,9 @@ answer = [talked(7000), talked(7001)]
 
 
 def test_the_python_api_reads_the_users_config(world, ordinary):
-    """Check that a supervisor that the zygote forked admits the networks of the user's config."""
+    """Check that a supervisor forked by the zygote admits the networks that the user's config
+    names.
+    """
     world.serve(web, port=8080)
     world.name("inner.test", GUARDED["private"])
     code = """
@@ -671,7 +683,9 @@ for text in ("", '[network]\\nadmit = ["10.99.0.0/16"]'):
 
 
 def test_the_python_api_has_the_same_gateway(world, ordinary):
-    """Launch a sandbox from Python. It has the same gateway, and its report has the same denials."""
+    """Launch a sandbox from Python. The sandbox must have the same gateway, and its report must
+    have the same denials.
+    """
     world.serve(web, port=8080)
     code = """
 import corral

@@ -1,7 +1,9 @@
-"""Compare the two network engines, gateway and proxy, over real sockets with the same policy and lookups.
+"""Compare the two network engines, gateway and proxy, over real sockets with the same policy and
+lookups.
 
-Both engines must allow and record the same, and agree with the check of tests/unit/network/test_destinations.py.
-Synthetic addresses are in 127.77.0.0/16, so that clients reach the gateway without a network namespace.
+Both engines must allow the same connections, record the same denials, and agree with the check of
+tests/unit/network/test_destinations.py. Synthetic addresses are in 127.77.0.0/16, so that clients
+reach the gateway without a network namespace.
 """
 
 import contextlib

@@ -1,4 +1,6 @@
-"""Test the listener for calls about which the kernel notifies the supervisor, with a real filter in a child process."""
+"""Test the listener that receives the kernel's notifications about calls, with a real filter in a
+child process.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it
 
 
 def test_the_total_size_of_watched_paths_is_bounded():
-    """Let the target use many long paths. `PathWatch` remembers only some of them."""
+    """Let the target use many long paths. `PathWatch` must remember only some of them."""
     channel = DescriptorChannel()
     watch = PathWatch(channel)
     text = ctypes.create_string_buffer(1000)
@@ -89,7 +91,9 @@ def test_the_total_size_of_watched_paths_is_bounded():
 
 
 class Clock:
-    """Replaces the clock of the listener, so that a busy machine does not decide the test."""
+    """A replacement for the listener's clock, so that the load of the machine does not decide the
+    test.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -99,8 +103,8 @@ class Clock:
 
 
 class SlowDecider:
-    """A decider that is slow, as if reading the caller's memory took long. Each call takes longer than TURN_SECONDS,
-    after which the supervisor has to check its deadlines.
+    """A decider that is slow, as if the caller's memory could only be read slowly. Each call takes
+    longer than TURN_SECONDS, after which the supervisor has to check its deadlines.
     """
 
     def __init__(self, clock: Clock, seconds: float, pause: float = 0.0) -> None:
@@ -144,10 +148,12 @@ def wait_for_forks(pid: int) -> None:
 def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
     killable, monkeypatch
 ):
-    """Let eight calls wait. If each decision is slow, `run_ready` returns after one call, so that the supervisor can
-    check its deadlines. The control: if decisions are fast, `run_ready` decides all calls.
+    """Let eight calls wait. If each decision is slow, `run_ready` returns after one call, so that
+    the supervisor can check its deadlines. The control: if decisions are fast, `run_ready` decides
+    all calls.
 
-    With `killable` the calls are received during a pause, and the same applies to them.
+    With `killable` the calls are received during a pause. `run_ready` must treat them in the same
+    way.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

@@ -1,4 +1,6 @@
-"""Test features that older kernels lack. A filter makes this kernel answer as they do."""
+"""Test corral on kernels that lack some features. A filter makes this kernel answer like an older
+kernel.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Flood the gateway with denied requests and count how many it handles, with a clock that does not move.
+"""Flood the gateway with denied requests and count how many of them the gateway handles, with a
+clock that does not move.
 
 The test runs the gateway step by step on loopback, where it listens on addresses of 127.77.0.0/16.
 """
@@ -70,7 +71,7 @@ class Setting:
         return self.stack.enter_context(socket.create_connection(address, timeout=20))
 
     def work(self) -> None:
-        """Run the gateway until it can do nothing more before time passes."""
+        """Run the gateway until it has nothing left to do at the current time."""
         while select.select([self.gateway.fileno()], [], [], 0)[0]:
             self.gateway.run_ready()
 
@@ -90,8 +91,8 @@ def scene():
 
 
 def test_refused_connections_are_read_at_a_limited_rate(scene):
-    """Refuse many connections. The gateway handles a burst of them without a pause, and then a fixed number each
-    second.
+    """Refuse many connections. The gateway must handle a burst of them without a pause, and then a
+    fixed number each second.
     """
     flood = gateway.MAX_FAILED * 2 + 100
     clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]
@@ -151,7 +152,9 @@ def test_a_connection_with_data_does_not_count_as_a_flood(scene):
 
 
 def test_empty_connections_count_as_a_flood(scene):
-    """Open connections that reach the server but never carry data. They are limited, too."""
+    """Open connections that reach the server but never carry data. Their rate must be
+    limited, too.
+    """
     for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
         reached = _reached(scene)
@@ -191,8 +194,8 @@ def question(name: str) -> bytes:
 
 @pytest.mark.parametrize("together", [1, 60])
 def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
-    """Ask one question after the other. The rate also limits clients that never have many open
-    questions.
+    """Ask only a few questions at a time. The rate must also be limited for clients that never have
+    many open questions.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
@@ -209,8 +212,8 @@ def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
 
 
 def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
-    """Send one message with hundreds of questions. After its answer, all clients wait until enough
-    time has passed.
+    """Send one message with hundreds of questions. After its answer, all clients must wait until
+    enough time has passed.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     first = scene.client(scene.dns)
@@ -234,8 +237,9 @@ def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """Do not read the answers. The gateway closes the connection instead of dropping an answer. After
-    a close the client can ask again at once, but it would wait long for a dropped answer.
+    """Do not read the answers. The gateway must close the connection instead of dropping an answer,
+    because the client can ask again at once after a close, but would wait a long time for a dropped
+    answer.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
@@ -322,8 +326,8 @@ def test_raw_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of connections from the broker wait in the gateway. When it opens them, each fails
-    at once, because its address is guarded.
+    """Let hundreds of connections from the broker wait in the gateway. When the gateway opens them,
+    each fails at once, because its address is guarded.
     """
     denials = Denials()
     check = DestinationCheck(

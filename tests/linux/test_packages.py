@@ -217,8 +217,8 @@ socket.on("error", (e) => done(e.code));
 def test_install_scripts_run_only_when_asked_and_then_inside_walls(
     user, env, registry, npm, scratch
 ):
-    """Check that an install script can read no file of the user, and reaches only the registry. The
-    control has no sandbox.
+    """Check that an install script cannot read the user's files, and that it reaches only the
+    registry. The control is the same script without a sandbox.
     """
     own = scratch / "secret"
     own.write_text("mine")
@@ -379,8 +379,8 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
-    """Let the download of a dependency fail. The next attempt must not download the other package again. The control is
-    an installation without earlier downloads, which does.
+    """Let the download of a dependency fail. The next attempt must not download the other package
+    again. As the control, an installation without earlier downloads does download it.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
@@ -799,7 +799,7 @@ def test_an_index_on_this_machine_is_readable_and_nothing_beside_it(user, env, t
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_a_package_is_installed(user, env, registry, npm):
     """Install with npm, which sets the modes and times of files. Without namespaces the supervisor
-    does this for it.
+    sets them for npm.
     """
     publish(registry)
     done = user.corral("run", "npm:server@1.0.0", env=env)
@@ -834,8 +834,8 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
 
 @ONE_USER
 def test_an_interpreter_that_prints_without_end_fills_no_file(user):
-    """Use an interpreter that prints without end. Its answer comes through a pipe, which is closed
-    after the first 4096 bytes.
+    """Use an interpreter that prints without end. corral must read its answer from a pipe, and
+    close the pipe after the first 4096 bytes.
     """
     Caller(user).run(
         "import tempfile\n"

@@ -1,5 +1,5 @@
-"""Test `corral.Pool`. A spare is a sandbox that waits for a command. It is used once, and only for a command that needs
-the same walls.
+"""Test `corral.Pool`. A spare is a sandbox that waits for a command. Each spare is used once, and
+only for a command that needs the same walls.
 """
 
 import signal
@@ -263,8 +263,8 @@ def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
 
 
 def test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings(caller):
-    """Check that the pool reads its policy once, and the user's ceilings at each launch, also for a
-    waiting spare.
+    """Check that the pool reads its policy once, but reads the user's ceilings at each launch, even
+    if a spare is already waiting.
     """
     caller.run(
         "import shutil\n"

@@ -18,7 +18,9 @@ def program(name):
 
 @pytest.fixture(scope="module")
 def database(package):
-    """Start a database server as a user other than root, because it refuses to run as root. Return its port."""
+    """Start a database server as a user other than root, because the server refuses to run as root.
+    Return its port.
+    """
     place = package.parent / "postgres" if os.geteuid() == 0 else package.parent / "pg"
     place.mkdir()
     ids = {}

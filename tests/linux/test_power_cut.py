@@ -1,5 +1,5 @@
-"""Stop corral at each call that changes a file. Afterwards the disk must have the old state or the new state, never a
-mixture.
+"""Interrupt corral at each call that changes a file. Afterwards the disk must have the old state or
+the new state, never a mixture.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def home(ordinary):
 
 
 def problems(results: list[dict], wrong) -> dict[str, list[str]]:
-    """Return the problems after each stop: partial files, commands that fail without a hint, and leftover temporary
-    files.
+    """Return the problems after each interruption: partial files, commands that fail without a
+    hint, and leftover temporary files.
     """
     first, *stopped = results
     assert first["code"] == 0, first["err"]
@@ -115,8 +115,8 @@ def configured(home) -> bytes:
 
 
 def edited(old: bytes):
-    """Return a function that yields the problems of a stop: a partial client file, a lost record, or bytes that the
-    last command, `unwrap`, did not restore.
+    """Return a function that yields the problems after an interruption: a partial client file, a
+    lost record, or bytes that the last command, `unwrap`, did not restore.
     """
 
     def wrong(result, first):
@@ -199,8 +199,8 @@ for line in sys.stdin:
 
 @pytest.mark.rig("long")
 def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
-    """Stop `inspect`, and check that the file has either the old pins or the new pins. A pinned server must never count
-    as not pinned.
+    """Interrupt `inspect`, and check that the file has either the old pins or the new pins. A
+    pinned server must never count as not pinned.
     """
     script = home.put("srv.py", OFFER.replace("WORDS", "adds"))
     pin = ["inspect", "--pin", "--yes", "--", "/usr/bin/python3", str(script)]
@@ -225,8 +225,8 @@ def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
 
 @pytest.mark.rig("long")
 def test_a_stopped_installation_leaves_a_usable_store(home):
-    """Stop the first run of a bundle, which unpacks the bundle into the store. A damaged tree is
-    noticed, and the error says what to type.
+    """Interrupt the first run of a bundle, which unpacks the bundle into the store. corral must
+    notice a damaged tree, and its error must say what to type.
     """
     path = str(home.put("hello.mcpb", bundle({"main.py": SERVER})))
 
@@ -252,8 +252,8 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_a_stopped_run_leaves_usable_files(home):
-    """Stop a run at each of its writes: of findings, of its record, of what it remembers about granted paths, of
-    denials and of the audit.
+    """Interrupt a run at each of its writes: of findings, of its record, of what it remembers about
+    granted paths, of denials and of the audit.
     """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)
@@ -276,7 +276,7 @@ def test_a_stopped_run_leaves_usable_files(home):
 
 @pytest.mark.rig("long", "node")
 def test_a_stopped_upgrade_leaves_one_working_version(home, registry):
-    """Stop an upgrade, and check that afterwards the old version or the new version runs."""
+    """Interrupt an upgrade, and check that afterwards the old version or the new version runs."""
     home.variables = {"npm_config_registry": f"{registry.url}/"}
     publish(registry)
     home.does("run", "npm:server")

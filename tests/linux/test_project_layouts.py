@@ -1,4 +1,6 @@
-"""Run servers in the layouts of package managers. Each server runs, or the refusal names flags with which it runs."""
+"""Run servers in the layouts of package managers. Each server must run, or the refusal must name
+flags with which the server runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test connection attempts to several addresses, of which the first that succeeds is kept.
+"""Test connection attempts to several addresses. The first connection that succeeds is kept.
 
 The tests need several loopback addresses, and on Linux all of 127.0.0.0/8 is loopback.
 """

@@ -44,8 +44,8 @@ def silent() -> Iterator[str]:
 def test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up(
     user, env, silent, tools, installer, monkeypatch
 ):
-    """Use a registry that never answers. Only the time limits are lowered. The package managers and
-    their sandbox are real.
+    """Use a registry that never answers. The test only lowers the time limits. The package managers
+    and their sandbox are real.
     """
     assert sandboxed_install.SILENT_SECONDS < 15
     chosen = choose(installer, env, tools)
@@ -99,8 +99,8 @@ def test_a_missing_version_of_a_dependency_is_named_with_its_own_hint(
 
 @ONE_USER
 def test_a_package_that_needs_another_version_of_node_is_reported(user, env, registry, npm):
-    """Install a package whose `engines` name another version of node. npx only warns and starts such a package, and so
-    does corral.
+    """Install a package whose `engines` name another version of node. Like npx, corral must only
+    print a warning and then start such a package.
     """
     publish(registry, "1.0.0", engines={"node": ">=1"})
     publish(registry, "2.0.0", engines={"node": ">=999"})

@@ -1,4 +1,6 @@
-"""Test the inotify watch that reports when a covered file is replaced. The tests use no sandbox."""
+"""Test the inotify watch that reports when a covered file is replaced. The tests do not use a
+sandbox.
+"""
 
 from __future__ import annotations
 

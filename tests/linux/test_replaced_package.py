@@ -144,7 +144,7 @@ def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: s
 
 
 def check_upgraded(run: Upgraded, user) -> None:
-    """Check that pip has removed the old version, and that the new one works."""
+    """Check that pip has removed the old version, and that the new version works."""
     assert not list(run.package.glob(f"corral-{OLD}.*"))
     original, user.package = user.package, run.package
     try:
@@ -171,8 +171,8 @@ def test_a_run_ends_well_after_an_upgrade(ordinary, flags):
 
 @BOTH_TIERS
 def test_an_upgrade_right_after_the_start_is_reported(ordinary):
-    """Upgrade corral right after the start. If the run cannot continue, it reports that corral was
-    replaced, not that corral has a bug.
+    """Upgrade corral right after the start. If the run cannot continue, it must report that corral
+    was replaced, not that corral has a bug.
     """
     run = Upgraded(ordinary)
     os.kill(run.process.pid, signal.SIGSTOP)

@@ -28,11 +28,11 @@ BROWSER = "/usr/bin/chromium"
 SCHEMES = {"light": 1, "dark": 0}
 """The numbers of `preferredColorScheme` in Blink."""
 MIN_CONTRAST = 4.5
-"""The least contrast of text that WCAG 2 requires at level AA."""
+"""The minimum contrast of text that WCAG 2 requires at level AA."""
 
 
 class Elements(html.parser.HTMLParser):
-    """Collects the names of all elements and the text of the page."""
+    """Collect the names of all elements and the text of the page."""
 
     def __init__(self, text):
         super().__init__()
@@ -126,7 +126,9 @@ def test_every_text_colour_of_the_page_has_enough_contrast(scheme):
 
 
 def read_pixels(path) -> list[tuple[int, int, int]]:
-    """Return the pixels of a screenshot: a PNG of 8 bits with or without transparency."""
+    """Return the pixels of a screenshot, which is a PNG with 8 bits for each channel, with or
+    without transparency.
+    """
     raw, at, body = path.read_bytes(), 8, b""
     width, height, _, kind = struct.unpack_from(">IIBB", raw, 16)
     while at < len(raw):
@@ -215,7 +217,7 @@ while time.process_time() < end:
 
 @pytest.mark.rig("chromium")
 def test_a_sampled_run_has_a_timeline(user, tmp_path):
-    """State a limit of CPU time, because it is sampled on every host."""
+    """Set a limit on CPU time, because corral samples this limit on every host."""
     page, report = user.home / "run.html", user.home / "run.json"
     command = ("--", user.python, "-c", BUSY)
     for path in (page, report):

@@ -129,7 +129,7 @@ def test_two_hundred_runs_at_once_leave_no_files_or_processes(user):
 
 
 class Killings:
-    """Starts runs, kills each of them at another moment, and lists what they left."""
+    """Start runs, kill each of them at a different moment, and list what they left."""
 
     def __init__(self, user):
         self.user = user

@@ -41,7 +41,7 @@ class Live:
         self.process.communicate(timeout=PATIENCE)
 
     def kill(self):
-        """Kill the run so that it cannot clean up, and return when no process of it is left."""
+        """Kill the run so that it cannot clean up, and wait until none of its processes is left."""
         self.process.kill()
         self.process.wait()
         wait_until_gone(self.traces.argument)
@@ -49,7 +49,7 @@ class Live:
 
 @pytest.fixture
 def runs(user):
-    """Return the directory of the run records, empty at first."""
+    """Return the directory of the run records, which must be empty before and after the test."""
     assert user.run("/bin/true").returncode == 0
     path = user.home / ".cache" / "corral" / "runs"
     assert os.listdir(path) == []
@@ -283,7 +283,9 @@ def test_a_run_survives_the_loss_of_its_record(user, runs):
 
 @pytest.mark.parametrize("place", ["absent", "read-only"])
 def test_a_run_starts_without_a_writable_cache(user, scratch, place):
-    """Make the cache directory read-only. The run starts, and `corral ps` does not list it."""
+    """Make the cache directory absent or read-only. The run must start, but `corral ps` cannot list
+    it.
+    """
     if place == "read-only" and user.uid == 0:
         pytest.skip("file permissions do not apply to root")
     cache = scratch / "cache"

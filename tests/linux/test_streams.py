@@ -75,8 +75,8 @@ def test_an_internet_socket_as_a_stream_is_refused(user, listener, kind):
 
 @BOTH_TIERS
 def test_only_connected_unix_sockets_pass_as_streams(user):
-    """Pass sockets as streams. Connected stream sockets are accepted, because clients use them. Sockets that the target
-    could connect elsewhere are refused.
+    """Pass sockets as streams. Connected stream sockets must be accepted, because clients use them.
+    Sockets that the target could connect elsewhere must be refused.
     """
     seen = {}
     kinds = {"stream": socket.SOCK_STREAM, "seqpacket": socket.SOCK_SEQPACKET}
@@ -109,7 +109,9 @@ found.recv(1)
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socket_on_stdin_takes_no_abstract_name_of_the_host(user, walls):
-    """Bind the socket that a client made, and then the same name in another program of the host."""
+    """Let the target bind a socket that a client made to an abstract name. Another program of the
+    host must still be able to bind the same name. Without walls it cannot, which is the control.
+    """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     one, other = socket.socketpair()
     command = [user.python, "-c", NAME, name]
@@ -125,7 +127,7 @@ def test_a_socket_on_stdin_takes_no_abstract_name_of_the_host(user, walls):
     one.close()
     other.close()
     process.communicate(timeout=60)
-    # Without namespaces the filter denies the call. With them the socket has a name already.
+    # Without namespaces the filter denies the call. With namespaces the socket already has a name.
     assert said in ({"OSError", "PermissionError"} if walls else {"bound"})
     assert is_free == walls
 
@@ -141,7 +143,9 @@ for fd in range(3):
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
-    """Give the target pipes that this process has open too, as a shell shares a log's pipe."""
+    """Give the target pipes that this process also has open, as a shell shares the pipe of a log
+    with other programs.
+    """
     pipes = [os.pipe(), os.pipe(), os.pipe()]
     shared = [pipes[0][0], pipes[1][1], pipes[2][1]]
     for fd in shared:
@@ -167,7 +171,9 @@ for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fc
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_locks_of_a_shared_log_are_released(user, scratch, walls):
-    """Lock two files that this process has open too. Locks that existed before the run stay."""
+    """Lock two files that this process also has open. Locks that existed before the run
+    must stay.
+    """
     os.chown(scratch, user.uid, user.uid)
     files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]
     for fd in files:
@@ -192,7 +198,7 @@ def test_locks_of_a_shared_log_are_released(user, scratch, walls):
 
 @BOTH_TIERS
 def test_the_client_sees_that_the_target_closed_its_stdout_pipe(user):
-    """The client sees that the target has closed its stdout, although the run goes on."""
+    """Check that the client sees the end of the target's stdout, although the run goes on."""
     code = "import os, sys; os.write(1, b'x'); os.close(1); sys.stdin.read()"
     argv = user.corral_argv("run", "--", user.python, "-c", code)
     process = user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -272,8 +278,8 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
 
 
 def test_without_walls_flags_and_version_of_a_file_on_stdin_can_be_changed(user, scratch):
-    """Change the flags and the version of a file without walls. This is the control: the file's owner can change them
-    even by a descriptor that is open only for reading.
+    """Change the flags and the version of a file without walls. This is the control: the file's
+    owner can change them even through a descriptor that is open only for reading.
     """
     path = scratch / "file"
     path.write_text("x")
@@ -411,8 +417,8 @@ termios.tcflow(0, termios.TCOOFF)
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed):
-    """Let the target turn echo off and stop the output. In the control, without the sandbox, the terminal stays like
-    that.
+    """Let the target turn echo off and stop the terminal's output. corral must undo both. In the
+    control, without the sandbox, the terminal stays like that.
     """
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:
@@ -487,8 +493,8 @@ print("said", flush=True)
 
 @pytest.mark.parametrize("landlock", ["absent", "there"])
 def test_file_streams_cannot_be_opened_again(user, scratch, landlock):
-    """Let the target open its file streams again by /proc. Landlock denies this. Without Landlock, corral passes a pipe
-    instead of the file, so the target opens only the pipe.
+    """Let the target open its file streams again through /proc. Landlock denies this. Without
+    Landlock, corral passes a pipe instead of the file, so the target opens only the pipe.
     """
     os.chown(scratch, user.uid, user.uid)
     given, log, told = scratch / "given", scratch / "log", scratch / "told"

@@ -70,7 +70,9 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
 
 @ONE_USER
 def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
-    """Use names of scripts and files with `../` in a wheel, to leave the directory for packages."""
+    """Use names of scripts and files with `../` in a wheel, which would be written outside of the
+    directory for packages.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     climbing = "../" * 4 + "bin/python"
     cases = {
@@ -105,7 +107,7 @@ def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
     user, env, registry, npm, scratch
 ):
     """Install with a setting that has no effect on the installation. A later start without the
-    setting uses the same installation.
+    setting must use the same installation.
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
@@ -203,8 +205,9 @@ def archive(top: str, files: dict[str, str]) -> bytes:
 
 @ONE_USER
 def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
-    """Install a package from another registry, which the environment names, as the `env` of a project's configuration
-    can. This installation must not be used with the user's own registry.
+    """Install a package from another registry that the environment names, as a project's
+    configuration can do with `env`. This installation must not be used with the user's own
+    registry.
     """
     other = Registries()
     try:
@@ -224,7 +227,9 @@ def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
 
 
 def test_a_cache_of_another_user_is_not_used(user, env, scratch):
-    """Use another user's HOME, as `sudo` may do. That user may have written the cache."""
+    """Use another user's HOME, as `sudo` may do. corral must not use the cache there, because that
+    user may have written it.
+    """
     path = put(user, scratch, manifest())
     # The control: the user's own cache works.
     assert user.corral("run", path, env=env).returncode == 0
@@ -244,8 +249,8 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
-    """Run a second bundle with the name of another bundle. The user's values are stored by the bundle's name, and any
-    bundle can choose that name.
+    """Run a second bundle with the name of another bundle. The user's values are stored by the
+    bundle's name, which any bundle can choose. So the second bundle must not get these values.
     """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
@@ -301,8 +306,8 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
 def test_a_script_of_a_bundle_cannot_name_an_interpreter_outside_by_a_relative_path(
     user, env, scratch, project
 ):
-    """Start a script with the `/bin/sh` lines that pip writes for long paths. The interpreter's path in them has `../`,
-    so that it leads out of the store.
+    """Start a script with the `/bin/sh` lines that pip writes for long paths. In these lines the
+    interpreter's path contains `../`, so it leads out of the store.
     """
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -348,8 +353,9 @@ STEERING = {
 @ONE_USER
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
-    """Let a project's configuration set PATH or a version manager's variable to a directory that the project chooses.
-    corral follows links in such directories, because it assumes that the user chose them.
+    """Let a project's configuration set PATH or a version manager's variable to a directory that
+    the project chooses. corral must refuse this, because it follows links in such directories on
+    the assumption that the user chose them.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -500,8 +506,8 @@ def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, sc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
-    """Set corral's variables for a server. The client passes them to corral too, so they could make
-    corral run other code.
+    """Set corral's variables for a server. `wrap` must refuse them: the client passes them to
+    corral, too, so they could make corral run other code.
     """
     code = "import os; print(*map(os.environ.get, ('PYTHONPATH', 'LEVEL')))"
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -626,7 +632,9 @@ def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch
 
 @ONE_USER
 def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
-    """Check that `wrap --pin` installs the package, so that the client's first start asks no registry."""
+    """Check that `wrap --pin` installs the package, so that the client's first start does not ask a
+    registry.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     code = "import mcp\ndef main():\n    print(mcp.version)\n"
     entry_point = {"mcp-server-sqlite": "server:main"}
@@ -647,8 +655,8 @@ def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, 
 
 @ONE_USER
 def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
-    """Put a link to an interpreter into an npm package. Only a virtual environment may have such a
-    link.
+    """Put a link to an interpreter into an npm package. corral must refuse this link, because only
+    a virtual environment may have one.
     """
     for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
         script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
@@ -704,7 +712,7 @@ def test_a_directory_named_like_a_command_starts_only_by_its_path(user, env, scr
 @ONE_USER
 def test_a_directory_named_like_a_package_is_not_started(user, env, registry, npm, scratch):
     """Make a directory with the name of a package. Clients start their servers in the open
-    project's directory, which may have any content.
+    project's directory, which may have any content, so corral must start the package.
     """
     files = {"main.js": "console.log(JSON.stringify('the package'))"}
     registry.publish_npm("server", "1.0.0", files, bin={"server": "main.js"})

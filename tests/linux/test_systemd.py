@@ -38,7 +38,7 @@ SETTINGS = (
 
 @pytest.fixture
 def bus(tmp_path, monkeypatch) -> str:
-    """Start a dbus-daemon for this test. corral can find no other bus."""
+    """Start a dbus-daemon for this test, and make it the only bus that corral can find."""
     rigs.need("dbus")
     path = str(tmp_path / "bus")
     argv = [
@@ -149,10 +149,11 @@ def test_a_socket_that_is_not_a_bus_is_closed(tmp_path, words, error):
 
 
 class Listener:
-    """A service that takes systemd's name on the bus (with jeepney), records the calls, and answers them.
+    """A service that takes systemd's name on the bus (with jeepney), records the calls, and answers
+    them.
 
-    `result` is the result that it reports for every job. With `forged` another client of the bus reports the result,
-    and corral must ignore that report.
+    `result` is the result that the service reports for every job. With `forged` another client of
+    the bus reports the result, and corral must ignore that report.
     """
 
     def __init__(self, path: str, *, result: str = "done", forged: bool = False) -> None:
@@ -204,7 +205,9 @@ class Listener:
 
 @pytest.fixture
 def listen(bus):
-    """Return a function that starts the listening service and returns the list of its calls."""
+    """Return a function that starts the listening service and returns the list of the calls
+    to it.
+    """
     listeners: list[Listener] = []
 
     def start(**options) -> list:

@@ -1,4 +1,4 @@
-"""Check that no command prints an escape sequence from a name that others chose."""
+"""Check that commands do not print the escape sequences in names that others chose."""
 
 import hashlib
 import json
@@ -138,7 +138,9 @@ def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
 
 
 def test_program_names_are_printed_as_text(user, place):
-    """Give the program a hostile name, which is in the error and in the output of `explain`."""
+    """Give the program a hostile name, which appears in the error and in the output of
+    `explain`.
+    """
     script = write(user, f"{place}/{NAME}", "#!/bin/sh\n")
     check_printed(user.corral("run", "--", script))
     os.chmod(script, 0o755)
@@ -229,8 +231,8 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """Download from a hostile address with a terminal, on which corral rewrites the progress line. The line has the end
-    of the address.
+    """Download from a hostile address with a terminal, on which corral rewrites the progress line.
+    The line contains the end of the address.
     """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}

@@ -129,8 +129,8 @@ LONG = pytest.mark.rig("long")
     ],
 )
 def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, commands):
-    """Run as root with a user's HOME. Through a planted link root could write to any directory.
-    Also, the user could not remove root's files.
+    """Run as root with a user's HOME. Root must not create files there, because through a planted
+    link root could write to any directory, and because the user could not remove root's files.
     """
     sticky.chmod(0o755)
     home, valuable = sticky / "home", sticky / "valuable"
@@ -297,7 +297,7 @@ for path in sys.argv[1:]:
             answer.append("denied")
 """
 ALLOWED = {"signal", "mappings", "descriptors", "environment", "root", "namespaces", "program"}
-"""What the owner of a target may do to it. This is the control for the attacks."""
+"""What the owner of a target may do to the target. This is the control for the attacks."""
 
 
 @contextlib.contextmanager
@@ -321,8 +321,8 @@ def live(user: User, *flags: str):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_live_run_is_closed_to_other_users(user, root, attacker):
-    """Attack a live run. It has no named socket, and in shared directories only one closed
-    directory with a random name.
+    """Attack a live run. The run must have no named socket, and in shared directories at most one
+    directory, which is closed and has a random name.
     """
     owner = root if user.uid == 0 else user
     with live(user, "--env", "PRIVATE=value", "--allow-net", "example.com") as pids:

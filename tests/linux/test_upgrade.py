@@ -1,4 +1,6 @@
-"""Test `corral upgrade`: another version replaces the installed one only when the user agrees."""
+"""Test `corral upgrade`: another version replaces the installed version only when the user
+agrees.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def installed(user, env, registry, npm):
     publish(registry)
     assert version(user, env) == "1.0.0"
     publish(registry, "1.1.0", dependencies={"dep": "^2.0.0"})
-    assert version(user, env) == "1.0.0"  # a newer version is not chosen by itself
+    assert version(user, env) == "1.0.0"  # corral does not choose a newer version by itself
 
 
 def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry, installed):
@@ -59,7 +61,7 @@ def test_going_back_to_the_previous_version_does_not_ask_the_registry(
     assert upgrade(user, env, "--yes").returncode == 0
     asked = len(registry.asked)
     back = upgrade(user, env, "--yes", "--to", "1.0.0", "npm:server")
-    assert b"fit today" not in back.stderr
+    assert b"today's versions" not in back.stderr
     assert b"drops dep 2.0.0" in back.stdout
     assert version(user, env) == "1.0.0"
     assert len(registry.asked) == asked
@@ -131,7 +133,7 @@ def test_a_long_list_of_changes_is_cut_and_names_the_command_that_lists_all(
 
 def test_a_version_that_does_not_exist_changes_nothing(user, env, installed):
     refused = upgrade(user, env, "--yes", "--to", "9.9.9", "server")
-    assert b"server@9.9.9 gets the versions of its dependencies that fit today" in refused.stderr
+    assert b"server@9.9.9 gets today's versions of its dependencies" in refused.stderr
     assert refused.returncode == REFUSED
     assert b"no such version of server" in refused.stderr
     assert version(user, env) == "1.0.0"
@@ -168,8 +170,8 @@ def test_a_python_package_keeps_its_options(user, env, registry, tools):
 
 
 def test_an_installation_of_the_newest_version_is_not_upgraded_again(user, env, registry, tools):
-    """Install one wheel twice. The installations differ in their bytecode, so corral compares
-    versions and packages.
+    """Install one wheel twice. The installations differ in their bytecode, so corral must compare
+    versions and packages instead of files.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     body = "def main():\n    print('old')\n"
@@ -220,7 +222,8 @@ def test_an_upgrade_shows_the_new_parts_of_a_servers_request(user, env, registry
     registry.publish_server("org.example/thing", "1.1.0", packages=[other])
     shown = upgrade(user, env, "--dry-run", word).stdout.decode()
     assert (
-        "\n  its package was npm 'server', is npm 'other'\n  its arguments have changed\n" in shown
+        "\n  its package was npm 'server' and is now npm 'other'\n  its arguments have changed\n"
+        in shown
     )
     registry.publish_server("org.example/thing", "1.1.0", packages=[package("1.1.0", "EXTRA")])
     assert version(user, env, word) == "1.0.0"
@@ -306,7 +309,7 @@ def test_a_second_definition_of_a_pinned_tool_is_shown_before_an_upgrade_pins_it
     shown = upgrade(user, env, "--dry-run").stdout.decode()
     assert "tool 'add' is offered again, as " in shown
     assert "sends your mail" in shown
-    # The user agrees to what was shown, and only then the definition counts.
+    # The definition counts only after the user has agreed to what was shown.
     assert upgrade(user, env, "--yes").returncode == 0
     assert offered() == ["sends your mail"]
 
@@ -329,7 +332,7 @@ def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, re
 
 
 def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm):
-    """Replace a dependency by another package with the same version: by an alias, and by the
+    """Replace a dependency with another package of the same version: by an alias, and by the
     address of another archive.
     """
     for name in ("dep", "evil"):
@@ -343,7 +346,7 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
     assert shown == "npm:server: 1.0.0 -> 1.1.0\n  dep 2.0.0 -> evil@2.0.0\n"
     publish(registry, "1.2.0", dependencies={"dep": f"{registry.url}/other.tgz"})
     shown = upgrade(user, env, "--dry-run").stdout.decode()
-    assert shown == "npm:server: 1.0.0 -> 1.2.0\n  dep 2.0.0 has other files than before\n"
+    assert shown == "npm:server: 1.0.0 -> 1.2.0\n  dep 2.0.0 has different files than before\n"
     # The control: the same dependency is not mentioned.
     publish(registry, "1.3.0", dependencies={"dep": "2.0.0"})
     assert upgrade(user, env, "--dry-run").stdout == b"npm:server: 1.0.0 -> 1.3.0\n"

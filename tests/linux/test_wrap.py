@@ -469,7 +469,7 @@ def test_a_command_that_this_host_would_refuse_is_not_written(desk):
 @pytest.mark.parametrize("tier", ["listened"], indirect=True)
 def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written(desk):
     """Check that `wrap` leaves the entry unchanged if its profile needs an allowlist that the host
-    cannot enforce, because every start would be refused.
+    cannot enforce, because corral would refuse every start.
     """
     servers = {
         "gh": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"]},
@@ -520,7 +520,9 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
 
 @pytest.mark.parametrize("flags", [(), ("--grant-arguments",)])
 def test_a_file_server_for_the_home_gets_a_hint_that_wraps_it(desk, flags):
-    """`--grant-arguments` cannot grant the home, so the hint must not propose it."""
+    """Check the hint. `--grant-arguments` cannot grant the home, so the hint must not suggest this
+    flag.
+    """
     others = ("--no-install", "--corral", str(desk.corral_path))
     entry = {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", str(desk.home)]}
     path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"files": entry}}))
@@ -885,7 +887,7 @@ def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
 
 def test_wrap_shows_the_grants_of_entries_that_already_started_through_corral(desk):
     """Use a project's file that already starts servers through corral, with grants that the user
-    did not choose. `wrap` shows these grants, and refuses an entry that starts another program
+    did not choose. `wrap` must show these grants, and refuse an entry that starts another program
     named corral.
     """
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
@@ -913,8 +915,8 @@ def test_a_clients_file_in_the_home_is_not_reported_as_a_project_file(desk):
 
 
 def test_printed_commands_run_nothing_else_when_copied(desk):
-    """Use hostile names of servers and arguments, which come from the client's file. A printed
-    command quotes them.
+    """Use hostile names of servers and arguments, which come from the client's file. The printed
+    command must quote them.
     """
     place = desk.put("notes; touch x/a", "").parent
     entry = {"command": "/usr/bin/python3", "args": ["-c", "pass", str(place)]}
@@ -929,7 +931,9 @@ def test_help_may_follow_the_client(desk):
 
 
 def test_a_hint_of_wrap_can_be_typed_as_it_is(desk):
-    """A hint that names a flag alone does not say where to type the flag."""
+    """Check that hints are whole commands, because a hint that only names a flag does not say where
+    to type the flag.
+    """
     others = ("--no-install", "--corral", str(desk.corral_path))
     desk.put("project/README", "")
     servers = {
@@ -980,8 +984,9 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
 
 @pytest.mark.parametrize("runtime", ["python", "node"])
 def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk, runtime):
-    """corral runs the interpreter to find out its version. The configuration may name any file, so the interpreter
-    must not be able to write outside of its sandbox.
+    """Check that corral runs the interpreter only in a sandbox when it asks for the version. The
+    configuration may name any file, so the interpreter must not be able to write outside of its
+    sandbox.
     """
     seen = desk.home / "seen"
     code = f"#!/bin/sh\n(echo x > {seen})\necho asked >&2\necho 3.99.0\n"
@@ -1068,7 +1073,9 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
 
 
 def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
-    """Wrap a server whose `cwd` is a link, then let the link point to another directory."""
+    """Wrap a server whose `cwd` is a link, then let the link point to another directory. corral
+    must then refuse to start the server by its name.
+    """
     for name in ("first", "second"):
         desk.put(f"work/{name}/server.py", "print('started')")
     place = desk.home / "work/place"

@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 
 class Traces:
-    """The state of the host before a run. `left` returns everything that is new."""
+    """The state of the host before a run. `left` returns everything that is new since then."""
 
     def __init__(self, *places: pathlib.Path) -> None:
         self.argument = f"trace-{uuid.uuid4().hex}"
