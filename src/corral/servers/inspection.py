@@ -31,7 +31,7 @@ HINT = (
 @record
 class Inspection:
     """The result of an inspection. `offer` has the server's lists (`tools`, `prompts`, ...) and its
-    description. `strays` is the number of lines on stdout that are not messages.
+    description of itself. `strays` is the number of lines on stdout that are not messages.
     """
 
     server: tuple[str, ...]
@@ -41,7 +41,7 @@ class Inspection:
     marks: tuple[Mark, ...]
 
     def pins(self) -> list[Pin]:
-        """Return the definitions to pin, with which later runs compare the server's definitions."""
+        """Return the definitions to pin. Later runs compare the server's definitions with them."""
         found: list[Pin] = []
         for listed in LISTS.values():
             if listed.kind in PIN_KINDS:
@@ -56,8 +56,9 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
     """Run the plan until its server has listed its definitions. Raise SandboxError if the server
     does not list them.
 
-    `known` are the names of other servers' tools, by server. The result has a warning for each tool
-    of this server that could be confused with one of them, or with a pinned tool of another server.
+    `known` maps other servers to the names of their tools. The result has a warning for each tool
+    of this server that could be confused with a tool in `known`, or with a pinned tool of another
+    server.
     """
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None
@@ -93,7 +94,9 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
 
 
 class LastLines(threading.Thread):
-    """Reads a server's stderr and keeps the last lines, which `text` escapes for a terminal."""
+    """Reads a server's stderr and keeps only the end. `text` returns the last lines, escaped for a
+    terminal.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__(daemon=True)

@@ -1,4 +1,6 @@
-"""Open a reference: install or unpack it, and return the command that starts it."""
+"""Open a reference: install or unpack the server that it names, and return the command that starts
+the server.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -29,17 +31,19 @@ HINTS = {
 class Choices:
     install: InstallOptions = InstallOptions()
     config: tuple[str, ...] = ()
-    provided: tuple[str, ...] = ()  # variables that the user passes
+    provided: tuple[str, ...] = ()  # names of variables that the user passes
     granted: tuple[str, ...] = ()  # paths that the user allows
-    complete: bool = True  # otherwise the server is only inspected, and settings may lack a value
+    complete: bool = True  # False if the server is only inspected, so settings may lack a value
     notify: Callable[[str], None] = lambda _: None
 
 
 @record
 class ReadyServer:
-    """A server that can be started. `request` has the permissions for which the server asks.
-    `granted` are the permissions that follow from the user's values for the server. `secrets` are
-    those of the user's values that are sensitive, by the names of their variables.
+    """A server that can be started.
+
+    `request` has the permissions that the server requests. `granted` has the permissions that
+    follow from the user's values for the server. `secrets` has the sensitive values, keyed by the
+    names of their variables.
     """
 
     command: tuple[str, ...]
@@ -49,7 +53,9 @@ class ReadyServer:
 
 
 def open_reference(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
-    """Install or unpack the server that a reference names. Every error gets a hint."""
+    """Install or unpack the server that a reference names. Add a general hint to errors that have
+    none.
+    """
     hint = HINTS.get(reference.kind, PACKAGE_HINT)
     try:
         return _open(reference, arguments, choices)
@@ -57,10 +63,11 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
         problem.hint = problem.hint or hint
         raise
     except OSError as problem:
-        # Any part of the installation can fail because a disk is full or a file is missing.
+        # Any part of the installation can fail, for example because the disk is full.
         text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
-        # corral writes all files of a server below its cache. If the disk is full while a file is
-        # copied, `problem.filename` may be the file that was read, so the message names the cache.
+        # If the disk is full while a file is copied, `problem.filename` may be the file that was
+        # read. The message then names corral's cache instead, because corral writes all files of a
+        # server there.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:
@@ -72,8 +79,8 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
     if reference.kind in SOURCES:
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
-        # The command is checked, because a wheel's .pth line or a program's `#!` line could name
-        # any file of the user, and the target could then read this file.
+        # Check the command, because a wheel's .pth line or a program's `#!` line could name any
+        # file of the user, and the target could then read that file.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

@@ -1,4 +1,5 @@
-"""Parse references: packages, bundles and servers that are typed in place of a command.
+"""Parse references. A reference names a package, a bundle or a server, and is typed in place of a
+command.
 
     npm:@scope/name@1.2.3#program     a package of npm's registry
     pypi:name[extra]==1.2.3#program   a package of PyPI
@@ -6,8 +7,8 @@
     org.example/name@1.2.3            a server of an MCP registry, also as mcp:org.example/name
     cursor:github                     a server of a client's configuration
 
-Without a version, the newest is looked up once and then used for all runs. `#program` selects one
-of several programs of a package. Everything else is a command.
+If a reference has no version, the newest version is looked up once and then used for all runs.
+`#program` selects one of several programs in a package. Any other text is a command.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 NAME = LETTERS | frozenset("._-")
 NPM_NAME = NAME | frozenset("~")
 VERSION = LETTERS | frozenset("._-+!")
-MAX_NAME_LENGTH = 214  # npm's own limit for a name
+MAX_NAME_LENGTH = 214  # the limit that npm sets for a name
 
 
 @record
 class Reference:
-    """A parsed reference. `text` is what was typed. `name` is the package, path or server.
-    `version` is "" for the newest.
+    """A parsed reference. `text` is what the user typed. `name` is the name of the package or the
+    server, or the path of the bundle. An empty `version` means the newest version.
     """
 
     kind: Kind
@@ -55,7 +56,7 @@ class Reference:
 
 
 def parse_reference(word: str) -> Reference | None:
-    """Parse a word as a reference; return None if it is a command."""
+    """Parse a word as a reference, or return None if the word is a command."""
     scheme, colon, rest = word.partition(":")
     if colon and scheme in SCHEMES:
         return SCHEMES[scheme](word, rest)
@@ -68,7 +69,7 @@ def parse_reference(word: str) -> Reference | None:
         if os.path.lexists(word):
             raise SandboxError(
                 f"{word} is both a file here and the name of a server in a registry",
-                hint=f"./{word} is the one in this directory, mcp:{word} the registry's",
+                hint=f"type ./{word} for the file, or mcp:{word} for the registry's server",
             )
         return parse_registry_server(word, word)
     return None
@@ -80,8 +81,8 @@ def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
 
 
 def name_server(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command without the version of its package, so that an upgraded server counts as the
-    same server.
+    """Return a command without the version of its package, so that a server is still the same
+    server after an upgrade.
     """
     reference = parse_reference(words[0]) if words and ":" in words[0] else None
     if reference is None or reference.kind not in SEPARATORS:
@@ -92,8 +93,8 @@ def name_server(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_server_name(text: str) -> bool:
-    """Return whether a text has the form `org.example/name`. A path like `bin/server` has no dot
-    before the slash.
+    """Return whether a text has the form `org.example/name`. A path such as `bin/server` does not
+    have this form, because the part before the slash contains no dot.
     """
     space, slash, name = text.partition("/")
     plain = NAME.issuperset(space) and NAME.issuperset(name)
@@ -151,8 +152,9 @@ def normalize_name(name: str) -> str:
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Return whether a text has only characters of `letters` and starts with a letter or digit. A
-    name such as `_x` must be refused, because its normal form `-x` would be an option.
+    """Return whether a text starts with a letter or digit and contains only characters of
+    `letters`. Names such as `_x` must be refused, because their normal form, here `-x`, would be
+    read as an option.
     """
     return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 

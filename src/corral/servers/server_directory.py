@@ -1,9 +1,9 @@
-"""Read the `corral.toml` or `corral.json` of a server's directory, and check its command.
+"""Read the `corral.toml` or `corral.json` in a server's directory, and check its command.
 
-The server's author wrote that file, so its requests need the user's approval. The command may start
-the server's own program, or a runtime of the host with the server's own script. A command that
-needs other files of the user (because of a link, a `#!` line or a linked package) is refused unless
-the user grants those files.
+The server's author wrote that file, so the user has to approve its requests. The command may start
+the server's own program, or a runtime of the host with the server's own script. A command may also
+need other files of the user, because of a link, a `#!` line or a linked package. Such a command is
+refused unless the user grants these files.
 """
 
 import os
@@ -20,8 +20,8 @@ HINT = "write [server] command = [...] into its corral.toml, or use `corral run 
 
 
 def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[str]]:
-    """Return the request and the command of the server in a directory. The server's files may refer
-    to paths that the user `granted`.
+    """Return the request and the command of the server in a directory. The command may need files
+    outside of the directory only if the user has `granted` their paths.
     """
     found = request_for(path)
     if found is None:
@@ -36,10 +36,11 @@ def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[
 
 
 def make_absolute(command: Sequence[str], directory: str) -> list[str]:
-    """Make the paths in a command absolute. They are relative to the server's directory.
+    """Return a command in which all paths are absolute. Paths in the command are relative to the
+    server's directory.
 
-    These words are paths: the program if it has a slash, an argument with a slash that names an
-    existing file, and the first word after the program that is not an option, if it names a file.
+    Three kinds of words are paths: the program, if it contains a slash; an argument with a slash,
+    if it names an existing file; and the first argument that is not an option, if it names a file.
     """
     program, *rest = command
     words = [os.path.join(directory, program) if "/" in program else program]
@@ -52,8 +53,8 @@ def make_absolute(command: Sequence[str], directory: str) -> list[str]:
 
 
 def check_command(command: Sequence[str], directory: str, granted: Sequence[str] = ()) -> None:
-    """Refuse a command that needs files outside of the directory and of `granted`. This is checked
-    before the user is asked for approval.
+    """Refuse a command that needs files outside of the directory and of `granted`. Call this before
+    the user is asked for approval.
     """
     current.load().resolve(
         command,

@@ -1,8 +1,8 @@
 """Find other versions of installed servers, and replace one version with another.
 
-A reference without a version keeps the version that was installed first. Another version is
-installed beside it, and replaces it only if the user agrees. The previous one stays in the store
-under its own version, so that going back needs no network.
+A reference without a version keeps the version that was installed first. A different version is
+installed beside it, and replaces it only if the user agrees. The previous version stays in the
+store under its own version number, so that the user can go back without a network.
 """
 
 import os
@@ -34,9 +34,10 @@ Notify = Callable[[str], None]
 
 @record
 class Candidate:
-    """A version that may replace `current`. `changes` describes the differences besides the
-    version. `request` has the permissions for which the new version asks; it is None for a package.
-    `accept` makes the new version the current one.
+    """A version that may replace `current`.
+
+    `changes` describes all differences except the version. `request` has the permissions that the
+    new version requests, and is None for a package. `accept` makes the new version the current one.
     """
 
     current: Entry
@@ -47,7 +48,7 @@ class Candidate:
 
 
 def list_unpinned() -> list[Entry]:
-    """Return the installed servers that were named without a version."""
+    """Return the installed servers whose reference has no version."""
     found = [(entry, _reference(entry)) for entry in store.entries()]
     return [entry for entry, reference in found if reference and not reference.version]
 
@@ -59,8 +60,8 @@ def _reference(entry: Entry) -> Reference | None:
 
 
 def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
-    """Return this version of the entry's server as a candidate. If `version` is "", take the
-    newest. Return None if nothing would change.
+    """Return the given version of the entry's server as a candidate, or the newest version if
+    `version` is "". Return None if nothing would change.
     """
     reference = _reference(entry)
     if reference is None:
@@ -74,14 +75,14 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
     parsed = parse_key(entry.key)
     if parsed is None:
         raise SandboxError(
-            f"{entry.key} was installed with other settings than today's",
-            hint="set the same registry as at its installation, or remove it: corral cache rm",
+            f"{entry.key} was installed with settings that differ from today's",
+            hint="set the registry that it was installed from, or remove it: corral cache rm",
         )
     reference, how = parsed
     if version:
         exact = replace(reference, version=version)
         if store.find(current_key(exact, how)) is None:
-            notify(f"{exact.requirement()} gets the versions of its dependencies that fit today")
+            notify(f"{exact.requirement()} gets today's versions of its dependencies")
         new = fetch_package(exact, how, notify)
     else:
         new = fetch_newest(reference, how, notify)
@@ -97,17 +98,19 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
 
 
 def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
-    """Describe the differences besides the version: the command and the other packages."""
+    """Describe all differences except the version: changes of the command and of the other
+    packages.
+    """
     before, after = list_versions(old), list_versions(new)
     other = sorted({*before, *after} - {old.name})
     both = [name for name in other if name in before and name in after]
     changed = [name for name in both if before[name] != after[name]]
-    # Checksums are compared too, because the new version may take a dependency of the same name and
-    # version from another archive.
+    # Compare checksums as well, because the new version may take a dependency with the same name
+    # and version from a different archive.
     was, now = list_checksums(old), list_checksums(new)
     replaced = [name for name in both if name not in changed and was.get(name) != now.get(name)]
     lines = [f"it starts: {shlex.join(new.command)}"] if new.command != old.command else []
-    lines += [f"{name} {after[name]} has other files than before" for name in replaced]
+    lines += [f"{name} {after[name]} has different files than before" for name in replaced]
     lines += [f"adds {name} {after[name]}" for name in other if name not in before]
     lines += [f"drops {name} {before[name]}" for name in other if name not in after]
     return (*lines, *(f"{name} {before[name]} -> {after[name]}" for name in changed))
@@ -134,7 +137,7 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
 
 def _compare_packages(old: bytes, new: bytes, reference: Reference) -> tuple[str, ...]:
-    """Describe a change of the package or the arguments in two answers of a registry."""
+    """Describe how the package and the arguments differ between two answers of a registry."""
     before, after = (
         choose_package(lookup.parse_answer(content, reference), reference.name)
         for content in (old, new)
@@ -142,14 +145,14 @@ def _compare_packages(old: bytes, new: bytes, reference: Reference) -> tuple[str
     lines: list[str] = []
     if (before.kind, before.identifier) != (after.kind, after.identifier):
         was, now = (f"{one.kind} {shown(one.identifier, 200)}" for one in (before, after))
-        lines.append(f"its package was {was}, is {now}")
+        lines.append(f"its package was {was} and is now {now}")
     if before.arguments != after.arguments:
         lines.append("its arguments have changed")
     return tuple(lines)
 
 
 def match_entries(entries: Sequence[Entry], words: Sequence[str]) -> list[Entry]:
-    """Return the entries that the user named. A word is a reference, as the user types it for
+    """Return the entries that the user named. Each word is a reference, as the user types it for
     `run`, or the name of a package or server.
     """
     return [

@@ -53,7 +53,7 @@ def test_an_exception_admits_only_the_addresses_of_its_network(entry):
         ("169.254.169.254", "credentials"), ("fd00:ec2::254", "credentials"), ("100.100.100.200", "credentials"),
         ("0.0.0.0", "nothing can be reached"), ("224.0.0.0/4", "nothing can"), ("::", "nothing can"), ("ff02::1", "nothing can"),
         ("::ffff:10.0.0.1", "contains IPv4"), ("64:ff9b::/96", "contains IPv4"), ("2002::/16", "contains IPv4"),
-        ("10.0.0.1/8", "bits are set"), ("10.0.0.0/33", "prefix length"), ("10.0.0.0/08", "prefix length"), ("10.0.0.0/", "prefix length"),
+        ("10.0.0.1/8", "not zero after its first 8 bits"), ("10.0.0.0/33", "prefix length"), ("10.0.0.0/08", "prefix length"), ("10.0.0.0/", "prefix length"),
         ("10.1", "not an IP address"), ("0x0a.0.0.1", "not an IP"), ("010.0.0.1", "not an IP"), ("167772161", "not an IP"),
         ("10.0.0.1:80", "not an IP"), ("[fd00::1]", "not an IP"), ("example.com", "not an IP"), (" 10.0.0.1", "not"), ("", "not"),
         ("*", "not an IP"), ("private", "not an IP"), ("10.0.0.0/255.0.0.0", "prefix length"), ("fe80::1%eth0", "not an IP"),

@@ -79,19 +79,25 @@ def server(**more: object) -> dict:
 
 
 BAD = {
-    "no table": ([], "no table"),
+    "no table": ([], "JSON object as its content"),
     "version": (manifest(manifest_version="9.9"), "has version '9.9'"),
     "type": (server(type="docker"), "server type 'docker'"),
-    "no name": (manifest(name=""), "no text for name"),
+    "no name": (manifest(name=""), "non-empty string without NUL characters as name"),
     "a name that moves the cursor": (manifest(name="a\x1b[2J"), "is too long or cannot be printed"),
     "a long name": (manifest(name="a" * 201), "is too long or cannot be printed"),
-    "args": (server(mcp_config={"command": "x", "args": "y"}), "no list"),
-    "nul": (server(mcp_config={"command": "x", "args": ["a\0b"]}), "no text"),
+    "args": (server(mcp_config={"command": "x", "args": "y"}), "list as server.mcp_config.args"),
+    "nul": (
+        server(mcp_config={"command": "x", "args": ["a\0b"]}),
+        "without NUL characters as server.mcp_config.args",
+    ),
     "entry upward": (server(entry_point="../../x"), "outside of the bundle"),
     "entry absolute": (server(entry_point="/etc/passwd"), "outside of the bundle"),
     "entry on a drive": (server(entry_point="C:\\x"), "outside of the bundle"),
     "entry backward": (server(entry_point="a\\..\\..\\x"), "outside of the bundle"),
-    "setting": (manifest(user_config={"a": {"type": "password"}}), "of the type 'password'"),
+    "setting": (
+        manifest(user_config={"a": {"type": "password"}}),
+        "of the unknown type 'password'",
+    ),
     "a setting that moves the cursor": (
         manifest(user_config={"a\x1b[2J": {"type": "string"}}),
         "is too long or cannot be printed",
@@ -100,7 +106,7 @@ BAD = {
         server(mcp_config={"command": "x", "env": {"A=1\nB": "2"}}),
         "variable with the name",
     ),
-    "meta": (manifest(_meta={"io.corral": "x"}), "no table _meta.io.corral"),
+    "meta": (manifest(_meta={"io.corral": "x"}), "JSON object as _meta.io.corral"),
 }
 
 

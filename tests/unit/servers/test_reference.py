@@ -80,7 +80,7 @@ def test_a_name_that_is_also_a_file_is_refused(tmp_path, monkeypatch):
     (tmp_path / "my.tools" / "serve").touch()
     with pytest.raises(SandboxError, match="is both a file here") as caught:
         parse_reference("my.tools/serve")
-    assert caught.value.hint.startswith("./my.tools/serve is the one in this directory")
+    assert caught.value.hint.startswith("type ./my.tools/serve for the file")
     assert parse_reference("./my.tools/serve") is None
     assert parse_reference("mcp:my.tools/serve").kind == "registry"
 

@@ -1,13 +1,14 @@
-"""Unpack an untrusted zip archive, and write nothing outside of the given directory.
+"""Unpack an untrusted zip archive without writing anything outside of the given directory.
 
-The error says why an archive is refused. These are refused: links and devices; names with `..`, a
-drive letter or a stream, and absolute paths; names that occur twice, or that file systems interpret
-differently; encryption and unusual compression; overlapping entries, and data before the entries or
-after their list, because programs interpret these differently; and archives beyond the limits. If
-an entry has more data than it declares, the additional data is not read.
+An archive is refused, with the reason in the error, if it contains any of these: links and devices;
+names with `..`, a drive letter or a stream, and absolute paths; names that occur twice, or that
+file systems interpret differently; encryption and unusual compression; overlapping entries, and
+data before the entries or after their list, because programs interpret these differently. It is
+also refused if it exceeds a limit. If an entry has more data than it declares, the additional data
+is not read.
 
 The limits are checked before zipfile reads the archive, because zipfile makes an object for each
-entry of the list, however many entries the archive declares.
+entry of the list, however long the list is.
 """
 
 import os
@@ -41,7 +42,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Limits:
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
-    max_entries: int = 50_000  # files and directories, also directories that are not listed
+    max_entries: int = 50_000  # files and directories, including unlisted directories
     max_list_bytes: int = 32 << 20
 
 
@@ -55,8 +56,8 @@ def extract_archive(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> None:
-    """Unpack an archive into an empty directory. After an ArchiveError the caller has to remove the
-    files that were already unpacked.
+    """Unpack an archive into an empty directory. After an ArchiveError, files that were already
+    unpacked are left in the directory, and the caller has to remove them.
     """
     frame = _check_end_record(file, limits)
     try:
@@ -75,7 +76,7 @@ def extract_archive(
 
 def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     """Check the record at the end of the archive, before zipfile reads the list of entries. Return
-    (offset, count) of that list.
+    the offset of this list and its number of entries.
     """
     size = file.seek(0, os.SEEK_END)
     if size > limits.max_packed_bytes:
@@ -97,11 +98,11 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     if not _is_signature(rest) and (rest or comment):
         raise ArchiveError("there is data after the end of the archive")
     if offset + length != start + at:
-        raise ArchiveError(
-            "there are bytes before the archive, or inside it, that do not belong to it"
-        )
+        raise ArchiveError("the file has bytes before the archive, or unused bytes inside it")
     if length > limits.max_list_bytes:
-        raise ArchiveError(f"its list of entries exceeds {limits.max_list_bytes >> 20} MiB")
+        raise ArchiveError(
+            f"the archive's list of entries is larger than {limits.max_list_bytes >> 20} MiB"
+        )
     file.seek(offset)
     if not _has_entries(file.read(length), count):
         raise ArchiveError("the archive can be interpreted in two ways")
@@ -109,7 +110,7 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
 
 
 def _has_entries(listed: bytes, count: int) -> bool:
-    """Return whether a list has exactly this number of entries."""
+    """Return whether a list of entries has exactly `count` entries."""
     at = 0
     for _ in range(count):
         header = listed[at : at + LISTED_SIZE]
@@ -120,8 +121,8 @@ def _has_entries(listed: bytes, count: int) -> bool:
 
 
 def _is_signature(data: bytes) -> bool:
-    """Return whether these bytes are a block that `mcpb sign` appended. The signature in the block
-    is not verified.
+    """Return whether `data` is a signature block that `mcpb sign` appended. The signature itself is
+    not verified.
     """
     head, foot = SIGNATURE
     if not data.startswith(head) or not data.endswith(foot):
@@ -143,7 +144,8 @@ def _check_entries(
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
-    # zipfile cuts `filename` at the first NUL; `orig_filename` is the whole name in the archive.
+    # `orig_filename` is the whole name in the archive, whereas zipfile cuts `filename` at the first
+    # NUL.
     name = entry.orig_filename
     check_name(name)
     if entry.flag_bits & ENCRYPTED:
@@ -165,11 +167,11 @@ def check_name(name: str) -> None:
     if name.startswith(("/", "\\")):
         raise _bad_entry(name, "is an absolute path")
     if "\\" in name:
-        raise _bad_entry(name, "has a backslash in it")
+        raise _bad_entry(name, "contains a backslash")
     if ":" in name:
         raise _bad_entry(name, "names a drive or a stream")
     if not all(map(is_visible, name)):
-        raise _bad_entry(name, "has characters in it that cannot be printed")
+        raise _bad_entry(name, "contains characters that cannot be printed")
     parts = name.removesuffix("/").split("/")
     if ".." in parts:
         raise _bad_entry(name, "leads out of the archive")
@@ -185,12 +187,13 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str], limits: Limits) -> None:
-    """Refuse an entry if some file system treats its name like that of an earlier entry, because
-    the later file would replace the earlier one. Each directory above an entry is unpacked too, so
-    it counts as an entry.
+    """Refuse an entry if some file system treats its name as equal to the name of an earlier entry,
+    because then the second file would replace the first.
+
+    Each directory above an entry counts as an entry, because it is unpacked too.
     """
     key = _fold(entry.orig_filename.removesuffix("/"))
-    if len(key) > MAX_PATH_LENGTH:  # folding can make a name 18 times as long
+    if len(key) > MAX_PATH_LENGTH:  # folding can make a name 18 times longer
         raise _bad_entry(entry.orig_filename, "is too long")
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
     if names.get(key) in {"file", "listed"} or (key in names and kind == "file"):
@@ -210,7 +213,7 @@ def _fold(name: str) -> str:
 
 
 def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> None:
-    """Check that the archive starts with its first entry, and that no two entries overlap."""
+    """Check that the archive begins with its first entry and that no entries overlap."""
     reached = 0
     for at, entry in enumerate(sorted(entries, key=lambda one: one.header_offset)):
         if at == 0 and entry.header_offset:
@@ -220,7 +223,7 @@ def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> 
         file.seek(entry.header_offset)
         header = file.read(LOCAL_SIZE)
         if len(header) < LOCAL_SIZE or not header.startswith(LOCAL):
-            raise _bad_entry(entry.orig_filename, "is not at the declared position")
+            raise _bad_entry(entry.orig_filename, "is not where the list of entries says")
         name, extra = struct.unpack("<HH", header[26:30])
         encoding = "utf-8" if entry.flag_bits & 0x800 else "cp437"
         if file.read(name).decode(encoding) != entry.orig_filename:
@@ -231,8 +234,8 @@ def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> 
 
 
 def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: str) -> None:
-    """Write one entry. zipfile never returns more data than the entry declares, and the declared
-    sizes were checked before.
+    """Write one entry. zipfile never returns more data than the entry declares, and
+    `_check_entries` has already checked the declared sizes.
     """
     path = os.path.join(directory, *entry.orig_filename.removesuffix("/").split("/"))
     if entry.orig_filename.endswith("/"):

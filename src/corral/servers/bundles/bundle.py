@@ -1,10 +1,10 @@
 """Open MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, which are unpacked once.
 
-The bundle's author wrote everything in it. Its command is checked by the same rules as the command
-in the `corral.toml` of a server's directory. The bundle requests what its manifest has in
-`_meta."io.corral"`, and the files that are default values of its settings. These requests need the
-user's approval, which is valid only for this exact bundle file. Signatures are not verified,
-because the user approves the file's digest.
+The bundle's author wrote everything in it, so its command is checked by the same rules as the
+command in the `corral.toml` of a server's directory. A bundle requests two things: the permissions
+in `_meta."io.corral"` of its manifest, and the paths that are default values of its settings. The
+user has to approve these requests, and the approval is valid only for this exact bundle file.
+Signatures are not verified, because the user approves the file's digest.
 """
 
 import os
@@ -45,8 +45,8 @@ RUNNERS = {"npx": "npm", "uvx": "pypi", "bunx": "npm", "pipx": "pypi"}
 
 @record
 class StoredBundle:
-    """A bundle in the store. `origin` is what the user typed, `content` are the bytes of its
-    manifest.
+    """A bundle in the store. `origin` is what the user typed, and `content` is the manifest as
+    bytes.
     """
 
     origin: str
@@ -73,9 +73,10 @@ def open_stored(
 ) -> ReadyServer:
     """Open a bundle that is in the store. `origin` is what the user typed.
 
-    If a server in a registry names this bundle and adds arguments, `publisher` has the server's
-    name and these arguments. They need an approval of their own, because any server in a registry
-    can name a bundle that the user has approved.
+    If the user named a server in a registry, and that server uses this bundle with additional
+    arguments, `publisher` has the server's name and these arguments. The combination needs an
+    approval of its own, because any server in a registry can name a bundle that the user has
+    approved.
     """
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
@@ -115,7 +116,7 @@ def _make_ready(
     command = [*_build_command(found, values, known), *arguments]
     check_command(command, tree, granted)
     origin = printable(found.origin)
-    # The approval is for all requests of the bundle, even those that the user's values replace.
+    # The approval covers all requests of the bundle, even those that the user's values replace.
     complete, approval = request_from(
         build_request(bundle, user_values.defaults(bundle), known, origin=origin),
         found.content,
@@ -146,8 +147,8 @@ def bundle_digest(path: str) -> str:
 
 
 def _read_bundle(path: str) -> Iterator[bytes]:
-    """Yield the content of a bundle. Another process may exchange the file or append to it, so its
-    kind is checked after it was opened, and its size while it is read.
+    """Yield the content of a bundle. Another process may replace the file or append to it, so
+    corral checks the kind of the opened file, and checks the size while it reads.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     left = Limits().max_packed_bytes
@@ -165,7 +166,9 @@ def _read_bundle(path: str) -> Iterator[bytes]:
 
 
 def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
-    """Return the bundle in the store; unpack it if necessary. `origin` is where it came from."""
+    """Return the bundle's entry in the store, and unpack the bundle if there is no usable entry.
+    `origin` is the path or URL of the bundle.
+    """
     key = f"bundle:{digest}"
     with store.lock_key(key):
         found = store.find_usable(key)
@@ -176,8 +179,8 @@ def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
 
 
 def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
-    """Copy the bundle's file into the staging directory, and unpack the copy. No other process can
-    change the copy after corral has checked its digest.
+    """Copy the bundle's file into the staging directory, and unpack the copy. Other processes
+    cannot change the copy after corral has checked its digest.
     """
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")
@@ -194,7 +197,7 @@ def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
         bundle = parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), sys.platform)
     entry_point = os.path.join(tree, bundle.entry)
     if bundle.type == "binary" and os.path.isfile(entry_point):
-        os.chmod(entry_point, 0o700)  # archives made on Windows have no executable bits
+        os.chmod(entry_point, 0o700)  # zip files from Windows lack executable bits
     values: dict[str, object] = {
         "key": f"bundle:{digest}",
         "kind": "bundle",
@@ -218,7 +221,7 @@ def _build_command(found: StoredBundle, values: Values, known: Mapping[str, str]
     program = user_values.substitute(bundle.command, known, values)
     if program in RUNNERS:
         raise SandboxError(
-            f"{bundle.name} fetches its program at each start, with {program}",
+            f"{bundle.name} fetches its program with {program} at each start",
             hint=f"run the package itself: corral run {RUNNERS[program]}:NAME",
         )
     words = user_values.expand(bundle.arguments, known, values)
@@ -227,13 +230,15 @@ def _build_command(found: StoredBundle, values: Values, known: Mapping[str, str]
         words = [os.path.join(tree, bundle.entry), *words]
     if program in {"python", "python3"}:
         # Many systems have no `python`, so `python3` is used for both names. Some clients pass a
-        # PATH without any Python. corral's own Python is used then.
+        # PATH without any Python, and then corral's own Python is used.
         program = "python3" if find_on_path("python3") else find_own_python()
     return make_absolute([program, *words], tree)
 
 
 def _arguments_after_entry(bundle: Bundle, values: Values, known: Mapping[str, str]) -> list[str]:
-    """Return the arguments after the entry point in `uv run ... src/server.py --flag`."""
+    """Return the arguments that follow the entry point: `--flag` in `uv run ... src/server.py
+    --flag`.
+    """
     words = user_values.expand(bundle.arguments, known, values)
     names = [at for at, word in enumerate(words) if word.endswith(os.path.basename(bundle.entry))]
     return words[names[0] + 1 :] if names else []

@@ -1,4 +1,4 @@
-"""Parse `manifest.json` of an MCPB bundle into a Bundle. Only its syntax is checked here."""
+"""Parse `manifest.json` of an MCPB bundle into a Bundle. This module checks only the syntax."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ HINT = "the form is described at https://github.com/modelcontextprotocol/mcpb"
 
 @record
 class Setting:
-    """One entry of `user_config`. `default` can have several values if `multiple` is set."""
+    """One entry of `user_config`. `default` may have several values only if `multiple` is set."""
 
     key: str
     shape: Shape
@@ -55,7 +55,7 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
         refuse_surrogates(data)
     except (ValueError, RecursionError) as error:
         raise _refused(f"is not JSON: {shown(str(error), 200)}") from None
-    top = _read_table(data, "manifest.json")
+    top = _read_table(data, "its content")
     written = top.get("manifest_version", top.get("dxt_version"))
     if written not in VERSIONS:
         raise _refused(f"has version {shown(written)}; corral supports {', '.join(VERSIONS)}")
@@ -66,7 +66,8 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     start = _read_table(server.get("mcp_config", {}), "server.mcp_config")
     where = "server.mcp_config.platform_overrides"
     overrides = _read_table(start.get("platform_overrides", {}), where)
-    # An override for this platform replaces the whole value of its key, for example all arguments.
+    # An override for this platform replaces the whole value of a key. For `args`, this means all
+    # arguments.
     start |= _read_table(overrides.get(platform, {}), f"{where}.{platform}")
     own = _read_table(top.get("_meta", {}), "_meta").get(META)
     compatible = _read_table(top.get("compatibility", {}), "compatibility")
@@ -92,7 +93,7 @@ def _read_settings(value: object) -> dict[str, Setting]:
         entry = _read_table(item, where)
         shape = _read_text(entry.get("type"), f"{where}.type")
         if shape not in SHAPES:
-            raise _refused(f"has {where} of the type {shown(shape)}, which is unknown")
+            raise _refused(f"has {where} of the unknown type {shown(shape)}")
         found[key] = Setting(
             key=key,
             shape=shape,  # type: ignore[arg-type] # it is one of SHAPES
@@ -133,19 +134,20 @@ def _read_number(value: object) -> float | None:
 
 def _read_table(value: object, where: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise _refused(f"has no table {where}")
+        raise _refused(f"must have a JSON object as {where}")
     return value
 
 
 def _read_text(value: object, where: str, *, empty: bool = False) -> str:
     if not isinstance(value, str) or "\0" in value or not (value or empty):
-        raise _refused(f"has no text for {where}")
+        kind = "string" if empty else "non-empty string"
+        raise _refused(f"must have a {kind} without NUL characters as {where}")
     return value
 
 
 def _read_title(value: object, where: str) -> str:
     """Return a name or title that corral shows to the user. Refuse characters that cannot be
-    printed, such as line ends.
+    printed, such as line breaks.
     """
     found = _read_text(value, where)
     if not all(map(is_visible, found)) or len(found) > MAX_TITLE_LENGTH:
@@ -164,7 +166,7 @@ def _read_entry_point(value: object) -> str:
 
 def _read_texts(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise _refused(f"has no list for {where}")
+        raise _refused(f"must have a list as {where}")
     return tuple(_read_text(item, where, empty=True) for item in value)
 
 
@@ -178,13 +180,13 @@ def _read_variables(value: object) -> dict[str, str]:
 
 
 def refuse_surrogates(data: object) -> None:
-    """Raise ValueError if a text in JSON data has half of a surrogate pair, because no system call
-    takes such a text.
+    """Raise ValueError if a string in JSON data contains half of a surrogate pair, because system
+    calls do not accept such a string.
     """
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("a text in it has half of a surrogate pair") from None
+        raise ValueError("a string in it contains half of a surrogate pair") from None
 
 
 def _refused(what: str) -> SandboxError:

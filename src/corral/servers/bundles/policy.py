@@ -1,5 +1,5 @@
-"""Make the two policy sources of a bundle: the permissions for which it asks, and the grants for
-the paths in the user's own values.
+"""Make the two policy sources of a bundle. One has the permissions that the bundle requests, and
+the other grants the paths in the user's own values.
 """
 
 import os
@@ -19,16 +19,16 @@ from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.bundles.user_values import Values
 
-# Variables with the search paths of runtimes. Without approval, a bundle may set these variables to
-# its own directories.
+# Variables that contain the search paths of runtimes. A bundle needs no approval to set these
+# variables to its own directories.
 SEARCH_PATHS = frozenset({"PYTHONPATH", "NODE_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 
 
 def variables(
     bundle: Bundle, values: Values, known: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the environment variables that the bundle sets, and the names of those that contain a
-    secret of the user.
+    """Return the environment variables that the bundle sets, and the names of those variables that
+    contain a sensitive value of the user.
     """
     found = bundle.environment.items()
     environment = {name: user_values.substitute(text, known, values) for name, text in found}
@@ -36,7 +36,7 @@ def variables(
 
 
 def secret_names(bundle: Bundle, values: Values) -> list[str]:
-    """Return the names of variables that contain a sensitive value of the user."""
+    """Return the names of the variables that contain a sensitive value of the user."""
     found: list[str] = []
     for name, text in bundle.environment.items():
         used = [
@@ -54,7 +54,7 @@ def secret_names(bundle: Bundle, values: Values) -> list[str]:
 def find_warnings(bundle: Bundle) -> list[str]:
     keys = [key for word in bundle.arguments for key in user_values.find_keys(word)]
     return [
-        f"{bundle.name} takes {shown(key)} as an argument, which every list of processes shows"
+        f"{bundle.name} takes the secret {shown(key)} as an argument, which other programs can see"
         for key in keys
         if key in bundle.settings and bundle.settings[key].sensitive
     ]
@@ -63,8 +63,8 @@ def find_warnings(bundle: Bundle) -> list[str]:
 def build_request(
     bundle: Bundle, values: Values, known: Mapping[str, str], *, origin: str
 ) -> Manifest:
-    """Return the bundle's request: the permissions in its `_meta."io.corral"`, its variables and
-    its default paths.
+    """Return the bundle's request: the permissions in its `_meta."io.corral"`, the variables that
+    it sets, and those default paths of its settings that exist.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
@@ -97,8 +97,8 @@ def build_request(
 
 
 def _make_absolute(paths: tuple[str, ...] | None, tree: str) -> tuple[str, ...] | None:
-    """Make relative paths absolute; they are relative to the bundle's directory. Absolute paths and
-    paths that start with `~` are not changed.
+    """Return the paths, with relative paths made absolute: they are relative to the bundle's
+    directory. Absolute paths and paths that start with `~` stay as they are.
     """
     if paths is None:
         return None
@@ -113,16 +113,16 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return the flag that sets the value of a setting, with `{}` in place of the value. The key is
-    quoted for a shell, because the bundle's author chose it.
+    """Return the flag that sets a setting, with `{}` in place of the value. The key is quoted for a
+    shell, because the bundle's author chose the key.
     """
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"
 
 
 def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> None:
-    """Refuse a home directory as the value or default of a setting. The hint suggests other
-    directories.
+    """Refuse a home directory as the value or the default of a setting. The error's hint suggests
+    other directories.
     """
     for key in [key for key, one in bundle.settings.items() if one.shape == "directory"]:
         for text in values.texts[key]:
@@ -136,8 +136,8 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
-    """Return a policy source that grants the paths in the user's own values. It also sets variables
-    such as PYTHONPATH if the bundle sets them to its own directories.
+    """Return a policy source that grants the paths in the user's own values. The source also sets
+    variables such as PYTHONPATH, if the bundle sets them to its own directories.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)

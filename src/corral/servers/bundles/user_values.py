@@ -1,8 +1,10 @@
-"""Collect the user's values for a bundle's `user_config`, and fill them into its command.
+"""Collect the user's values for a bundle's `user_config`, and insert them into the bundle's
+command.
 
-A directory or file that the user named for the bundle is granted for reading. Writing also needs
-`--write`, because the manifest does not distinguish reading from writing. A path that is only the
-bundle's own default is granted only with the user's approval. Sensitive values become secrets.
+If the user names a directory or a file for the bundle, the bundle may read it. Writing also needs
+`--write`, because the manifest does not distinguish reading from writing. If a path is only the
+bundle's own default, the bundle may read it only with the user's approval. Sensitive values become
+secrets.
 """
 
 import os
@@ -24,11 +26,11 @@ HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 
 @record
 class Values:
-    """The values of a bundle's settings: `texts` has them by the setting's key.
+    """The values of a bundle's settings. `texts` maps the key of each setting to its values.
 
-    The settings in `given` have values from the user; the others have the bundle's defaults. The
-    settings in `stored` have values from the user's `bundles.toml`. These apply to every bundle of
-    this name, although another author may use the same name.
+    The settings in `given` have values from the user, and all other settings have the bundle's
+    defaults. The settings in `stored` have values from the user's `bundles.toml`. Stored values
+    apply to every bundle of this name, although a different author may use the same name.
     """
 
     texts: Mapping[str, tuple[str, ...]]
@@ -96,16 +98,16 @@ def _check_number(setting: Setting, value: str) -> None:
     except ValueError:
         raise SandboxError(f"{shown(setting.key)} must be a number") from None
     low, high = setting.low, setting.high
-    # The condition is negated, because every comparison with `nan` is false, and `nan` must be
-    # refused.
+    # The condition is negated so that it also refuses `nan`, for which every comparison is false.
     if not ((low is None or number >= low) and (high is None or number <= high)):
         raise SandboxError(f"the value of {shown(setting.key)} is outside of the bundle's limits")
 
 
 def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Setting]:
-    """Return the required settings that have no value. A setting that the bundle puts into an
-    environment variable is not missing if the user sets this variable: `provided` are the names of
-    the user's variables.
+    """Return the required settings that have no value.
+
+    `provided` are the names of the variables that the user passes. A setting is not missing if the
+    bundle puts its value into one of these variables.
     """
     passed = set(provided)
     found: list[Setting] = []
@@ -119,7 +121,7 @@ def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> lis
 
 
 def known_paths(directory: str, home: str) -> dict[str, str]:
-    """Return the paths that a manifest may use as `${NAME}`."""
+    """Return the paths that a manifest may use, by the name in `${NAME}`."""
     return {
         "__dirname": directory,
         "HOME": home,
@@ -130,7 +132,9 @@ def known_paths(directory: str, home: str) -> dict[str, str]:
 
 
 def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
-    """Replace each `${...}` once, from left to right. Inserted values are not searched again."""
+    """Replace each `${...}`, from left to right. Inserted values are not searched for `${...}`
+    again.
+    """
 
     def replacement(found: re.Match[str]) -> str:
         name = found[1]
@@ -144,8 +148,8 @@ def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
 
 
 def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> list[str]:
-    """Replace each `${...}` in the arguments by its value. An argument that is only
-    `${user_config.KEY}` becomes as many arguments as this setting has values.
+    """Replace each `${...}` in the arguments with its value. If an argument is exactly
+    `${user_config.KEY}`, replace it with one argument for each value of that setting.
     """
     found: list[str] = []
     for word in words:
@@ -164,8 +168,8 @@ def find_keys(text: str) -> list[str]:
 
 
 def read_stored(name: str) -> Mapping[str, object]:
-    """Return the table `[name]` of bundles.toml in corral's configuration. Refuse a file of another
-    user.
+    """Return the table `[name]` of bundles.toml in corral's configuration. Refuse the file if
+    another user owns it.
     """
     path = os.path.join(directories().config, FILE)
     if not os.path.lexists(path):

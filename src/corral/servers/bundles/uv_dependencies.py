@@ -1,8 +1,9 @@
-"""Install the dependencies of a bundle of the type `uv`, which names them but does not contain
-them.
+"""Install the dependencies of a bundle of the type `uv`. Such a bundle names its dependencies but
+does not contain them.
 
-The dependencies are installed like a package, into a virtual environment beside the bundle's files.
-The bundle's own `uv.lock` is not read, because corral writes its own lock file with hashes.
+The dependencies are installed like those of a package, into a virtual environment beside the
+bundle's files. corral does not read the bundle's own `uv.lock`, because it writes its own lock file
+with hashes.
 """
 
 import os
@@ -29,10 +30,10 @@ MARKS = frozenset(" ._-*+!<>=~,;()[]'\"")
 def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
     entry = os.path.normpath(bundle.entry)
     if entry.startswith(("..", "/")) or not os.path.isfile(os.path.join(tree, entry)):
-        raise SandboxError(f"{bundle.name} has no {shown(bundle.entry)} in it")
+        raise SandboxError(f"{bundle.name} does not contain its entry point {shown(bundle.entry)}")
     for name in (*OWN_NAMES, pypi.REQUIREMENTS, pypi.LOCK):
         if os.path.lexists(os.path.join(tree, name)):
-            text = f"{bundle.name} contains {name}, which corral makes to install its dependencies"
+            text = f"{bundle.name} contains {name}, a name that corral uses for its dependencies"
             raise SandboxError(text)
     wanted = _read_dependencies(os.path.join(tree, PROJECT))
     registry = read_registry(os.environ) if wanted else Registry()
@@ -55,14 +56,16 @@ def _read_dependencies(path: str) -> list[str]:
     for item in listed:
         if not is_requirement(item):
             raise SandboxError(
-                f"the bundle needs {shown(item, 200)}: it is not a package of an index"
+                f"the bundle depends on {shown(item, 200)}, which is not a package of an index"
             )
     return listed
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether a text names a package in an index, with or without versions (PEP 508). Return
-    False for `name @ url`, paths, options, variables and line ends, which could name other files.
+    """Return whether a text names a package in an index, with or without versions (PEP 508).
+
+    Return False for `name @ url`, paths, options, variables and line breaks, because these could
+    make the installer read other files.
     """
     words = text.split()
     plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS

@@ -1,7 +1,7 @@
-"""Find the cause of a failed installation in the package manager's output, and a hint for it.
+"""Find the cause of a failed installation in the package manager's output, and a hint for the user.
 
-corral knows the error messages of npm 9 to 11, uv and pip. If it knows no line of the output, it
-gives a general hint.
+corral knows the error messages of npm 9 to 11, uv and pip. If corral knows no line of the output,
+the hint is a general one.
 """
 
 import re
@@ -14,9 +14,10 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause of a failure. corral searches the output for `pattern`. `what` describes the
-    cause. It may contain {package} or {wanted}, which is replaced by the text of the first named
-    group that matched.
+    """A known cause of a failure, which corral recognizes by `pattern` in the output.
+
+    `what` describes the cause. {package} and {wanted} in it are replaced with the text of the first
+    named group that matched.
     """
 
     pattern: str
@@ -25,12 +26,12 @@ class Cause:
 
 
 MAX_LINE_LENGTH = 1000
-"""Longer lines are cut. Packages and registries choose parts of the output, and a search with a
-regular expression may take a time that grows with the square of the line's length.
+"""Longer lines are cut before they are searched. Packages and registries choose parts of the
+output, and the time of a regular expression may grow with the square of a line's length.
 """
 PACKAGE = r"(?<![\w@/.\-])(?P<package>[\w@/.\-]{1,214})"
-NO_WHEEL = "{package} has no wheel for this Python: it would have to be built"
-BUILD = "--allow-install-scripts builds it, inside the sandbox of the installation"
+NO_WHEEL = "{package} has no wheel for this Python, so it would have to be built"
+BUILD = "--allow-install-scripts builds it in the sandbox of the installation"
 UNREACHABLE = "the registry cannot be reached"
 SILENT = "the registry does not answer"
 NO_VERSION = "leave the version out to take the newest, or look at the package's page"
@@ -71,7 +72,7 @@ CAUSES = (
         pattern=r"ENOSPC|No space left on device|os error 28|EDQUOT|Disk quota exceeded"
         r"|os error 122",
         what="there is no space left",
-        hint="make room on the disk of corral's cache, or set XDG_CACHE_HOME to another one",
+        hint="make room on the disk of corral's cache, or set XDG_CACHE_HOME to another disk",
     ),
     Cause(
         pattern=r"(?i)ALTNAME_INVALID|NotValidForName|certificate not valid for name"
@@ -91,14 +92,14 @@ CAUSES = (
         hint="name the file of your organisation's certificates in SSL_CERT_FILE (uv), PIP_CERT"
         " (pip) or `cafile` of ~/.npmrc; `system-certs = true` in uv.toml is read as well",
     ),
-    Cause(  # npm and uv cannot start git in the sandbox
+    Cause(  # because npm and uv cannot start git in the sandbox
         pattern=r"/@npmcli/git/|Git operation failed|Git executable not found",
-        what="a dependency of it is in a git repository, not in the registry",
+        what="one of its dependencies is in a git repository, not in the registry",
         hint="corral installs only packages with a checksum in the registry; try another version"
         " of the server, or install it yourself and name its own command",
     ),
     PIP_VERSION,
-    Cause(  # pip gives no reason, but a dependency of a published package usually exists
+    Cause(  # pip names no cause; usually the package exists, but has no wheel
         pattern=rf"satisfies the requirement {PACKAGE}\S* \(from (?!versions)[^\n]*versions: none",
         what=NO_WHEEL,
         hint=BUILD,
@@ -141,7 +142,7 @@ UNKNOWN = Cause(
 
 
 def explain_failure(lines: Sequence[str], asked: Reference | None = None) -> tuple[str, str]:
-    """Return (description, hint) of the failure. `asked` is the package that the user named."""
+    """Return (description, hint) for the failure. `asked` is the package that the user named."""
     text = "\n".join(line[:MAX_LINE_LENGTH] for line in lines)
     for cause in CAUSES:
         if found := re.search(cause.pattern, text):
@@ -166,8 +167,8 @@ def _find_better_hint(cause: Cause, package: str, requirement: str, asked: Refer
 
 
 def name_node(requirement: str) -> str:
-    """Return a hint with the flag for an installed node whose version meets the requirement, or ""
-    if there is none.
+    """Return a hint with the flag for an installed node whose version meets the requirement. Return
+    "" if no such node is installed.
     """
     found = find_fitting_node(requirement)
     return f"node {found} is installed here: --node {found}" if found else ""

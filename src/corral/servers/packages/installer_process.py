@@ -1,10 +1,10 @@
 """Install in a separate process, which continues for a while after corral's client has gone.
 
 Clients wait about a minute for a server's answer, and the first installation may take longer. A
-client that waits no longer ends corral, by a signal or by closing its end of stdout. corral then
-tells the installer to continue alone, and the next start finds the package. If corral ends without
-telling it, as after `kill -9` or Ctrl-C, the installer ends at once. The installer never starts the
-server.
+client that gives up ends corral, either by a signal or by closing its end of stdout. Before corral
+ends, it tells the installer to continue alone, so that the next start finds the package. If corral
+ends without doing so, as after `kill -9` or Ctrl-C, the installer ends at once. The installer never
+starts the server.
 """
 
 import os
@@ -25,17 +25,19 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 MAX_ALONE_SECONDS = 600
 GO_ON = b"G"
-LEAVING = (signal.SIGTERM, signal.SIGHUP)  # how a client that gives up ends corral
+LEAVING = (signal.SIGTERM, signal.SIGHUP)  # signals by which a client that gives up ends corral
 
 
 def install_apart(
     install: Callable[[], object], label: str, *, max_alone_seconds: float = MAX_ALONE_SECONDS
 ) -> None:
-    """Call `install` in another process, and wait for its end. Raise the error that it raises."""
+    """Call `install` in another process, and wait until it ends. If `install` raises an error,
+    raise the same error here.
+    """
     words, corral = os.pipe()
     answers, answer = os.pipe()
-    # These signals are blocked until `_wait` handles them. Otherwise they would end corral, and the
-    # installer would end with it.
+    # Block these signals until `_wait` handles them. Otherwise they would end corral, and the
+    # installer with it.
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
     try:
         child = os.fork()
@@ -56,7 +58,7 @@ def install_apart(
         os.waitpid(child, 0)  # the installer removes incomplete files
         raise
     finally:
-        os.close(corral)  # ends an installer that still runs
+        os.close(corral)  # an installer that is still running ends
         os.close(answers)
         with suppress(ChildProcessError):
             os.waitpid(child, 0)
@@ -67,7 +69,7 @@ def install_apart(
 
 
 class _Installer:
-    """The process that installs. The descriptor `corral` becomes readable when corral sends a
+    """The process that installs. Its descriptor `corral` becomes readable when corral sends a
     message or ends.
     """
 
@@ -78,7 +80,7 @@ class _Installer:
     def run(self, install: Callable[[], object], max_alone_seconds: float) -> None:
         result = b"D"
         try:
-            os.setsid()  # keeps a client's signal to corral's process group away from this process
+            os.setsid()  # a client's signal to corral's process group must not reach this one
             _discard_streams(0, 1)
             watch = threading.Thread(target=self._watch, args=(max_alone_seconds,), daemon=True)
             watch.start()
@@ -105,16 +107,16 @@ class _Installer:
     def _end(self) -> None:
         if self.record is not None:
             self.record.end()
-        os._exit(0)  # also ends the package manager, because its channel closes
+        os._exit(0)  # the package manager ends too, because its channel closes
 
 
 def _wait(answers: int, corral: int) -> bytes:
-    """Return the installer's answer. If the client goes away, tell the installer to continue, and
+    """Return the installer's answer. If the client gives up, tell the installer to continue, and
     end this process.
     """
 
     def leave(number: int, _: object = None) -> None:
-        with suppress(BrokenPipeError):  # the installer has just ended
+        with suppress(BrokenPipeError):  # the installer has already ended
             os.write(corral, GO_ON)
             os.read(answers, 1)  # wait until `corral ps` lists the installer
         signal.signal(number, signal.SIG_DFL)
@@ -135,8 +137,8 @@ def _wait(answers: int, corral: int) -> bytes:
 
 
 def _is_readable_before(reader: int, *, gone: int) -> bool:
-    """Wait until `reader` is readable, or the other end of `gone` is closed. Return whether
-    `reader` is readable.
+    """Wait until `reader` is readable or the other end of `gone` is closed. Return True if `reader`
+    is readable, and False if only the other end of `gone` is closed.
     """
     poll = select.poll()
     poll.register(reader, select.POLLIN)

@@ -1,8 +1,9 @@
-"""Install a package from npm's registry with the host's npm. Later, node runs it without npm.
+"""Install a package from npm's registry with the host's npm. Later, node runs the package without
+npm.
 
-Install scripts run only with `--allow-install-scripts`. Without it no code of the package runs
-before the server itself. npm checks each archive against the registry's checksum. The lock file
-with all checksums is kept beside the installed packages.
+Install scripts run only with `--allow-install-scripts`. Without this flag, no code of the package
+runs before the server itself starts. npm checks each archive against the registry's checksum. The
+lock file with all checksums is kept beside the installed packages.
 """
 
 import json
@@ -40,15 +41,15 @@ FLAGS = (
     "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
-ENGINE_LINES = 3  # lines of npm's warning: the package, the required and the current versions
+ENGINE_LINES = 3  # npm's warning has a line each for the package, the required and current versions
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
 def install(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
-    """Install a package into the directory `staging`. Return the values for its entry in the
-    store.
+    """Install a package into the directory `staging`. Return the values that the store records for
+    it.
     """
     node, origin, output = _run_npm(reference, staging, how, notify)
     version, integrity = read_lock(staging, reference.name)
@@ -58,8 +59,8 @@ def install(
         "version": version,
         "integrity": integrity,
         "origin": origin,
-        # If a package may have run code, corral does not record which registry the packages came
-        # from, because the package may have written false addresses into the lock file.
+        # If a package may have run code, corral does not record from which registry the packages
+        # came, because that code may have written false addresses into the lock file.
         "index": "" if how.scripts else find_index(*list_sources(staging), os.environ),
         "command": build_command(staging, reference, node or "node"),
     }
@@ -68,8 +69,8 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that npm would install now, as `list_versions` returns them. Nothing is
-    installed.
+    """Return the versions that npm would install now, in the same form as `list_versions`. Do not
+    install anything.
     """
     _run_npm(reference, staging, how, notify, words=["--package-lock-only"])
     return list_versions(staging)
@@ -82,8 +83,8 @@ def _run_npm(
     notify: Notify,
     words: Sequence[str] = (),
 ) -> tuple[str, str, list[str]]:
-    """Run `npm install` in `staging`. Return (the path of node if the user chose one, the registry,
-    npm's output).
+    """Run `npm install` in `staging`. Return three things: the path of node, or "" if the user did
+    not choose one; the address of the registry; and npm's output.
     """
     if how.extra:
         raise SandboxError(
@@ -93,7 +94,7 @@ def _run_npm(
     wanted = how.runtimes.get("node")
     node = find_runtime("node", wanted, ask_program).path if wanted else ""
     npm = find_npm(node)
-    # With "*" npm installs the newest version whose `engines` fit this node, as npx does.
+    # For "*" npm installs the newest version whose `engines` accept this node, as npx does.
     packages = {reference.name: reference.version or "*"}
     write_text(staging, "package.json", json.dumps({"private": True, "dependencies": packages}))
     lines = settings_lines(registry, os.environ)
@@ -118,8 +119,8 @@ def _run_npm(
 
 
 def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | None:
-    """Return (wanted, current) versions of node, if npm warned that this package needs another
-    version. Otherwise return None.
+    """Return the (wanted, current) versions of node if npm warned that this package needs a
+    different version of node. Otherwise return None.
     """
     mark = f"package: '{package}',"
     lines = (at for at, line in enumerate(output) if "EBADENGINE" in line and line.endswith(mark))
@@ -133,7 +134,9 @@ def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | 
 
 
 def _describe_engine(reference: Reference, version: str, wanted: str, current: str) -> str:
-    """Return the warning that the package needs another node. As with npx, it is not an error."""
+    """Return the warning that the package needs another version of node. npx does not treat this as
+    an error either.
+    """
     hint = name_node(wanted) or "--node chooses another node"
     if reference.version:
         hint += f"; without a version corral takes the newest {reference.name} that fits"
@@ -141,7 +144,7 @@ def _describe_engine(reference: Reference, version: str, wanted: str, current: s
 
 
 def find_npm(node: str) -> list[str]:
-    """Return the command of npm. The npm beside a node that the user chose is preferred."""
+    """Return the command that starts npm. If the user chose a node, prefer the npm beside it."""
     if sys.platform == "win32":
         return find_npm_script(node)
     own = os.path.join(os.path.dirname(node), "npm")
@@ -152,8 +155,8 @@ def find_npm(node: str) -> list[str]:
 
 
 def find_npm_script(node: str) -> list[str]:
-    """Return the command with which node runs npm's script. On Windows this replaces `npm`, which
-    is only a batch file that starts the script.
+    """Return the command that runs npm's script with node. Windows needs this command, because
+    `npm` is only a batch file there.
     """
     npm = os.path.join(os.path.dirname(node), "npm.cmd") if node else find_on_path("npm")
     script = os.path.join(os.path.dirname(npm), "node_modules", "npm", "bin", "npm-cli.js")
@@ -166,8 +169,8 @@ def find_npm_script(node: str) -> list[str]:
 
 
 def read_lock(staging: str, name: str) -> tuple[str, str]:
-    """Return (version, integrity) of a package. Raise SandboxError if any installed package has no
-    checksum.
+    """Return the version and the checksum of a package. Raise SandboxError if any package was
+    installed without a checksum.
     """
     found = _read_packages(staging)
     for path, item in found.items():
@@ -182,8 +185,8 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
 
 
 def list_versions(tree: str) -> dict[str, str]:
-    """Return the version of each package in a tree, by its path. A package that is installed under
-    the name of another one (an alias) has its own name before its version.
+    """Return the version of each package in a tree, by the package's path. If a package is
+    installed under a different name (an alias), its own name precedes the version.
     """
     return {
         path.removeprefix("node_modules/"): _read_version(path, item)
@@ -199,7 +202,7 @@ def _read_version(path: str, item: Mapping[str, object]) -> str:
 
 
 def list_checksums(tree: str) -> dict[str, str]:
-    """Return the checksum of each package in a tree, by its path."""
+    """Return the checksum of each package in a tree, by the package's path."""
     found = _read_packages(tree).items()
     return {path.removeprefix("node_modules/"): str(item.get("integrity")) for path, item in found}
 
@@ -213,8 +216,9 @@ def _read_packages(tree: str) -> dict[str, dict[str, object]]:
 
 
 def list_sources(tree: str) -> tuple[set[str], set[str]]:
-    """Return (names, addresses) of all packages. An address is "" if a package has none. A package
-    that is installed under another name is listed with both names.
+    """Return the names and the download addresses of all packages. The address of a package is ""
+    if the lock file has none. A package that is installed under a different name is listed with
+    both names.
     """
     found = _read_packages(tree).items()
     names = {path.rpartition("node_modules/")[2] for path, _ in found}
@@ -224,8 +228,8 @@ def list_sources(tree: str) -> tuple[set[str], set[str]]:
 
 
 def build_command(staging: str, reference: Reference, node: str = "node") -> list[str]:
-    """Return the command that starts a package's program. It starts node with the program, unless
-    the program's `#!` line names another interpreter.
+    """Return the command that starts a package's program. The command starts node, unless the
+    program's `#!` line names a different interpreter.
     """
     folder = os.path.join("node_modules", *reference.name.split("/"))
     package = read_json(os.path.join(staging, folder, "package.json"))

@@ -36,7 +36,7 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
         if not url.startswith(("https://", "http://")):
             raise SandboxError(f"the npm registry {shown(plain)} is not a web address")
         if plain != url:
-            # The address is refused, because npm would write the password into files that are kept.
+            # Refuse the address, because npm would write the password into files that are kept.
             raise SandboxError(
                 f"the address of the npm registry {shown(plain)} has a password in it",
                 hint="npm takes credentials from //HOST/:_authToken=... in .npmrc",
@@ -54,9 +54,11 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry from which all packages of these names and addresses came. Return "" if
-    some may have come from elsewhere: if the scope of a package has its own registry, or if an
-    address is on another host, because a package may give a dependency's address.
+    """Return the registry from which all packages with these names and archive addresses came.
+
+    Return "" if a package may have come from elsewhere. This is possible if the scope of a package
+    has its own registry, or if an address is on a different host, because a package may name an
+    address for its dependency.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)
@@ -72,7 +74,7 @@ def _is_scope(key: str) -> bool:
 
 
 def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
-    """Return the keys of credentials for these registries, but not for others."""
+    """Return the keys of the credentials for these registries only."""
     addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key
@@ -84,8 +86,8 @@ def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[s
 
 
 def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the keys and values of the .npmrc for the sandbox. Credentials appear only as
-    ${CORRAL_NPM_0}, so that the file contains no secret.
+    """Return the keys and values of the .npmrc for the sandbox. For each credential the file
+    contains only a variable such as ${CORRAL_NPM_0}, so no secret is in the file.
     """
     settings = read_settings(environment)
     kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
@@ -98,12 +100,13 @@ def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[t
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return npm's settings: the machine's, overridden by the user's, then by the environment's.
-    Ignore settings in the working directory, because another person may have written them.
+    """Return npm's settings. The user's settings override those of the machine, and environment
+    variables override both. The working directory's settings are ignored, because another person
+    may have written them.
     """
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
-    if sys.platform == "win32":  # any user may create C:\\etc there
+    if sys.platform == "win32":  # any user may create C:\\etc on Windows
         files = [os.path.join(environment.get("APPDATA", ""), "npm", "etc", "npmrc")]
     files.append(own or os.path.join(home_directory(environment), SETTINGS_FILE))
     found: dict[str, str] = {}
@@ -118,8 +121,8 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _resolve_path(path: str, home: str) -> str:
-    """Return the absolute path, as npm does. `~/` is the home. Other relative paths start in the
-    working directory.
+    """Return the absolute form of a path, as npm does. `~/` means the home directory, and any other
+    relative path starts in the working directory.
     """
     if path.startswith(("~/", "~\\") if sys.platform == "win32" else "~/"):
         return os.path.join(home, path[2:])

@@ -1,4 +1,6 @@
-"""Install packages (`npm:`, `pypi:`) once, in their own sandbox, and run them from the store."""
+"""Install packages (`npm:`, `pypi:`) once, in a sandbox of their own, and find them in the store
+later.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
         def list_checksums(self, tree: str) -> dict[str, str]: ...
 
 
-# Each kind of package is installed by the module of the same name: packages/npm.py and
-# packages/pypi.py.
+# The module of the same name installs each kind of package: packages/npm.py and packages/pypi.py.
 SOURCES = {
     "npm": Source(
         host="registry.npmjs.org",
@@ -53,8 +54,8 @@ WAITS = "another start is installing {}; waiting for it"
 
 
 def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") -> str:
-    """Return the key under which an installation is stored. Installations with different choices of
-    the user have different keys.
+    """Return the key under which an installation is stored. The key contains the user's choices, so
+    installations with different choices have different keys.
     """
     source = SOURCES[reference.kind]
     version = how.runtimes.get(source.runtime) or source.version
@@ -67,21 +68,19 @@ def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") 
 
 
 def has_run_scripts(key: str) -> bool:
-    """Return whether packages may have run code during the installation that has this key."""
+    """Return whether packages may have run code during the installation with this key."""
     return "scripts" in key.partition(" with:")[0].split(" ")
 
 
 def current_key(reference: Reference, how: InstallOptions) -> str:
-    """Return the key that a package has if it comes from the registry in the user's current
-    settings.
-    """
+    """Return the key for a package that comes from the registry in the user's current settings."""
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     return package_key(reference, how, origin=origin)
 
 
 def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
-    """Return the parts of a package's key. Return None for the key of anything else, or if the
-    user's settings now name another registry.
+    """Return the reference and the options from which a package's key was made. Return None if the
+    key is not that of a package, or if the user's settings now name a different registry.
     """
     head, *extra = key.split(" with:")
     first, *words = head.split(" ")
@@ -101,7 +100,7 @@ def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
 
 
 def why_unproven(kind: str) -> str:
-    """Return why packages of a kind (npm or PyPI) may not work on this machine; "" if they are
+    """Return why packages of a kind (npm or PyPI) may not work on this machine, or "" if they are
     known to work.
 
     On Windows they count as working only after a first installation has succeeded, because corral
@@ -109,11 +108,13 @@ def why_unproven(kind: str) -> str:
     """
     if sys.platform != "win32" or any(entry.kind == kind for entry in store.entries()):
         return ""
-    return f"no {kind}: package was ever installed on this machine, which Windows may not allow"
+    return f"no {kind}: package has ever been installed here, and Windows may not allow it"
 
 
 def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Return the installed package. If it is in the store, this needs no process and no network."""
+    """Return the installed package, and install it if necessary. For a package in the store, no
+    process is started and the network is not used.
+    """
     source = SOURCES[reference.kind]
     for other in sorted(set(how.runtimes) - {source.runtime}):
         raise SandboxError(
@@ -124,7 +125,7 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
     if found is not None:
         return found
     with store.lock_key(key, lambda: notify(WAITS.format(reference.text))):
-        found = store.find_usable(key)  # another process may have installed it meanwhile
+        found = store.find_usable(key)  # another process may have installed it
         if found is None:
             _announce(reference, notify)
             found = _install_apart(reference, key, how, notify)
@@ -135,11 +136,11 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made under other settings but can be used now: all of its
-    packages came from the one index that the current settings name.
+    """Return an installation that was made under different settings but may be used now, because
+    all its packages came from the one index that the current settings name.
 
-    If the current settings name several indexes, no such installation is used. One of these indexes
-    may not have been asked at that time, and may have a package of the same name.
+    Return None if the current settings name several indexes. One of them may not have been asked
+    for the installation, and may have a different package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:
@@ -155,8 +156,8 @@ def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | 
 
 
 def _announce(reference: Reference, notify: Notify) -> None:
-    """Write to the client's log that a package is being installed, because this takes time. A
-    terminal has a line of progress instead.
+    """Write to the client's log that a package is being installed, because an installation takes
+    time. A terminal shows a progress line instead.
     """
     from corral.servers.registry.download import is_progress_shown
 
@@ -165,7 +166,7 @@ def _announce(reference: Reference, notify: Notify) -> None:
 
 
 def pin_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Install a package, and store it under its exact version as well."""
+    """Install a package, and store it under the key of its exact version too."""
     found = fetch_package(reference, how, notify)
     if not reference.version:
         store.add_key(found, current_key(replace(reference, version=found.version), how))
@@ -173,11 +174,11 @@ def pin_package(reference: Reference, how: InstallOptions, notify: Notify) -> En
 
 
 def fetch_newest(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Return the newest version of a package. Install it unless the store has an entry with this
-    version and the same versions of all dependencies.
+    """Return the newest version of a package. Install it, unless the store already has this version
+    with the same versions of all dependencies.
 
-    A new installation is stored under its exact version only. It does not replace an entry that has
-    the same version of the package but other dependencies.
+    A new installation is stored only under its exact version. If the store has the same version
+    with different dependencies, that entry is kept.
     """
     plain = current_key(reference, how)
     key = f"{plain} newest"
@@ -215,7 +216,7 @@ def _find_installer(kind: str) -> Installer:
 
 
 def _install_apart(reference: Reference, key: str, how: InstallOptions, notify: Notify) -> Entry:
-    """Install in a process that outlives the client, if this system supports it."""
+    """Install in a process that can outlive the client, if this system supports that."""
     if sys.platform != "win32":
         from corral.servers.packages.installer_process import install_apart
 

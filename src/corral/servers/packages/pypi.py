@@ -1,9 +1,11 @@
-"""Install a package from PyPI into its own virtual environment, whose Python runs it later.
+"""Install a package from PyPI into a virtual environment of its own. The Python in this environment
+runs the package later.
 
 Without `--allow-install-scripts` only wheels are installed, because building a source archive would
-run code of the package. The installer is uv if the host has it, else pip. On Windows it is always
-pip: uv starts the interpreter at its original path, which no AppContainer can read. Each file is
-checked against the index's hash, and the list of hashes is kept beside the installed packages.
+run code of the package. The installer is uv if the host has it, and otherwise pip. On Windows it is
+always pip, because uv starts the interpreter at its original path, which no AppContainer can read.
+Each file is checked against the index's hash, and the list of hashes is kept beside the installed
+packages.
 """
 
 import configparser
@@ -44,12 +46,12 @@ REQUIREMENTS = "requirements.in"
 REPORT = "report.json"
 START_SCRIPT = "start.py"
 HINT = "install uv (https://docs.astral.sh/uv/) or pip (Debian, Ubuntu: apt install python3-pip)"
-SAFE_PATH = (3, 11)  # the first Python with the option -P
+SAFE_PATH = (3, 11)  # the first Python version with the option -P
 WINDOWS_HINT = "install Python from python.org, which brings pip, and corral with it"
 INDEX_MARK = "    # from "
 LOCKED = r"(?P<project>[a-zA-Z0-9][\w.\-]*)(?:\[[\w.,\-]*\])?==(?P<version>[\w.!+\-]+)"
 HASH = r"--hash=(?:sha256:[0-9a-f]{64}|(?!sha256)\w+:[0-9a-f]+)"
-Locked = tuple[str, tuple[str, ...]]  # (version, options with its hashes)
+Locked = tuple[str, tuple[str, ...]]  # (version, options that contain its hashes)
 WHEELS = ("--only-binary", ":all:")
 UV = {
     "UV_NO_CONFIG": "1",
@@ -91,8 +93,8 @@ def install(
         "version": chosen[reference.name],
         "integrity": integrity,
         "origin": without_credentials(urls[0]) if urls else "this machine",
-        # If a package may have run code, corral does not record which index the packages came from,
-        # because the package may have written false addresses into the lock file.
+        # If a package may have run code, corral does not record from which index the packages came,
+        # because that code may have written false addresses into the lock file.
         "index": "" if how.scripts else find_index(staging),
         "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
     }
@@ -101,8 +103,8 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that would be installed now, as `list_versions` returns them. Nothing is
-    installed.
+    """Return the versions that would be installed now, in the same form as `list_versions`. Do not
+    install anything.
     """
     environment, _ = _prepare(reference, staging, how, notify)
     _resolve(environment, scripts=how.scripts, words=[])
@@ -112,7 +114,9 @@ def resolve(
 def _prepare(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> tuple[Environment, Reference]:
-    """Make an empty environment and write its requirements; choose a version if necessary."""
+    """Make an empty environment and write the requirements of the package into it. If the reference
+    names no version, choose the newest.
+    """
     for item in how.extra:
         if item.startswith(("-", ".", "/")) or not item.isprintable():
             raise SandboxError(f"--with {shown(item)} is not a package", hint="--with 'name<2'")
@@ -131,8 +135,8 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
     """Return the newest version of the package itself, whatever its dependencies are. Raise
     SandboxError if that version has no wheel.
 
-    If an installer chose the version, it would silently take an old one whose dependencies all have
-    wheels.
+    An installer must not choose the version, because it would silently choose an old version whose
+    dependencies all have wheels.
     """
     write_text(environment.staging, REQUIREMENTS, f"{reference.requirement()}\n")
     _resolve(environment, scripts=scripts, words=["--no-deps"])
@@ -150,8 +154,10 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
 
 
 def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
-    """Return a version that is newer than the newest wheel and has only a source archive, or ''.
-    corral itself asks the index for such versions, because an installer that may only use wheels
+    """Return a version that has only a source archive and is newer than the newest wheel, or "" if
+    no such version exists.
+
+    corral asks the index for such versions itself, because an installer that may use only wheels
     does not mention them.
     """
     if not find_uv():
@@ -159,11 +165,11 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
             output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
         except SandboxError as error:
             if "No matching distribution found" in "\n".join(error.lines):
-                return ""  # all of its versions are pre-releases, which pip lists only with --pre
+                return ""  # all versions are pre-releases, which pip lists only with --pre
             raise
         newest = re.search(r"(?m)^\S+ \((\S+)\)$", "\n".join(output))
         return newest[1] if newest and newest[1] != version else ""
-    public = version.partition("+")[0]  # a comparison accepts no local version
+    public = version.partition("+")[0]  # local versions cannot be compared
     write_text(environment.staging, REQUIREMENTS, f"{reference.name}>{public}\n")
     try:
         _resolve(environment, scripts=False, words=["--no-deps"])
@@ -177,9 +183,9 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
 
 
 def install_requirements(environment: Environment, *, scripts: bool) -> None:
-    """Install the requirements in `requirements.in`, and write the lock file."""
+    """Install the requirements in `requirements.in`, and write a lock file for them."""
     if uv := find_uv():
-        # First write a lock file with hashes, then install exactly its packages.
+        # First write a lock file with hashes, and then install exactly the packages in it.
         _resolve(environment, scripts=scripts, words=[])
         words = ["--require-hashes", "--compile-bytecode", "--target", environment.site]
         lock = environment.path(LOCK)
@@ -190,12 +196,12 @@ def install_requirements(environment: Environment, *, scripts: bool) -> None:
 
 
 def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -> None:
-    """Write the lock file for `requirements.in`, and install nothing."""
+    """Write the lock file for `requirements.in`, without installing anything."""
     if uv := find_uv():
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
         form.append("--emit-index-annotation")  # without credentials
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
-        # An older lock file is removed, because uv would keep its versions.
+        # Remove an older lock file, because uv would keep the versions in it.
         with suppress(FileNotFoundError):
             os.unlink(environment.path(LOCK))
         _run_uv([uv, "pip", "compile", *form, *words, *files], environment, scripts=scripts)
@@ -215,7 +221,7 @@ def _run_uv(argv: Sequence[str], environment: Environment, *, scripts: bool) -> 
         registry=environment.registry,
         label=environment.label,
         settings=UV,
-        subprocess=True,  # uv starts the interpreter to find out its version
+        subprocess=True,  # uv starts the interpreter to ask for its version
         reads=[] if prefix.startswith("/usr") else [prefix],
         links=LINKS,
         notify=environment.notify,
@@ -242,7 +248,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
         staging=environment.staging,
         registry=environment.registry,
         label=environment.label,
-        # pip writes its downloads to TMPDIR, whose size tells corral whether anything arrives.
+        # pip writes its downloads to TMPDIR. corral watches the size of this directory to see
+        # whether the registry answers.
         settings={"PIP_CONFIG_FILE": os.devnull, "TMPDIR": make_downloads(environment.staging)},
         subprocess=scripts,
         reads=reads,
@@ -252,14 +259,14 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments with which the interpreter `base` starts pip, and the directory of pip
-    if it is not among the interpreter's own files.
+    """Return the arguments with which the interpreter `base` starts pip. Also return the directory
+    of pip, if it is outside of the interpreter's own files.
     """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):
         return ["-m", "pip"], []
-    own = find_spec("pip")  # Debian's Python has no pip, but corral's virtual environment may
+    own = find_spec("pip")  # Debian's Python has no pip, but corral's environment may
     if own is None or own.origin is None:
         text = f"uv was not found, and {base} has no pip"
         raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
@@ -278,7 +285,7 @@ def _find_pip_in(prefix: str) -> list[str]:
 
 
 def _report_to_lock(report: str) -> list[str]:
-    """Return pip's report as lines of a lock file in uv's format."""
+    """Convert pip's report to the lines of a lock file in uv's format."""
     items = read_json(report).get("install")
     found: list[str] = []
     for item in items if isinstance(items, list) else ():
@@ -293,8 +300,8 @@ def _report_to_lock(report: str) -> list[str]:
 
 
 def check_lock(staging: str) -> tuple[dict[str, str], str]:
-    """Return (version of each package, digest of the lock file). Raise SandboxError if a package
-    has no hash.
+    """Return the version of each package, and the digest of the lock file. Raise SandboxError if a
+    package has no hash.
     """
     text = read_bounded_text(os.path.join(staging, LOCK))
     chosen = {name: version for name, (version, _) in _parse_lock(text).items()}
@@ -306,8 +313,9 @@ def read_lock(tree: str) -> dict[str, Locked]:
 
 
 def _parse_lock(text: str) -> dict[str, Locked]:
-    """Return version and hashes of each package by its name. Refuse any other line, because an
-    option such as `--index-url` in the file would override the options on the command line.
+    """Return the version and the hashes of each package, by its name. Refuse all other lines,
+    because an option such as `--index-url` in the file would override the options on the command
+    line.
     """
     found: dict[str, Locked] = {}
     for line in text.replace("\\\n", " ").splitlines():
@@ -333,8 +341,8 @@ def format_lock(packages: Mapping[str, Locked]) -> str:
 
 
 def find_index(staging: str) -> str:
-    """Return the index from which all packages came, or "" if there are several or if uv did not
-    name the index of each package.
+    """Return the index from which all packages came. Return "" if they came from several indexes,
+    or if uv did not name the index of every package.
     """
     text = read_bounded_text(os.path.join(staging, LOCK))
     found = [line.split()[-1] for line in text.splitlines() if line.startswith(INDEX_MARK)]
@@ -347,15 +355,15 @@ def list_versions(tree: str) -> dict[str, str]:
 
 
 def list_checksums(_tree: str) -> dict[str, str]:
-    """Return no checksums. An index may later add files to a version, so other checksums do not
-    mean that a package was replaced.
+    """Return no checksums. An index may add files to an existing version later, so a different
+    checksum would not mean that a package was replaced.
     """
     return {}
 
 
 def write_start_script(staging: str, site: str, reference: Reference) -> None:
-    """Write a script that starts the package's program. Unlike the script of an installer, it has
-    no `#!` line with a path.
+    """Write a script that starts the package's program. In contrast to an installer's script, this
+    script has no `#!` line with a path.
     """
     scripts = console_scripts(site, reference.name)
     module = reference.name.replace("-", "_")

@@ -1,4 +1,4 @@
-"""Read the user's settings of uv and pip: the indexes that they would use, and their
+"""Read the user's settings of uv and pip: the indexes that uv and pip would use, and their
 credentials.
 """
 
@@ -17,7 +17,9 @@ DEFAULT_URL = "https://pypi.org/simple"
 WINDOWS = sys.platform == "win32"
 INTERPRETER = "Scripts/python.exe" if WINDOWS else "bin/python"
 LINKS = () if WINDOWS else (INTERPRETER,)
-"""Links that corral itself makes in an installed package, to an interpreter outside of it."""
+"""Links in an installed package that corral made itself. They lead to an interpreter outside of the
+package.
+"""
 UV_CERTIFICATES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")
 TRUE_WORDS = frozenset(("1", "true", "yes", "on", "y", "t"))
 FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
@@ -26,7 +28,7 @@ FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
 @record
 class Indexes:
     """The user's settings for PyPI: the main index, more indexes, and pages with links to packages
-    (`find-links`). With `system_certificates` uv uses the system's certificates.
+    (`find-links`). `system_certificates` is true if uv has to use the system's certificates.
     """
 
     main: str = ""
@@ -36,9 +38,9 @@ class Indexes:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
-    """Return the indexes that uv's settings name. If they name none, return those of pip's
-    settings, or else PyPI. The addresses may contain credentials, so they are passed in variables
-    that are never printed.
+    """Return the indexes in uv's settings. If uv's settings name none, return those in pip's
+    settings. If these name none either, return PyPI. The addresses may contain credentials, so they
+    are passed in variables that are never printed.
     """
     found, from_uv = _read_indexes(environment)
     main = found.main
@@ -60,7 +62,8 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
     return Registry(
         urls=tuple(dict.fromkeys(urls)),
         reads=tuple(dict.fromkeys(path for path in reads if os.path.exists(path))),
-        # pip takes the best version from all indexes, so uv must do the same with pip's settings.
+        # pip takes the best version from all indexes, so uv must do so too if the indexes come from
+        # pip's settings.
         settings={
             **({} if from_uv else {"UV_INDEX_STRATEGY": "unsafe-best-match"}),
             **(dict.fromkeys(UV_CERTIFICATES, "true") if found.system_certificates else {}),
@@ -71,7 +74,7 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 
 
 def _read_indexes(environment: Mapping[str, str]) -> tuple[Indexes, bool]:
-    """Return the indexes, and whether they are from uv's own settings."""
+    """Return the indexes, and whether they come from uv's own settings."""
     found = _read_uv_settings(environment)
     trusted = found.system_certificates
     from_uv = replace(found, system_certificates=False) != Indexes()
@@ -99,8 +102,8 @@ def _parse_host(url: str) -> str:
 
 
 def _parse_secret(url: str) -> str:
-    """Return the password in an address. Without a password return the user name, because it may be
-    a token.
+    """Return the password in an address. If the address has no password, return the user name,
+    because it may be a token.
     """
     from urllib.parse import urlsplit
 
@@ -114,13 +117,13 @@ def _url_to_path(url: str) -> str:
     if not url.startswith("file://"):
         return url
     path = unquote(url.removeprefix("file://"))
-    # On Windows, the slash before the drive is removed: file:///C:/wheels is the path C:\wheels.
+    # On Windows, remove the slash before the drive: file:///C:/wheels is the path C:\wheels.
     return path[1:].replace("/", "\\") if WINDOWS and path[2:3] == ":" else path
 
 
 def _index_root(path: str) -> str:
-    """Return the parent of a `simple` directory, because an index usually keeps its files below
-    that parent. Return any other path as it is.
+    """Return the directory above a directory named `simple`, because an index usually keeps its
+    files there. Return any other path unchanged.
     """
     path = path.rstrip("/\\" if WINDOWS else "/")
     return os.path.dirname(path) if os.path.basename(path) == "simple" else path
@@ -144,7 +147,7 @@ def _read_pip_settings(environment: Mapping[str, str]) -> Indexes:
 
 
 def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return pip's settings files: (the machine's, the user's own)."""
+    """Return pip's settings files: first those of the machine, then those of the user."""
     home = home_directory(environment)
     machine, config = _config_directories(environment, home)
     if sys.platform == "win32":
@@ -155,9 +158,9 @@ def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:
-    """Return the directories of settings: (the machine's, the user's)."""
+    """Return the machine's directory of settings, and the user's."""
     if sys.platform == "win32":
-        # /etc is not used, because on Windows any user may create such a directory.
+        # Do not use /etc on Windows, because any user may create such a directory there.
         machine = environment.get("PROGRAMDATA") or "C:\\ProgramData"
         return machine, environment.get("APPDATA") or os.path.join(home, "AppData", "Roaming")
     return "/etc", environment.get("XDG_CONFIG_HOME") or f"{home}/.config"
@@ -167,7 +170,7 @@ def _read_ini(file: str) -> dict[str, str]:
     text = read_text(file)
     if not text:
         return {}
-    import configparser  # takes 3 ms, so it is imported only if there are settings
+    import configparser  # imported here, because the import takes 3 ms
 
     reader = configparser.RawConfigParser()
     try:
@@ -200,7 +203,7 @@ def _read_uv_settings(environment: Mapping[str, str]) -> Indexes:
 
 
 def _without_name(index: str) -> str:
-    """Return an address without the name that uv allows before it: `name=https://...`."""
+    """Return an address without the name that uv allows before it, as in `name=https://...`."""
     name, equals, url = index.partition("=")
     return url if equals and "/" not in name else index
 

@@ -1,8 +1,8 @@
 """Make a virtual environment for one package without running anything, and check it afterwards.
 
-The environment's interpreter is a link to an interpreter outside of it. On Windows, where users may
-not make links, it is a copy of `venv`'s redirector, a small program that starts the interpreter
-outside.
+The environment's interpreter is a link to an interpreter outside of the environment. On Windows,
+users may not make links. There it is a copy of `venv`'s redirector, a small program that starts the
+interpreter outside.
 """
 
 import os
@@ -20,13 +20,15 @@ VENV_SETTINGS = "pyvenv.cfg"
 OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
 MAX_SETTINGS_BYTES = 1 << 16
 REDIRECTORS = ("venvlauncher.exe", "python.exe")
-"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`: since Python 3.13, and before."""
+"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`. The first is used since Python 3.13,
+and the second before.
+"""
 
 
 @record
 class Environment:
-    """A virtual environment into which a package is installed: its paths, its base interpreter and
-    the registry.
+    """A virtual environment into which a package is installed, with its paths, its base interpreter
+    and the package's registry.
     """
 
     staging: str
@@ -42,8 +44,8 @@ class Environment:
 
 
 def make_environment(staging: str, registry: Registry, label: str, python: str = "") -> Environment:
-    """Make a virtual environment: an interpreter and a file of settings. `python` is the version or
-    path of the interpreter; "" stands for corral's own.
+    """Make a virtual environment, which consists of an interpreter and a settings file. `python` is
+    the version or path of the interpreter. If it is "", use corral's own interpreter.
     """
     own = Runtime(path=find_own_python(), version=sys.version_info[:3])
     found = find_runtime("python", python, ask_program) if python else own
@@ -85,10 +87,10 @@ def _venv_settings(made: Environment) -> str:
 
 
 def check_environment(environment: Environment) -> None:
-    """Refuse an environment if a package changed the files that choose its interpreter."""
-    # A package chooses the names of its scripts and files. An installer with a bug could write them
-    # over the files that are checked here, and a package that ran its own code could write
-    # anywhere.
+    """Refuse an environment in which a package changed the files that choose the interpreter."""
+    # A package chooses the names of its scripts and files, so an installer with a bug could
+    # overwrite the files that are checked here. If a package ran code of its own, that code could
+    # write anywhere.
     link = environment.path(INTERPRETER)
     with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:
         written = file.read(MAX_SETTINGS_BYTES)

@@ -1,8 +1,8 @@
 """Run one command of a package manager in a sandbox, and read its result.
 
-The package manager sees the system, itself, and one staging directory. It reaches only the hosts of
-its registry, and gets only the user's settings that it needs. When all processes of the package
-manager have ended, corral checks the staging directory.
+In the sandbox the package manager sees only the system, itself, and one staging directory. It
+reaches only the hosts of its registry, and gets only those settings of the user that it needs. When
+all its processes have ended, corral checks the staging directory.
 """
 
 import json
@@ -37,23 +37,27 @@ if TYPE_CHECKING:
     from corral.policy.model import Control
 
 LIMITS = Limits(memory=4 * GIB, disk=4 * GIB, pids=512, timeout=15 * 60 * 1000)
-"""Limits that are enough for a large package, unless the user's ceilings are lower."""
+"""The limits of an installation, which are high enough for a large package. The user's ceilings may
+lower them.
+"""
 MAX_ANSWER_MS = 30_000
-"""How long an interpreter may take to tell its version."""
+"""How long an interpreter may take to print its version."""
 DEGRADABLE: list["Control"] = ["memory", "pids", "disk", "timeout"]
-"""Limits that may be missing. An installation is refused only if it cannot be isolated."""
+"""Limits that are dropped if they cannot be enforced. An installation is refused only if it cannot
+be isolated.
+"""
 MAX_LOG_LINES = 12
 MAX_LOG_BYTES = 1 << 16
 MAX_SHOWN_COLUMNS = 400
 MAX_FILE_BYTES = 32 << 20
 PROGRESS_SECONDS = 0.2
 SILENT_SECONDS = 12
-FETCH_SECONDS = 30  # how long package managers wait for an answer from the registry
+FETCH_SECONDS = 30  # how long a package manager waits for an answer from its registry
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
-"""Beginnings of the names of directories that are not counted as downloads, because npm (for its
-log) and uv (for facts about a Python) fill them even if the registry does not answer.
+"""Directories whose names begin with these words do not count as downloads. npm (for its log) and
+uv (for facts about a Python) write to them even if the registry does not answer.
 """
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
@@ -64,8 +68,8 @@ SANDBOX_HINT = (
 Notify = Callable[[str], None]
 MAX_ANSWER_BYTES = 4096
 
-# Hints name only these denials. Others are harmless: for example, pip cannot start `lsb_release`,
-# but works without it.
+# A hint names only denials of these kinds. Other denials are harmless: pip, for example, works even
+# if it is not allowed to start `lsb_release`.
 HOST_KINDS = frozenset({"name", "port", "address", "guard", "sni"})
 
 
@@ -81,11 +85,11 @@ def run_installer(
     links: tuple[str, ...] = (),
     notify: Notify = lambda _: None,
 ) -> list[str]:
-    """Run the package manager's command, and return the end of its output. Raise SandboxError if it
-    fails.
+    """Run the package manager's command, and return the end of its output. Raise SandboxError if
+    the command fails.
 
-    `links` are the only links that may refer to paths outside of the staging directory. `notify` is
-    called with a line if the registry does not answer.
+    Only the links in `links` may lead out of the staging directory. If the registry does not
+    answer, `notify` is called with a line of text.
     """
     downloads = make_downloads(staging)
     _remove_repository_marks(downloads)
@@ -101,34 +105,33 @@ def run_installer(
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()  # the server is started later without a zygote
+            end_zygote()  # the server will not need a zygote
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
-    # The tree is checked before corral opens any file in it, because opening a fifo would block
-    # forever.
+    # Check the tree before opening any file in it, because opening a fifo would block forever.
     check_tree(staging, allowed=links)
     return details
 
 
 def ask_program(argv: Sequence[str]) -> str:
-    """Run a program in a sandbox without network and grants, and return its output, or "" if it
+    """Run a program in a sandbox without network access and grants. Return its output, or "" if it
     fails.
 
-    This is for interpreters. A client's configuration may name any file as an interpreter, and a
-    server with a write grant may have replaced it.
+    corral uses this for interpreters. A sandbox is needed, because a client's configuration may
+    name any file as an interpreter, and a server with a write grant may have replaced that file.
     """
     policy: PolicyDict = {
         "limits": lower_limits(replace(LIMITS, timeout=MAX_ANSWER_MS)),
-        "subprocess": {"allow": True},  # some interpreters are started by a shell script
+        "subprocess": {"allow": True},  # some interpreters are shell scripts
         "degrade": {"allow": DEGRADABLE},
     }
     try:
-        # The output comes through a pipe. If it went to a file, the program could fill the host's
-        # disk.
+        # Read the output from a pipe. If the output went to a file, the program could fill the
+        # host's disk.
         with launch(argv, policy, stdin=-3, stdout=-1, stderr=-3, cwd="/") as sandbox:
             answer = sandbox.stdout.read(MAX_ANSWER_BYTES)
-            sandbox.stdout.close()  # a program that prints more fails
+            sandbox.stdout.close()  # a program that prints more than this fails
             code = sandbox.wait()
     finally:
         end_zygote()
@@ -147,10 +150,10 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 
 
 def _remove_repository_marks(downloads: str) -> None:
-    """Remove the file `.git` that uv writes into its directory of sources to build.
+    """Remove the file `.git` that uv writes into its directory for sources.
 
     corral would protect this file with a mount, and uv cannot rename across mounts. Links are not
-    followed, because a package that was built may have made them.
+    followed, because a package may have made them while it was built.
     """
     if sys.platform == "win32":
         return  # uv is not used on Windows
@@ -185,9 +188,9 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return limits for an installer, each lowered to the user's ceiling, because corral would
-    refuse a limit above its ceiling. The default limits of a run would be too low for a large
-    package.
+    """Return the limits for an installer, each lowered to the user's ceiling, because corral would
+    refuse a limit above the ceiling. The default limits of a run are not used, because they are too
+    low for a large package.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
@@ -205,7 +208,7 @@ def lower_limits(limits: Limits) -> LimitsDict:
 
 
 class _Silence:
-    """Tells the user once if nothing has come from the registry for a while."""
+    """Tells the user once if nothing has arrived from the registry for a while."""
 
     def __init__(self, downloads: str, registry: Registry, notify: Notify) -> None:
         hosts = [urlsplit(url).hostname or "" for url in registry.urls[:1]]
@@ -224,8 +227,8 @@ class _Silence:
 
 
 def _measure(downloads: str) -> int:
-    """Return the size of the downloaded files. Files that a package manager writes without an
-    answer from the registry do not count.
+    """Return the size of the downloaded files. Files that a package manager writes even without an
+    answer from the registry are not counted.
     """
     sizes = 0
     for directory, below, names in os.walk(downloads):
@@ -238,7 +241,7 @@ def _measure(downloads: str) -> int:
 
 
 def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
-    """Wait for the end of the installer, and show progress meanwhile if stderr is a terminal."""
+    """Wait until the installer ends. If stderr is a terminal, show the progress there."""
     started = time.monotonic()
     try:
         while True:
@@ -249,7 +252,7 @@ def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
                 show_progress(f"installing {label} ... {passed:.0f} s")
                 silence.look(passed)
     except BaseException:
-        sandbox.kill()  # the result is not needed any more
+        sandbox.kill()  # an error or Ctrl-C makes the result useless
         raise
     finally:
         show_progress("")
@@ -261,26 +264,29 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
     text = log.read().decode(errors="replace")
     for secret in hidden:
         text = text.replace(secret, "***")
-    # The lines in which npm names its log file are removed, because that file was in the sandbox
-    # and no longer exists.
+    # Remove the lines in which npm names its log file, because that file was in the sandbox and no
+    # longer exists.
     lines = [one.rstrip() for one in text.splitlines() if one.strip()]
     lines = [one for one in lines if not any(note in one for note in NPM_LOG_NOTES)]
     return ["".join(c if c.isprintable() else " " for c in line) for line in lines]
 
 
 def _find_denied_hosts(sandbox: Sandbox) -> str:
-    """Return a hint with the denied hosts, because they are the likeliest cause of a failure."""
+    """Return a hint that names the denied hosts, because they are the likeliest cause of the
+    failure.
+    """
     report = sandbox.report
     rows = report.denials if report else ()
     names = sorted({row.destination for row in rows if row.kind in HOST_KINDS})
-    return f"it tried to reach {', '.join(names[:3])}, which is not the registry" if names else ""
+    hosts = ", ".join(names[:3])
+    return f"the installer tried to reach {hosts}, which is not the registry" if names else ""
 
 
 def urls_to_rules(urls: Sequence[str]) -> list[str]:
-    """Return rules for the hosts and ports of these URLs.
+    """Return rules that allow the hosts and ports of these URLs.
 
-    The gateway's guard refuses a name with a private or loopback address, unless a rule names the
-    address too. The user chose the registry, so its addresses get rules.
+    The address guard refuses a name with a private or loopback address, unless a rule names that
+    address too. The user chose the registry, so this function adds rules for its addresses.
     """
     found: dict[str, None] = {}
     for url in urls:
@@ -293,7 +299,7 @@ def urls_to_rules(urls: Sequence[str]) -> list[str]:
 
 
 def _find_guarded_addresses(host: str, port: int) -> list[str]:
-    """Return the addresses of a host that the gateway's guard would refuse."""
+    """Return those addresses of a host that the address guard would refuse."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -312,8 +318,8 @@ def write_text(directory: str, name: str, text: str) -> None:
 
 
 def read_bounded_text(path: str) -> str:
-    """Return the text of a file that an installer wrote. Refuse a file above MAX_FILE_BYTES,
-    because the installer may have made it as large as the disk.
+    """Return the text of a file that an installer wrote. Refuse a file that is larger than
+    MAX_FILE_BYTES, because the installer may have filled the whole disk with it.
     """
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(MAX_FILE_BYTES + 1)
@@ -331,8 +337,8 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
-    """Choose a program as npx and uvx do: the named one, the only one, or the one named like the
-    package.
+    """Choose a program as npx and uvx do: the program that the reference names, or the only
+    program, or the program with the name of the package.
     """
     if not programs:
         raise SandboxError(f"{reference.name} has no program to run: it is a library")
@@ -344,8 +350,8 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
     elif default in programs:
         return default
     what = f"no program {reference.program}" if reference.program else "several programs"
-    # The hint contains only names that are safe in a shell, because users paste it there and the
-    # package chooses the names of its programs.
+    # The hint contains only names that are safe in a shell. The package chooses the names of its
+    # programs, and users paste the hint into a shell.
     usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
         f"{reference.name} has {what}; it has " + ", ".join(map(shown, sorted(programs))),

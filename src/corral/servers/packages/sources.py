@@ -1,4 +1,4 @@
-"""Define the kinds of packages that corral installs, and their registries."""
+"""Define what corral knows about each kind of package, and about a registry."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -7,19 +7,21 @@ from corral.record import record
 
 @record
 class Registry:
-    """Addresses that an installer may reach, and directories of this machine that it may read."""
+    """What an installer may use: the addresses that it may reach, and the directories of this
+    machine that it may read.
+    """
 
     urls: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     settings: Mapping[str, str] = {}
-    secrets: Mapping[str, str] = {}  # variables that are never printed
+    secrets: Mapping[str, str] = {}  # values of variables, never printed
     hidden: tuple[str, ...] = ()  # removed from printed text
 
 
 @record
 class InstallOptions:
-    """The user's choices for an installation. With `scripts` the package may run code. `extra`
-    packages are installed beside it.
+    """The user's choices for an installation. If `scripts` is true, the package may run code. The
+    packages in `extra` are installed beside it.
     """
 
     scripts: bool = False
@@ -29,33 +31,34 @@ class InstallOptions:
 
 @record
 class Source:
-    """One kind of package. `host` is its public registry, and `index` that registry's address.
+    """One kind of package. `host` is the public registry of this kind, and `index` is the
+    registry's address.
 
     `fingerprint` returns a text that identifies the registries in the user's settings, or "" if
-    only the public one is used. `runtime` is the program that starts an installed package.
+    these name only the public registry. `runtime` is the program that runs an installed package.
     """
 
     host: str
     index: str
     fingerprint: Callable[[Mapping[str, str]], str]
     runtime: str
-    version: str = ""  # the runtime's version, unless the user names another
-    links: tuple[str, ...] = ()  # links out of an installed package that corral itself makes
+    version: str = ""  # the runtime's version, unless the user chooses another version
+    links: tuple[str, ...] = ()  # links that corral makes itself, and that lead out of the package
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:
-    """Return a text that identifies these registries, without credentials. Return "" if the default
-    registry is the only one.
+    """Return a text that identifies these registries, without credentials. Return "" if the only
+    registry is the default one.
 
-    The text is a part of an installation's key, because the same name in another registry is
-    another package. The order of registries matters, too.
+    The text is part of an installation's key, because the same name in a different registry is a
+    different package. The order of the registries is part of the text, because it matters too.
     """
     found = [plain_index(url) for url in urls]
     return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))
 
 
 def plain_index(url: str) -> str:
-    """Return the address of an index without credentials and final slashes."""
+    """Return the address of an index without credentials and without slashes at the end."""
     return without_credentials(url).rstrip("/")
 
 

@@ -1,8 +1,8 @@
-"""End a download when its time is over, whatever its server sends.
+"""End a download at its deadline, whatever the server sends.
 
-A timeout of a socket starts again with each byte. `http.client` waits for headers, interim answers
-and trailers as long as a server sends them, and a TLS handshake or the answer of a proxy has no
-limit either. So a server could keep a download busy forever.
+The timeout of a socket is not enough, because it starts again with each byte. `http.client` reads
+headers, interim answers and trailers for as long as a server sends them. A TLS handshake and the
+answer of a proxy have no limit either. So a server could keep a download busy forever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Deadline:
-    """A context manager. After some seconds it shuts down all connections of its `handlers`."""
+    """A context manager that shuts down all connections of its `handlers` after some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,8 @@ class Deadline:
         with self._lock:
             for one in self._sockets:
                 _shut_down(one)
-                # `close` waits for readers of the socket, and an exception may still refer to one.
+                # Use `detach`, because `close` waits for readers of the socket, and an exception
+                # may still refer to a reader.
                 if (descriptor := one.detach()) >= 0:
                     socket.close(descriptor)
             self._sockets.clear()
@@ -55,8 +56,8 @@ class Deadline:
     def _connect(
         self, address: tuple[str, int], timeout: float, source: tuple[str, int] | None = None
     ) -> socket.socket:
-        """Connect like `socket.create_connection`, but try no further address of a name after the
-        deadline. Before this function returns, the deadline can end the connection.
+        """Connect like `socket.create_connection`, but do not try further addresses after the
+        deadline. As soon as the connection is made, the deadline can end it.
         """
         problem: OSError = TimeoutError("timed out")
         for *_, (host, port, *_) in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
@@ -74,8 +75,8 @@ class Deadline:
         raise problem
 
     def _add(self, made: socket.socket) -> None:
-        """Store a connection and a duplicate, because TLS takes the descriptor away from `made`
-        before its handshake begins.
+        """Keep a connection so that the deadline can end it. Keep a duplicate too, because TLS
+        takes the descriptor away from `made` before its handshake begins.
         """
         with self._lock:
             self._sockets += (made, made.dup())
@@ -83,12 +84,13 @@ class Deadline:
                 _shut_down(made)
 
     def handlers(self) -> list[urllib.request.BaseHandler]:
-        """Return handlers for `urllib` whose connections end at the deadline."""
-        import urllib.request  # on macOS it needs a module that other systems lack
+        """Return handlers for `urllib`. Their connections end at the deadline."""
+        import urllib.request  # on macOS this imports a module that other systems lack
 
         connect = self._connect
 
-        # `http.client` calls `_create_connection` before the CONNECT of a proxy and before TLS.
+        # `http.client` calls `_create_connection` before a proxy's CONNECT and before TLS, so the
+        # deadline applies to both.
         class Connection(http.client.HTTPConnection):
             def connect(self) -> None:
                 self._create_connection = connect
@@ -111,5 +113,5 @@ class Deadline:
 
 
 def _shut_down(one: socket.socket) -> None:
-    with suppress(OSError):  # the server has closed it already
+    with suppress(OSError):  # the server may have closed it
         one.shutdown(socket.SHUT_RDWR)

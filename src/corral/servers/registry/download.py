@@ -1,7 +1,8 @@
 """Download a file or a small document over HTTPS, with limits on size, time and redirects.
 
-HTTP without TLS is for loopback only, where no other machine can change the answer. A redirect must
-stay on HTTPS. A download is written to a new file, and its digest is compared before it is used.
+HTTP without TLS is allowed only for loopback, where no other machine can change the answer. A
+redirect must stay on HTTPS. A download is written to a new file, and its digest is compared before
+the file is used.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from corral.servers.store.tree import sha256_of_file
 from corral.units import MAX_DIGITS, is_digits
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # http.client is imported late, because a stored server does not need it
+if TYPE_CHECKING:  # http.client is imported later, because a stored server does not need it
     from http.client import HTTPResponse
     from typing import BinaryIO
 
@@ -35,8 +36,8 @@ class NotFoundError(SandboxError):
 
 
 def check_url(url: str, *, after: str = "") -> str:
-    """Return the URL if corral may request it, otherwise raise SandboxError. `after` is the URL
-    that redirected to it.
+    """Return the URL if corral may request it, and raise SandboxError if not. `after` is the URL
+    that redirected to this URL.
     """
     from urllib.parse import urlsplit
 
@@ -67,7 +68,7 @@ def fetch_document(url: str, *, max_bytes: int) -> bytes:
 
 
 def fetch_file(url: str, path: str, *, max_bytes: int) -> str:
-    """Download a URL into a new file at `path`. Return the file's SHA-256."""
+    """Download a URL into a new file at `path`. Return the SHA-256 of the file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags, 0o600), "wb") as file:
@@ -95,7 +96,7 @@ def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
         finally:
             show_progress("")
         if deadline.is_over:
-            raise too_late  # the end of the answer may be missing
+            raise too_late  # the end of the answer may be cut off
 
 
 def _copy_body(
@@ -124,14 +125,16 @@ def is_progress_shown() -> bool:
 
 
 def show_progress(text: str) -> None:
-    """Replace the last line of a terminal; empty text removes it. Without a terminal do nothing."""
+    """Replace the last line of the terminal, or remove it if `text` is empty. Without a terminal,
+    do nothing.
+    """
     if is_progress_shown():
         sys.stderr.write(f"{CLEAR_LINE}corral: {printable(text)}" if text else CLEAR_LINE)
         sys.stderr.flush()
 
 
 def _open(url: str, deadline: Deadline) -> HTTPResponse:
-    """Open a URL. This function follows redirects itself, because it checks each new URL, too."""
+    """Open a URL. This function follows redirects itself, so that it can check each new URL."""
     import urllib.error
     import urllib.request
     from urllib.parse import urljoin

@@ -1,9 +1,9 @@
 """Look up the package of a server in an MCP registry: `org.example/name@version`.
 
-The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. The registry's
-answer is stored, and later runs use it, even if the user gave no version. The server's publisher
-wrote server.json, so the target gets the variables in it only with the user's approval. The user
-fills in values with `--config`.
+The user chooses the registry with `CORRAL_REGISTRY`; the default is the official registry. The
+registry's answer is stored, and later runs use the stored answer, even if the user gave no version.
+The server's publisher wrote server.json, so the target gets the variables in server.json only with
+the user's approval. The user gives values with `--config`.
 """
 
 import json
@@ -55,8 +55,8 @@ def open_answer(
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
     if package.kind == "mcpb":
-        # `published` has the arguments without the user's values, because those may differ in each
-        # run.
+        # `published` contains the arguments without the user's values, because these values may
+        # differ in each run, and the approval must stay the same.
         published = json.dumps(package.arguments, sort_keys=True)
         return bundle.open_stored(
             fetch_bundle(package, reference),
@@ -136,19 +136,20 @@ def parse_answer(content: bytes, reference: Reference) -> dict[str, object]:
     version = data.get("version")
     named = isinstance(version, str) and is_version(version)
     if not named or (reference.version and version != reference.version):
-        raise SandboxError(f"the registry answered with another version: {shown(version)}")
+        raise SandboxError(f"the registry answered with a different version: {shown(version)}")
     return data
 
 
 def fetch_bundle(package: Package, reference: Reference) -> Entry:
-    """Return the unpacked bundle. Download it if it is not in the store, and check its digest."""
+    """Return the unpacked bundle. If it is not in the store, download it and check its digest."""
     known = store.find(f"bundle:{package.sha256}")
     if known is not None:
         return known
     key = f"download:{package.sha256}"
     with store.lock_key(key), store.StagingDirectory(key) as staging:
         path = os.path.join(staging, "archive")
-        # A publisher must not direct corral to a service on this machine's loopback.
+        # This check prevents a publisher from directing corral to a service on this machine's
+        # loopback.
         download.check_url(package.identifier, after=base_url())
         digest = download.fetch_file(package.identifier, path, max_bytes=MAX_BUNDLE_BYTES)
         if digest != package.sha256:

@@ -1,4 +1,4 @@
-"""Parse server.json of the MCP registry: its package, its arguments and its variables."""
+"""Parse server.json of an MCP registry: the server's package, arguments and variables."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Package:
 class Variables:
     """The environment variables of a package, as permissions.
 
-    `asked` are the variables with a value from the publisher, and those that the server requires
-    from the user's environment. `granted` are the variables for which the user has given a value.
-    `secrets` contains the values of those that are secret, by the names of the variables.
+    `asked` has the variables whose values come from the publisher, and those that the server
+    requires from the user's environment. `granted` has the variables for which the user gave a
+    value. `secrets` maps the names of secret variables to the user's values.
     """
 
     asked: Manifest
@@ -101,7 +101,9 @@ def _host(url: str) -> str | None:
 def build_arguments(
     package: Package, given: Mapping[str, str], *, complete: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the arguments for the package's program, and the paths in them that the user gave."""
+    """Return the arguments for the package's program, and those arguments that are paths from the
+    user.
+    """
     words: list[str] = []
     paths: list[str] = []
     for item in package.arguments:
@@ -114,7 +116,7 @@ def build_arguments(
                 hint=f"--config {shell_word(key.lstrip('-'))}=VALUE:"
                 f" {shown(item.get('description', ''), 200)}",
             )
-        # A path is granted only if it is exactly a value of the user, because a publisher can write
+        # Grant a path only if it is exactly a value of the user, because a publisher can write
         # `{folder}/../.ssh`.
         granted = own and item.get("format") == "filepath" and value in given.values()
         if value is not None and granted:
@@ -134,7 +136,9 @@ def _is_switch(item: Mapping[str, object]) -> bool:
 def _resolve_value(
     item: Mapping[str, object], key: str, given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Return (the value of an argument or variable, whether a value of the user is in it)."""
+    """Return the value of an argument or variable, and whether this value contains a value of the
+    user.
+    """
     if isinstance(fixed := item.get("value"), str):
         inner = item.get("variables")
         known = inner if isinstance(inner, dict) else {}
@@ -151,8 +155,8 @@ def _resolve_value(
 def _fill_template(
     text: str, known: Mapping[str, object], given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Replace each `{name}` once; inserted values are not searched again. Return (the text, whether
-    a value of the user is in it). The text is None if a value is missing.
+    """Replace each `{name}` once, without searching the inserted values again. Return the resulting
+    text, and whether it contains a value of the user. The text is None if a value is missing.
     """
     own = False
     lacking = False
@@ -196,7 +200,7 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    for name in filter(is_loader_variable, secrets):  # corral's own environment gets the secrets
+    for name in filter(is_loader_variable, secrets):  # secrets become variables of corral itself
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(
@@ -215,7 +219,7 @@ def collect_variables(
 
 
 def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
-    """Return the user's values that are in secret variables, or that look like secrets."""
+    """Return the user's values that secret variables contain, or that look like secrets."""
     return tuple(
         value
         for key, value in given.items()

@@ -1,4 +1,6 @@
-"""Provide file locks that end with their process, so that no package is installed twice at once."""
+"""Provide file locks that the system releases when their process ends. They prevent two processes
+from installing the same package at once.
+"""
 
 import os
 from collections.abc import Callable
@@ -13,8 +15,8 @@ def _open(path: str) -> int:
 
 
 class Lock:
-    """A context manager that waits for a lock. `waits` is called if another process has the
-    lock.
+    """A context manager that waits for a lock. If another process has the lock, `waits` is called
+    first.
     """
 
     def __init__(self, path: str, waits: Callable[[], None] = lambda: None) -> None:
@@ -44,7 +46,7 @@ class Lock:
             ) from error
 
     def __exit__(self, *_: object) -> None:
-        # The lock file is not removed. Otherwise two processes could have the lock, one on the old
+        # Keep the lock file. If it were removed, two processes could have the lock, one on the old
         # file and one on a new file.
         os.close(self._descriptor)
 

@@ -1,14 +1,14 @@
 """Keep installed packages and unpacked bundles in a content-addressed cache.
 
-A tree has the files of an installation. Its name is a SHA-256 over its paths, kinds, executable
-bits and contents. It is read-only. An entry is one small file, named by a key that describes what
-was installed. All entries with the same content share one tree. Trees and entries are complete or
-absent, because each is written elsewhere and then renamed. The store is inside corral's own cache,
-so it is private and is never granted to a target.
+A tree contains the files of an installation. It is read-only, and its name is a SHA-256 over its
+paths, kinds, executable bits and contents. An entry is one small file, named by a key that
+describes what was installed. Entries with the same content share one tree. Trees and entries are
+always complete, because each is written elsewhere and then renamed. The store is inside corral's
+own cache, so it is private and is never granted to a target.
 
-A tree is hashed again at its first use after a boot, and by `corral cache verify`. Only the user
-can write to the store, so this check finds broken disks and accidents, not attacks. Hashing
-thousands of files at each start would take longer than the start itself.
+A tree is hashed again at its first use after a boot, and by `corral cache verify`. Hashing
+thousands of files at each start would take longer than the start itself. Only the user can write to
+the store, so the check finds broken disks and accidents, not attacks.
 """
 
 import os
@@ -42,10 +42,11 @@ KEPT_DOWNLOADS_SECONDS = 24 * 3600
 
 
 class UnfinishedError(SandboxError):
-    """Raised if a failed installation may continue later with the files that it has downloaded.
+    """Raised if an installation failed, but may continue later with the files that it has
+    downloaded.
 
-    After other errors nothing is kept, because a wrong archive may have left wrong metadata in a
-    cache.
+    After any other error the downloads are removed, because a wrong archive may have left wrong
+    metadata in the package manager's cache.
     """
 
 
@@ -56,10 +57,10 @@ class Entry:
     name: str
     version: str
     digest: str
-    command: tuple[str, ...]  # the word `{tree}` is replaced by the tree's path
+    command: tuple[str, ...]  # `{tree}` stands for the tree's path
     origin: str = ""
-    index: str = ""  # the only index of all packages; "" if there are several or it is not known
-    integrity: str = ""  # the checksum that the package manager verified
+    index: str = ""  # the index of all packages; "" if there are several, or it is unknown
+    integrity: str = ""  # the checksum that the installer verified
     created: str = ""
     size: int = 0
     files: int = 0
@@ -84,7 +85,9 @@ def entry_path(key: str) -> str:
 
 
 def make_directories() -> None:
-    """Make the store. Refuse it if another user could have written there."""
+    """Make the directories of the store. Refuse a directory in which another user could have
+    written.
+    """
     parts = ("trees", "entries", "locks", "verified", "files")
     for path in (store_path(), *map(store_path, parts)):
         try:
@@ -96,12 +99,12 @@ def make_directories() -> None:
 
 
 def find(key: str) -> Entry | None:
-    """Return the entry of a key, or None. Raise SandboxError if its tree has changed since the
+    """Return the entry with a key, or None. Raise SandboxError if its tree has changed since the
     installation.
     """
     for path in (store_path(), store_path("entries"), store_path("trees")):
-        # The store may belong to another user, for example if corral runs with `sudo` and HOME is
-        # still the user's own home. It must not be used then.
+        # The store may belong to another user, for example if corral runs with `sudo` while HOME is
+        # still the user's own home. Such a store must not be used.
         try:
             refuse_shared(path, os.lstat(path), 0o077)
         except FileNotFoundError:
@@ -117,7 +120,9 @@ def find(key: str) -> Entry | None:
 
 
 def find_usable(key: str) -> Entry | None:
-    """Return the entry of a key, or None if there is none or its interpreter no longer exists."""
+    """Return the entry with a key. Return None if there is no entry, or if its interpreter has
+    gone.
+    """
     found = find(key)
     words = found.argv()[:1] if found else []
     return None if any(os.path.isabs(one) and not os.path.exists(one) for one in words) else found
@@ -141,8 +146,8 @@ def read_entry(path: str) -> Entry | None:
 
 
 def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] = ()) -> Entry:
-    """Move a staging directory into the store as a tree, under the entry's key. `allowed` are links
-    out of the tree that corral itself made.
+    """Move a staging directory into the store as a tree, under the entry's key. `allowed` are the
+    links that may lead out of the tree, because corral made them itself.
     """
     make_directories()
     make_read_only(staging)
@@ -162,8 +167,8 @@ def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...
 
 
 def add_key(entry: Entry, key: str, *, replace: bool = False) -> None:
-    """Store a copy of the entry under another key. An entry that this key already has is kept
-    unless `replace` is set.
+    """Store a copy of the entry under another key. If that key already has an entry, replace it
+    only if `replace` is set.
     """
     values = {name: getattr(entry, name) for name in fields(entry)}
     with lock_all():
@@ -185,10 +190,10 @@ def _move_tree(staging: str, digest: str) -> None:
     if os.path.isdir(path) and tree_digest(path) == digest:
         remove_tree(staging)  # the same content is already in the store
         return
-    discard_tree(digest)  # the tree of this name is damaged
+    discard_tree(digest)  # a tree with this name is damaged
     fresh = f"{path}.{os.urandom(8).hex()}"
     try:
-        # The directory needs write permission to be moved, because its entry `..` changes.
+        # Moving a directory needs write permission for it, because its entry `..` changes.
         os.chmod(staging, 0o700)
         try:
             os.rename(staging, fresh)
@@ -216,7 +221,9 @@ def _unwritable(path: str, error: OSError) -> SandboxError:
 
 
 def boot_id() -> str:
-    """Return a text that changes at each boot; on systems other than Linux, each day."""
+    """Return a text that changes at each boot. On systems other than Linux, it changes each day
+    instead.
+    """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as file:
             return file.read().strip()
@@ -237,7 +244,7 @@ def mark_verified(digest: str) -> None:
 
 
 def verify(entry: Entry) -> None:
-    """Hash the tree again. Raise SandboxError if it has changed."""
+    """Hash the tree of an entry again. Raise SandboxError if the tree has changed."""
     if tree_digest(entry.path()) != entry.digest:
         word = shell_word(entry.key.partition(" ")[0])
         raise SandboxError(
@@ -255,8 +262,8 @@ def entries() -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry. Remove its tree too, unless another entry or a run uses it. A tree that a
-    run uses becomes garbage when that run ends.
+    """Remove an entry. Remove its tree too, unless another entry or a run uses the tree. If a run
+    uses it, it is removed as garbage after the run.
     """
     with lock_all():
         try:
@@ -269,14 +276,14 @@ def remove(entry: Entry) -> None:
 
 
 def lock_all() -> Lock:
-    """Lock the store while trees and entries change together, so that a new tree is not removed as
-    garbage before it has an entry.
+    """Return a lock on the store, for changes of trees and entries that belong together. Without
+    the lock, a new tree could be removed as garbage before it has an entry.
     """
     return Lock(store_path("locks", "store"))
 
 
 def collect_garbage() -> list[str]:
-    """Remove what `find_leftovers` finds, and return the paths."""
+    """Remove all paths that `find_leftovers` finds, and return them."""
     with lock_all():
         for part in ("entries", "verified"):
             discard_leftovers(store_path(part))
@@ -287,8 +294,8 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree. It is renamed first, so that no new run finds it. If a run still uses the
-    tree, its files are removed later, when garbage is collected.
+    """Remove a tree. Rename it first, so that new runs do not find it. If a run still uses the
+    tree, leave its files to the next garbage collection.
     """
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
     try:
@@ -302,8 +309,8 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. No locks are used on Windows, where open files cannot
-    be removed.
+    """Return whether a run has locked a tree. On Windows no locks are used, because open files
+    cannot be removed there.
     """
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False
@@ -322,23 +329,25 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Return the lock of a key. A process has this lock while it installs, so that no other process
-    installs the same key. Make the store if necessary.
+    """Return the lock for a key, and make the store if necessary. A process that installs a key
+    takes this lock, so that no other process installs the same key at the same time.
     """
     make_directories()
     return Lock(lock_path(key), waits)
 
 
 def staging_root() -> str:
-    """Return a directory beside the cache. Installers may write there, but not to the cache."""
+    """Return a directory beside the cache. Installers may write in this directory, but not in the
+    cache.
+    """
     return directories().cache + STAGING
 
 
 class StagingDirectory:
-    """A context manager for the staging directory of a key. The caller has locked the key.
+    """A context manager for the staging directory of a key. The caller must have locked the key.
 
-    The directory is removed at the end. The downloads of an unfinished installation are kept, but
-    for the same key only, because one package's installer must not influence another package.
+    The directory is removed at the end. If the installation did not finish, its downloads are kept,
+    but only for the same key, because one package's installer must not influence another package.
     """
 
     def __init__(self, key: str) -> None:
@@ -363,7 +372,7 @@ def make_staging(key: str) -> str:
     try:
         make_private_directory(staging_root())
         refuse_shared(staging_root(), os.lstat(staging_root()), 0o077)
-        remove_tree(path)  # left by a run that was killed
+        remove_tree(path)  # a killed run may have left it
         make_private_directory(path)
         _discard_old_downloads()
     except OSError as error:
@@ -372,7 +381,7 @@ def make_staging(key: str) -> str:
 
 
 def make_downloads(staging: str) -> str:
-    """Make the directory in which the installer of a staging directory keeps its downloads."""
+    """Make the directory for the downloads of an installer, beside its staging directory."""
     path = staging + DOWNLOADS
     make_private_directory(path)
     os.utime(path)
@@ -384,13 +393,13 @@ def _discard_old_downloads() -> None:
         try:
             age = time.time() - os.lstat(path).st_mtime
         except FileNotFoundError:
-            continue  # another process has just removed it
+            continue  # another process has removed it
         if path.endswith(DOWNLOADS) and age > KEPT_DOWNLOADS_SECONDS:
             remove_tree(path)
 
 
 def find_leftovers() -> Iterator[str]:
-    """Yield trees without an entry, and leftovers of installations that failed or were killed."""
+    """Yield trees without an entry, and the files that failed or killed installations left."""
     used = {one.digest for one in entries()}
     trees = store_path("trees")
     for name in list_names(trees):
@@ -400,12 +409,12 @@ def find_leftovers() -> Iterator[str]:
 
 
 def find_idle_staging() -> Iterator[str]:
-    """Yield the paths in the staging root that belong to no installation that is running now."""
+    """Yield those paths in the staging root that no running installation uses."""
     root, locks = staging_root(), store_path("locks")
     try:
         refuse_shared(root, os.lstat(root), 0o077)
     except (FileNotFoundError, SandboxError):
-        return  # it does not exist, or it is another user's, who may have made links in it
+        return  # the staging root is missing, or another user may have made links in it
     busy = {name[:32] for name in list_names(locks) if is_locked(os.path.join(locks, name))}
     for name in list_names(root):
         if name[:32] not in busy:

@@ -1,8 +1,8 @@
 """Hash, check and remove a tree of files, and make it read-only.
 
-An installer may leave anything behind, so devices, sockets and links to paths outside of the tree
-are refused. Set-id bits are removed when the tree is made read-only. On Windows a junction is a
-link.
+An installer may leave anything in a tree, so devices, sockets and links to paths outside of the
+tree are refused. Making a tree read-only also removes its set-id bits. A junction on Windows counts
+as a link.
 """
 
 import os
@@ -22,14 +22,16 @@ MAX_PATH_LENGTH = 1000
 
 
 def path_of(top: str, path: str) -> str:
-    """Return the full path of an entry below `top`. On Windows it has the form that allows more
-    than 260 characters.
+    """Return the full path of an entry below `top`. On Windows the path has the form that may be
+    longer than 260 characters.
     """
     return os.path.join(extended_path(top), *path.split("/"))
 
 
 def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield (path below `top`, its lstat), parents first, sorted. Links are not followed."""
+    """Yield the path of each entry below `top`, and its lstat. A directory comes before its
+    entries, and the entries are sorted. Links are not followed.
+    """
     waiting = [""]
     while waiting:
         here = waiting.pop()
@@ -73,7 +75,7 @@ def sha256_of_file(path: str) -> bytes:
 
 def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
     """Refuse devices, sockets, links out of the tree, and trees that are too large. `allowed` are
-    links that corral itself made.
+    links out of the tree that corral made itself.
     """
     size = 0
     real = os.path.realpath(top)
@@ -96,9 +98,11 @@ def _refused(path: str, why: str) -> SandboxError:
 
 
 def make_read_only(top: str) -> None:
-    """Make a tree read-only for all users. The directory above it keeps other users out."""
+    """Make a tree read-only for all users. Other users cannot reach it anyway, because the
+    directory above is private.
+    """
     os.chmod(top, READ_ONLY)
-    # `walk` is a generator, so each directory is made readable before it is read.
+    # `walk` is a generator, so each directory is made readable before `walk` reads it.
     for path, found in walk(top):
         mode = found.st_mode
         if is_directory(found):
@@ -108,13 +112,13 @@ def make_read_only(top: str) -> None:
 
 
 def measure_tree(top: str) -> tuple[int, int]:
-    """Return the total size in bytes and the number of the regular files in a tree."""
+    """Return the total size in bytes and the number of all regular files in a tree."""
     found = [item for _, item in walk(top) if stat.S_ISREG(item.st_mode)]
     return sum(item.st_size for item in found), len(found)
 
 
 def remove_tree(top: str) -> None:
-    """Remove a tree, read-only or not, if it exists. If it is a link, remove only the link."""
+    """Remove a tree if it exists, even a read-only one. If it is a link, remove only the link."""
     if os.path.lexists(top) and is_link(os.lstat(top)):
         os.unlink(top)
     elif os.path.isdir(top):
@@ -124,9 +128,9 @@ def remove_tree(top: str) -> None:
 if sys.platform != "win32":
 
     def _remove_directory(top: str) -> None:
-        # A package's script may have made paths of more than 4096 bytes, which no system call
-        # accepts, or more levels of directories than a process may have open files. `remove_whole`
-        # can remove both.
+        # Use `remove_whole`, because a package's script may have made paths of more than 4096
+        # bytes, which system calls do not accept, or more levels of directories than a process may
+        # have open files.
         from corral.platforms.posix.run_directories import remove_whole
 
         remove_whole(top)
@@ -145,8 +149,8 @@ else:
         shutil.rmtree(extended_path(top))
 
     def _make_removable(top: str, here: str, name: str) -> str:
-        """Make an entry removable. If it is a directory, return its path below `top`, so that the
-        caller goes on with its entries; otherwise return "".
+        """Make an entry removable. For a directory, return its path below `top`, so that the caller
+        continues with its entries. Otherwise return "".
         """
         path = f"{here}/{name}" if here else name
         found = os.lstat(path_of(top, path))
@@ -157,8 +161,8 @@ else:
         os.chmod(path_of(top, path), 0o700)
         if len(path) < MAX_PATH_LENGTH:
             return path
-        # The directory gets a short path directly below `top`, because no call accepts the path of
-        # its entries.
+        # The paths of the entries in this directory would be too long for any call, so move the
+        # directory to a short path directly below `top`.
         fresh = os.urandom(8).hex()
         os.rename(path_of(top, path), path_of(top, fresh))
         return fresh
