@@ -1,8 +1,8 @@
 """Cache the results of probes, so that not every `run` has to probe.
 
-The key contains everything that can change a result: boot, user, corral, kernel, namespaces,
-security label, filters and sysctls. Each key has its own file, and a file that does not contain the
-whole key is ignored. The directory is private and can never be granted to a target.
+The cache key contains everything that can change a result: boot, user, corral, kernel, namespaces,
+security label, filters and sysctls. Each key has a file of its own, and a file is ignored unless it
+contains the whole key. The directory is private and can never be granted to a target.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ CAUSES = {
     os.strerror(errno.EMFILE): "raise `ulimit -n` where corral is started",
     os.strerror(errno.ENOMEM): "free some memory: none is left on this machine",
 }
-"""Errors that keep a probe from running, so that it cannot tell whether the host has a capability.
-If the probe's evidence contains a key, its value is the hint.
+"""Errors that keep a probe from running, so that its result says nothing about the host. If the
+probe's evidence contains one of these texts, the value is the hint.
 """
 SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
 PROBING = "probing what this machine can enforce: this takes a while, once per boot"
 _last: dict[str, str] = {}
-"""The key of the last `load`. It is stored because making a key reads a dozen files."""
+"""The key of the last `load`. It is kept, because making a key means reading a dozen files."""
 
 
 def current_host(
@@ -47,10 +47,11 @@ def current_host(
     wanted: Callable[[], Collection[str]] = tuple,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Host:
-    """Return this machine with its findings. They are cached until something relevant changes.
+    """Return this machine with its findings. The findings are cached until something changes that
+    can affect them.
 
-    `wanted` returns the capabilities that have to be probed; () means all. `notify` is called with
-    a line before probing that takes long.
+    `wanted` returns the capabilities to probe; () means all. Before slow probing, `notify` is
+    called with a line of text.
     """
     known = None if fresh else load()
     if known is not None and all(item.status != "unknown" for item in known):
@@ -64,7 +65,7 @@ def current_host(
             notify(PROBING)
         for item in map(_name_cause, current.load().probe(missing or names)):
             before = old.get(item.capability)
-            # If a new probe could not run, the old result stays.
+            # If the new probe could not run, keep the old result.
             if item.status != "unknown" or before is None or before.status == "unknown":
                 old[item.capability] = item
         store(old.values())
@@ -76,9 +77,10 @@ def _host(findings: tuple[Finding, ...]) -> Host:
 
 
 def _name_cause(finding: Finding) -> Finding:
-    """Return the finding with status "unknown" if another problem kept the probe from running.
+    """Return the finding with the status "unknown" if an unrelated problem kept the probe from
+    running.
 
-    The next run that needs an unknown finding probes it again.
+    The next run that needs this capability probes it again.
     """
     if finding.status != "absent":
         return finding
@@ -99,7 +101,7 @@ def load() -> tuple[Finding, ...] | None:
         return None
     rows = [line.split(FIELD) for line in rest.split(LINE) if line]
     if not rows or any(len(row) != COLUMNS for row in rows):
-        return None  # incomplete, or not written by corral
+        return None  # the file is incomplete, or corral did not write it
     return tuple(
         Finding(capability=name, status=_status(status), evidence=evidence, hint=hint)
         for name, status, evidence, hint in rows
@@ -111,7 +113,7 @@ def _status(text: str) -> Status:
 
 
 def store(findings: Iterable[Finding]) -> None:
-    """Write the cache. If that fails, the next run probes again."""
+    """Write the findings to the cache. If that fails, the next run probes again."""
     key = _key()
     rows = [(item.capability, item.status, item.evidence, item.hint) for item in findings]
     lines = [FIELD.join(_flat(cell) for cell in row) for row in rows]
@@ -126,8 +128,8 @@ def _write(path: str, text: str) -> None:
 
 
 def is_first_run() -> bool:
-    """Return whether this is the first call with the current key of the findings, and record the
-    call. The key changes at each boot.
+    """Return whether this is the first call with the current cache key, and record the call. The
+    key changes at each boot.
     """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")
@@ -135,7 +137,7 @@ def is_first_run() -> bool:
         if read_private_file(path) == key.encode():
             return False
     except (OSError, ValueError):
-        pass  # not written yet, or not this user's file
+        pass  # the file does not exist, or belongs to another user
     _write(path, key)
     return True
 
@@ -155,10 +157,10 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return when a file of the backend was last added, replaced or removed.
+    """Return the time when a file of the backend was last added, replaced or removed.
 
-    This time is a part of the key, because changed probes may have other results. A file that is
-    changed in place is not noticed.
+    This time is part of the key, because changed probes may have different results. A change of a
+    file in place is not noticed.
     """
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))

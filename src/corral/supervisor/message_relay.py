@@ -2,9 +2,9 @@
 direction.
 
 Without a guard this module is not imported, and the target inherits the client's streams. The
-watcher's loop cannot pass the messages, because it polls: the client's streams may be files,
-terminals or Windows pipes, which cannot be polled. They cannot be made non-blocking either, because
-other processes share them.
+threads are needed because the watcher's loop uses poll, and the client's streams may be files,
+terminals or Windows pipes, which cannot be polled. These streams cannot be made non-blocking
+either, because other processes share them.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 PIPE_BUF = 512
-"""The number of bytes that a ready pipe accepts without blocking, on every POSIX system."""
+"""The number of bytes that a pipe accepts without blocking when it is ready, on every POSIX system.
+"""
 STACK_BYTES = 1 << 24
 """The stack size of the threads. JSON is parsed recursively, and musl's default of 128 KiB is too
-small for this.
+small for that.
 """
 MAX_LATE_ANSWERS = 64
-"""The number of the guard's refusals that may wait until a server reads them. Further refusals are
-dropped.
+"""The number of refusals from the guard that may wait for a server to read them. Further refusals
+are dropped.
 """
 STALLED_SECONDS = 1.0
-"""How long corral waits for a client that stops reading after the target's end. After this time the
+"""After the target's end, corral waits this long for a client that has stopped reading. Then the
 remaining messages are dropped.
 """
 MAX_ARGUMENTS_LENGTH = 2000
@@ -58,8 +59,8 @@ TABLES = ("tools", "prompts", "resources")
 
 
 class MessageRelay:
-    """Passes messages between client and server, as a service of the watcher.
-    `stdio` are the streams that the target gets.
+    """Passes messages between client and server, as a service of the watcher. `stdio` are the
+    streams for the target.
     """
 
     def __init__(self, plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> None:
@@ -103,10 +104,10 @@ class MessageRelay:
         return None
 
     def run_ready(self) -> None:
-        """Do nothing: the threads do the work."""
+        """Do nothing, because the threads do the work."""
 
     def close(self) -> None:
-        """After the target's end, wait until the client has read everything or stops reading."""
+        """Wait, after the target's end, until the client has read everything or stops reading."""
         if self._guard is None:
             return
         written = -1
@@ -131,8 +132,8 @@ class MessageRelay:
             self._answered.release()
 
     def _pass(self, source: int, frames: FrameReader, judge: Judge, sink: Sink) -> None:
-        """Let the guard judge each frame (a message or another line) from `source`, and send it to
-        `sink`, until one of them closes. Then close the source.
+        """Let the guard judge each frame from `source`, and send it on to `sink`, until one of the
+        two closes. A frame is a message or any other line. Close `source` at the end.
         """
         with open(source, "rb", buffering=0) as stream:
             while chunk := _read(stream.fileno()):
@@ -146,8 +147,8 @@ class MessageRelay:
             return judge(frame)
 
     def _send(self, routed: Sequence[Routed], sink: Sink) -> bool:
-        """Send messages to `sink`, the guard's answers back to the sender, and a server's output
-        that is not a message to stderr. Return whether the reader of `sink` still reads.
+        """Send messages to `sink`, the guard's answers back to the sender, and a server's other
+        output to stderr. Return whether `sink` still has a reader.
         """
         if aside := b"".join(one.aside for one in routed):
             write_if_ready(self._stderr, aside)
@@ -157,8 +158,10 @@ class MessageRelay:
         return not onward or sink.write(onward)
 
     def _answer(self, back: bytes, sink: Sink) -> None:
-        """Answer the sender. Answers to a server are written by separate threads, because a server
-        that writes without reading would block this thread, and the client would get nothing.
+        """Answer the sender of a message.
+
+        Answers to a server are written by separate threads. A server that writes without reading
+        would block this thread, and then the client would get nothing.
         """
         if sink is self._to_server:
             self._to_client.write(back)
@@ -177,7 +180,7 @@ class MessageRelay:
 
 class Sink:
     """A descriptor that several threads write to. `written` is the number of bytes written so far.
-    If it does not grow during a write, the reader has stopped reading.
+    If this number does not grow during a write, the reader has stopped reading.
     """
 
     def __init__(self, fd: int) -> None:
@@ -186,7 +189,7 @@ class Sink:
         self.written = 0
 
     def write(self, content: bytes) -> bool:
-        """Write everything; return False if no process reads any more."""
+        """Write all bytes. Return False if the descriptor has no reader or is closed."""
         view = memoryview(content)
         with self._lock:
             try:
@@ -206,7 +209,7 @@ class Sink:
 
 
 class Reporter:
-    """Records the decisions of the guard as denials and in the audit."""
+    """Records the guard's decisions as denials and in the audit file."""
 
     def __init__(self, denials: Denials, *, refuses: bool) -> None:
         self._denials = denials
@@ -248,7 +251,7 @@ def make_rules(mcp: Mcp, pins: Iterable[Pin] | None) -> Rules:
 
 
 def describe_guard(mcp: Mcp) -> Held:
-    """Return the row that describes the guard among the controls of a run."""
+    """Return the row for the guard in the list of a run's controls."""
     asked = []
     for name in TABLES:
         allow: tuple[str, ...] | None = getattr(mcp, f"{name}_allow")
@@ -265,21 +268,21 @@ def describe_guard(mcp: Mcp) -> Held:
 
 
 def describe_arguments(hide: Hide) -> Callable[[object], str]:
-    """Return a function that makes a short text of a call's arguments and masks secrets."""
+    """Return a function that describes a call's arguments in a short text, with secrets masked."""
 
     def describe(arguments: object) -> str:
         text = ""
         for piece in _format(arguments, hide):
             text += piece
             if len(text) >= MAX_ARGUMENTS_LENGTH:
-                break  # a message can be much longer
+                break  # the arguments can be much longer
         return text[:MAX_ARGUMENTS_LENGTH]
 
     return describe
 
 
 def _format(value: object, hide: Hide) -> Iterator[str]:
-    """Yield the JSON of a value in pieces, with secrets masked."""
+    """Yield the JSON text of a value in pieces, with secrets masked."""
     before = ""
     if isinstance(value, dict):
         yield "{"
@@ -300,8 +303,8 @@ def _format(value: object, hide: Hide) -> Iterator[str]:
 
 
 def _format_text(text: str, hide: Hide) -> str:
-    """Return a text as JSON. Secrets are masked, and also text that looks like one, such as the
-    password in a URL.
+    """Return a text as JSON. Mask the run's secrets, and anything that looks like a secret, such as
+    the password in a URL.
     """
     return json.dumps(masked((hide(text[:MAX_ARGUMENTS_LENGTH])[0],))[0])
 
@@ -314,16 +317,16 @@ def _read(fd: int) -> bytes:
 
 
 def write_if_ready(fd: int, content: bytes) -> None:
-    """Write as much as the reader accepts without waiting, and drop the rest. A client that does
-    not read stderr must not delay the messages between client and server.
+    """Write as much as the reader accepts without waiting, and drop the rest, because a client that
+    does not read stderr must not delay the messages between client and server.
 
-    On Windows this can block, because Windows does not tell whether a pipe has room.
+    On Windows this can block, because Windows does not report whether a pipe has room.
     """
     try:
         while content and _is_ready(fd):
             content = content[os.write(fd, content[:PIPE_BUF]) :]
     except OSError:
-        pass  # no process reads the pipe
+        pass  # the pipe has no reader
 
 
 def _is_ready(fd: int) -> bool:

@@ -1,8 +1,7 @@
 """Make a plan from a command and its policy sources.
 
-This merges the policy, resolves the program, and decides which mechanism enforces each control.
-
-Nothing is started. `run`, `explain` and the Python API all use this module, so `explain` prints
+This module merges the policy, resolves the program, and decides which mechanism enforces each
+control. It starts nothing. `run`, `explain` and the Python API all use it, so `explain` prints
 exactly what `run` executes.
 """
 
@@ -36,16 +35,16 @@ CERTIFICATES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
-STATE = "${STATE_DIRECTORY}"  # in a policy's values, the directory that persists between runs
+STATE = "${STATE_DIRECTORY}"  # in a variable's value: the directory that persists between runs
 DOTS = 3  # in an IPv4 address
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
 @record
 class Subject:
-    """The policy, the program to which it applies, and the user's home directory.
+    """A program, the policy for it, and the user's home directory.
 
-    `authorities` are the host's certificate files, by the variable that names each of them.
+    `authorities` maps the names of variables such as SSL_CERT_FILE to the host's certificate files.
     """
 
     policy: Policy
@@ -63,7 +62,7 @@ def find_subject(
     protected: Sequence[str] = (),
     server: Sequence[str] = (),
 ) -> Subject:
-    """Merge the policy and resolve the program. The host's capabilities do not matter here."""
+    """Merge the policy and resolve the program, whatever this host can enforce."""
     home = os.path.realpath(home_directory(environment))
     policy = _merge_policy(sources, home, cwd, protected)
     program = current.load().resolve(
@@ -93,10 +92,11 @@ def prepare(
     server: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Return the plan of a run. No grant may contain a `protected` file, such as the run's report.
+    """Return the plan of a run. A grant must not contain any `protected` file, such as the run's
+    report.
 
-    `server` identifies the server whose state and denials are stored. `notify` is called with a
-    line if probing this machine takes long.
+    `server` identifies the server whose state and denials are stored. If probing this machine is
+    slow, `notify` is called with a line of text first.
     """
     subject = find_subject(
         argv, sources, environment=environment, cwd=cwd, protected=protected, server=server
@@ -110,8 +110,8 @@ def prepare(
     named = find_start_directory(subject, sources, cwd)
     made = system.compose(policy, replace(program, cwd=named), controls, home=subject.home)
     start_in = made.start_in or named or made.home
-    # Pins are stored under the server's directory and command, because servers in two directories
-    # may have the same command.
+    # Pins are stored under the server's directory and command, because servers in different
+    # directories may have the same command.
     pinned_as = program.server or (*filter(None, (_find_root(sources),)), *program.typed)
     return Plan(
         program=replace(program, cwd=start_in),
@@ -166,11 +166,11 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return what the command's arguments and variables name, but the policy denies: paths,
-    addresses and variables.
+    """Return the paths, addresses and variables that the command names, but that the policy denies.
+    The command's arguments and the variables for the target are searched.
     """
     policy, program = subject.policy, subject.program
-    # `words` must not contain the values of secrets, because hints quote these words.
+    # `words` must not contain secrets, because hints quote these words.
     passed = [environment[name] for name in policy.pass_names if name in environment]
     words = [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
     found: tuple[Ungranted, ...] = ()
@@ -191,8 +191,8 @@ def _find_ungranted(
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
-    """Return a warning if the program is a runtime, such as node, that did not start in the sandbox
-    when corral probed it.
+    """Return a warning if the program is a runtime, such as node, and a probe showed that this
+    runtime does not start in the sandbox.
     """
     kind = detect_kind(program.path, program.real)
     found = machine.finding(f"starts {kind}")
@@ -204,8 +204,8 @@ def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
 def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
-    """Return the policy that all sources make together. Without sources and user configuration,
-    return the default policy and import no further module.
+    """Return the policy that results from all sources. Without sources and user configuration,
+    return the default policy without importing any further module.
     """
     if not sources and not os.path.lexists(config_file()):
         return Policy()
@@ -223,7 +223,7 @@ def _merge_policy(
 
 
 def _find_root(sources: Sequence[Source]) -> str:
-    """Return the directory of a server that the user named; "" for a plain command."""
+    """Return the directory of the server that the user named, or "" for a plain command."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     return next(filter(None, own), "")
 
@@ -235,12 +235,12 @@ def _policy_warnings(policy: Policy) -> Iterator[str]:
 
         yield from filter(None, (format_warning(parse_network(text)) for text in policy.admit))
     for path in policy.covered:
-        yield f"{path} is a mount of the system: the target sees it empty"
+        yield f"{path} is a mount of the system, which the target sees as an empty directory"
     yield from policy.warnings
 
 
 def find_start_directory(subject: Subject, sources: Sequence[Source], cwd: str) -> str:
-    """Return the directory in which the target starts; "" for its own home directory."""
+    """Return the directory in which the target starts, or "" for the target's home directory."""
     program, grants = subject.program, subject.policy.grants
     named = [one.manifest.directory for one in sources if one.trust == "request"]
     if not any(named) and not grants:
@@ -258,7 +258,7 @@ def find_start_directory(subject: Subject, sources: Sequence[Source], cwd: str) 
 
 
 def _check_proxy(environment: Mapping[str, str]) -> None:
-    """Refuse a proxy of the host that the gateway cannot use, before anything starts."""
+    """Refuse a host proxy that corral cannot use, before anything starts."""
     from corral.network.host_proxy import proxy_from_environment
 
     try:
@@ -271,7 +271,9 @@ def _check_proxy(environment: Mapping[str, str]) -> None:
 
 
 def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the host's certificate files and directories, by the variable that names them."""
+    """Return the host's certificate files and directories, by the names of the variables that point
+    to them.
+    """
     found = {name: environment.get(name, "") for name in CERTIFICATES}
     return {
         name: os.path.realpath(path)
@@ -281,7 +283,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
-    """Return the program with these files of certificates added to the files that it reads."""
+    """Return the program with these certificate files added to the files that it reads."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:
@@ -296,7 +298,9 @@ def _with_reads(program: Program, paths: Iterable[str]) -> Program:
 
 
 def _fold(name: str) -> str:
-    """Return a variable's name for comparisons. On Windows `Path` equals `PATH`."""
+    """Return a variable's name in the form for comparisons. On Windows `Path` and `PATH` are the
+    same variable.
+    """
     return name.upper() if sys.platform == "win32" else name
 
 
@@ -307,8 +311,9 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. Of the caller's variables it has only `certificates` and
-    those that the policy passes. Raise PolicyError if a secret is not set.
+    """Return the target's environment. From the caller's environment, it contains only
+    `certificates` and the variables that the policy passes. Raise PolicyError if a secret is not
+    set.
     """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]

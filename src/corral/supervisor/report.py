@@ -1,4 +1,4 @@
-"""Make the report of a run: what was asked, what was enforced, and how the run ended."""
+"""Make the report of a run: what was requested, what was enforced, and how the run ended."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ if TYPE_CHECKING:
     ]
 
 JSON_VERSION = 1
-"""The version of the JSON of `report`, `explain`, `doctor` and `demo`. schemas/ describes it."""
+"""The version of the JSON that `report`, `explain`, `doctor` and `demo` write. schemas/ describes
+it.
+"""
 SIGNALLED = 128
 NOT_ENOUGH_QUOTA = 1816
-"""The exit code of all processes in a Windows job whose user-mode time is used up."""
+"""The exit code of the processes in a Windows job that has used up its user-mode time."""
 ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
-"""By signal, the share of the CPU limit that must be used before the signal counts as caused by the
-limit.
+"""For each signal, the share of the CPU limit that a target must have used before corral takes the
+limit as the cause of the signal.
 
-The reported CPU time may be less than the limit, although the limit has been reached: the kernel
-counts ticks for the limit, and on a busy machine they are a fifth ahead of the reported time.
-SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a second after the limit and has
-many other causes.
+The reported CPU time may be below the limit although the limit was reached. For the limit the
+kernel counts ticks, which are up to a fifth ahead of the reported time on a busy machine. SIGXCPU
+rarely has a different cause, so half is enough. SIGKILL comes a second after the limit and has many
+other causes.
 """
 
 
 @record
 class Outcome:
-    """The end of a target: `kind` is a word such as `exited`, `signalled` or `timeout`."""
+    """How a target ended. `kind` is a word such as `exited`, `signalled` or `timeout`."""
 
     kind: Kind
     exit_code: int
@@ -51,8 +53,8 @@ class Outcome:
 
 @record
 class Usage:
-    """Resources that the run used. `memory` is the peak of the whole process tree if the tree is
-    measured, otherwise that of its largest process.
+    """The resources that a run used. `memory` is the peak of the whole process tree if the tree was
+    measured, and otherwise the peak of the largest process.
     """
 
     wall_ms: int = 0
@@ -63,12 +65,12 @@ class Usage:
 
 @record
 class Report:
-    """The requests, controls and usage of one run.
+    """The requests, controls and resource usage of one run.
 
     `hit` names the limits that were reached, fatal or not. `created` are files that the target
-    created and that a program of the user would execute without being asked, such as a git hook.
-    `discarded` are files of the private directories, which were removed after the run.
-    `discarded_whole` tells whether `discarded` is complete. `timeline` is empty unless the run was
+    created and that the user's programs would execute without being asked, such as a git hook.
+    `discarded` are the files in the private directories, which were removed after the run.
+    `discarded_whole` is true if `discarded` is complete. `timeline` is empty unless the run was
     sampled.
     """
 
@@ -87,7 +89,7 @@ class Report:
 
 
 def build_report(plan: Plan, ending: Ending) -> Report:
-    """Return the report of a run, with the secrets masked in the names that its target chose."""
+    """Return the report of a run. Secrets are masked in the names that the target chose."""
     discarded, traffic = ending.reaped.discarded, ending.traffic
     if discarded or traffic:
         from corral.supervisor.secret_values import hide_values
@@ -120,11 +122,10 @@ def build_report(plan: Plan, ending: Ending) -> Report:
 
 
 def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return those of the paths that exist, and a warning for each directory that corral cannot
-    search.
+    """Return the paths that exist, and a warning for each directory that corral cannot search.
 
-    The target runs as the same user, so it can take away the permissions of a directory in which it
-    has created files.
+    The target runs as the same user, so it can remove the permissions of a directory after creating
+    files in it.
     """
     found: list[str] = []
     closed: dict[str, None] = {}
@@ -157,8 +158,8 @@ def find_outcome(plan: Plan, ending: Ending) -> Outcome:
     number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows lacks
     if not number:
         code = (status or 0) >> 8
-        # If Windows denies memory to a process, the process crashes. Its exit code shows only the
-        # crash, so the reached memory limit is taken as the cause.
+        # If Windows refuses memory to a process, the process crashes, and its exit code shows only
+        # the crash. So the memory limit counts as the cause if it was reached.
         crashed = code >> 31 and "memory" in ending.reaped.hit
         if code == NOT_ENOUGH_QUOTA and "cpu_time" in ending.reaped.hit:
             return Outcome(kind="cpu_time", exit_code=code)
@@ -168,7 +169,7 @@ def find_outcome(plan: Plan, ending: Ending) -> Outcome:
 
 
 def _fatal_limit(plan: Plan, ending: Ending, number: int) -> Kind:
-    """Return the limit that caused a fatal signal, or "signalled"."""
+    """Return the limit that caused a fatal signal, or "signalled" if no limit caused it."""
     if ending.reason == "memory" or ("memory" in ending.reaped.hit and number == SIGKILL):
         return "memory"
     if ending.reason == "cpu_time" or _is_cpu_time_used(plan, ending, number):
@@ -177,7 +178,7 @@ def _fatal_limit(plan: Plan, ending: Ending, number: int) -> Kind:
 
 
 def _is_cpu_time_used(plan: Plan, ending: Ending, number: int) -> bool:
-    """Return whether RLIMIT_CPU caused a signal, judging by the CPU time that was used."""
+    """Return whether a signal came from RLIMIT_CPU, judging by the CPU time that was used."""
     if plan.cpu_time is None or ending.reason or number not in ROUNDING:
         return False
     return ending.reaped.cpu * 1000 >= plan.cpu_time * ROUNDING[number]
@@ -192,7 +193,7 @@ def to_json(item: object) -> object:
 
 
 def write(report: Report, fd: int) -> None:
-    """Write the report as JSON to `fd`, which was opened before the launch and without following
+    """Write the report as JSON to `fd`. The caller opened `fd` before the launch, without following
     links.
     """
     import json

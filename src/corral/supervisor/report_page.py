@@ -1,7 +1,7 @@
-"""Make one self-contained HTML page of a run's report (`--report run.html`).
+"""Make one self-contained HTML page from a run's report (`--report run.html`).
 
-The target chooses names, paths and arguments, so everything is escaped here. The page's content
-security policy forbids scripts and requests.
+The target chooses names, paths and arguments, so all text is escaped. The page's content security
+policy forbids scripts and requests.
 """
 
 from collections.abc import Iterable, Sequence
@@ -77,7 +77,7 @@ def render(report: Report) -> str:
 
 
 def write(report: Report, fd: int) -> None:
-    """Write the page to `fd`, which was opened before the launch and without following links."""
+    """Write the page to `fd`. The caller opened `fd` before the launch, without following links."""
     with open(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as file:
         file.write(render(report))
 
@@ -116,7 +116,7 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> str:
-    """Return a table of cells that are already HTML. Without rows, show the text `none` instead."""
+    """Return a table of cells that are already HTML. Without rows, return the text `none`."""
     lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in rows]
     if not lines:
         return f'<h2>{text(title)}</h2><p class="none">{text(none)}</p>'
@@ -165,8 +165,8 @@ def _traffic(traffic: Sequence[tuple[str, Traffic]]) -> str:
 
 
 def _timeline(moments: Sequence[Moment]) -> str:
-    """Return a chart of memory and one of CPU use. Nothing is escaped, because all values are
-    numbers.
+    """Return a chart of memory and a chart of CPU use. Nothing needs escaping, because all values
+    are numbers.
     """
     if len(moments) < MIN_MOMENTS:
         return ""

@@ -1,15 +1,15 @@
 """Mask the values of a run's secrets in every text that its target can influence.
 
-A secret is a value of `environment.secrets`, or a variable or argument of the user that looks like
-a secret. Nothing else is masked, because masks hide what the target does.
+A secret is a value of `environment.secrets`, or a user's variable or argument that looks like a
+secret. Nothing else is masked, because a mask hides what the target does.
 
 A target may put a secret into a DNS name. DNS names ignore case, cannot contain every character,
-and are split into labels. So values are compared without regard to case, and only the letters and
-digits of longer values are compared. A secret that the target encodes is not recognized. Masking
-does not confine the target.
+and are split into labels. So values are compared without regard to case, and of longer values only
+the letters and digits are compared. A secret that the target has encoded is not recognized, so
+masking does not keep a target from passing on a secret.
 
-The time to mask a text is linear in its length. Otherwise a target could keep corral busy, because
-it decides how many denials there are.
+The time to mask a text grows only linearly with its length. Otherwise a target could keep corral
+busy, because the target decides how many denials there are.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ if TYPE_CHECKING:
     from corral.plan.model import Plan
 
 MIN_LENGTH = 4
-"""A shorter value occurs in many texts, so it is masked only where it is a whole word."""
+"""A value that is shorter than this occurs in many texts, so it is masked only if it is a whole
+word.
+"""
 MIN_SPLIT_LENGTH = 8
-"""A shorter value is masked only where it is in one piece: `1234` is not in `10.1.234.5`."""
+"""A value that is shorter than this is masked only if it occurs in one piece: `1234` is not found
+in `10.1.234.5`.
+"""
 MIN_GUESSED_LENGTH = 8
-"""Shorter values of variables that are only named like a secret, such as `basic` or `none`, are not
-masked.
+"""If only the name of a variable looks like that of a secret, a value that is shorter than this is
+not masked. Such values are often plain words, such as `basic` or `none`.
 """
 PART_LENGTH = 10
-"""A part of a value is masked too if it is at least this long, because a text may be cut in the
+"""Any part of a value that has at least this length is masked too, because a text may be cut in the
 middle of a value.
 """
 MAX_VALUE_LENGTH = 4096
@@ -41,13 +45,15 @@ PLACES = frozenset((
     "HOST", "HOSTNAME", "DOMAIN", "URL", "URI", "ENDPOINT", "SERVER", "PORT", "PATH", "FILE", "DIR",
     "DIRECTORY", "SOCK", "SOCKET", "TYPE", "MODE", "METHOD", "PROVIDER", "USER", "USERNAME", "NAME",
 ))  # fmt: skip
-"""If the name of a variable ends in one of these words, its value is not masked as a whole, even if
-the name looks like that of a secret. A password in the value is still masked.
+"""Endings of variable names. If a name ends in one of these words, its value is not masked as a
+whole, even if the name looks like that of a secret. A password inside the value is still masked.
 """
 
 
 class SecretValues:
-    """The secrets of one run, each with the name of its variable; "" if it is an argument."""
+    """The secrets of one run. Each has the name of its variable, or "" if it comes from an
+    argument.
+    """
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
         self._words: dict[str, str] = {}
@@ -59,8 +65,8 @@ class SecretValues:
                 self._add(name, value[:MAX_VALUE_LENGTH])
 
     def hide(self, text: str) -> tuple[str, str]:
-        """Return the text with every secret masked, and the name of one of them, or "" if there is
-        none.
+        """Return the text with all secrets masked, and the name of one of the secrets in it. The
+        name is "" if the text contains no secret.
         """
         found = list(self._find(text))
         if not found:
@@ -81,7 +87,7 @@ class SecretValues:
                 self._parts[letters[at : at + PART_LENGTH]] = name
 
     def _find(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the name, the start and the end of each secret in a text."""
+        """Yield the name, the start and the end of each secret that occurs in a text."""
         folded = _fold(text)
         for value, name in (*self._words.items(), *self._short.items()):
             for at in _find_places(folded, value):
@@ -101,13 +107,13 @@ class SecretValues:
 
 
 def hide_values(plan: Plan) -> Hide:
-    """Return a function that masks a plan's secrets in a text. The function also returns the name
-    of the secret that it found, or "".
+    """Return a function that masks a plan's secrets in a text. That function also returns the name
+    of a secret that it masked, or "" if it masked none.
     """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]
-    # If the user named a server, `typed` is the command that the server's author chose, and
-    # `server` are the user's own words.
+    # Search the user's own words. If the user named a server, these are in `server`, and `typed` is
+    # the command that the server's author chose.
     found = find_secrets(environment, plan.secret_names, program.server or program.typed)
     given = [("a setting", value) for value in plan.given_values]
     return SecretValues([*found, *given]).hide
@@ -116,7 +122,7 @@ def hide_values(plan: Plan) -> Hide:
 def find_secrets(
     environment: Iterable[tuple[str, str]], declared: Sequence[str], typed: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (variable, value) for each secret of a run."""
+    """Yield (variable, value) for each secret of a run. The variable is "" for an argument."""
     for name, value in environment:
         if value and (name in declared or _is_guessed(name, value)):
             yield name, value
@@ -136,9 +142,10 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the part of a secret value that is masked even where only a piece of it occurs: the
-    path and query of a URL, or the whole value if it is not a URL. Return "" for a URL with a
-    password, because the password itself is one of the secrets.
+    """Return the part of a value whose pieces are masked even if they occur alone.
+
+    For a URL this is its path and query, and for any other value the whole value. For a URL that
+    contains a password it is "", because the password is a secret of its own.
     """
     _, mark, rest = value.partition("://")
     if not mark:
@@ -147,13 +154,13 @@ def _without_host(value: str) -> str:
 
 
 def _letters(text: str) -> tuple[str, list[int]]:
-    """Return a text's letters and digits in lower case, and the position of each of them."""
+    """Return the letters and digits of a text in lower case, and their positions in the text."""
     places = [at for at, letter in enumerate(text) if letter.isalnum()]
     return _fold("".join(text[at] for at in places)), places
 
 
 def _fold(text: str) -> str:
-    """Return a text in lower case, without a change of its length."""
+    """Return a text in lower case with the same length."""
     folded = text.lower()
     return folded if len(folded) == len(text) else "".join(one.lower()[0] for one in text)
 
@@ -164,7 +171,7 @@ def _split(value: str) -> list[str]:
 
 
 def _find_places(text: str, value: str) -> Iterator[int]:
-    """Yield each position of a value in a text, without overlaps."""
+    """Yield each position at which a value occurs in a text, without overlaps."""
     at = text.find(value)
     while at >= 0:
         yield at

@@ -1,7 +1,7 @@
-"""Start the target of a plan. No other module starts one.
+"""Start the target of a plan. Only this module starts targets.
 
-This module runs in a process of corral with a single thread: the command line's, or a supervisor
-that the zygote forked. corral never forks a process with threads.
+It runs in a process of corral with a single thread: the process of the command line, or a
+supervisor that the zygote forked. corral never forks a process that has several threads.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 UNBOUND = frozenset((errno.EINVAL, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT))
 """Errors that are ignored when the socket of a stream is bound to a name. EINVAL means that the
-socket has a name already. The others mean that a filter around corral forbids it, and this filter
-applies to the target too.
+socket already has a name. The other errors mean that a filter around corral forbids the call, and
+that filter applies to the target too.
 """
 ERRNO_HINTS = {
     errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64",
@@ -41,7 +41,7 @@ ERRNO_HINTS = {
     errno.EAGAIN: "raise `ulimit -u`, or end other processes of this user",
     errno.ENOSPC: "make room on that disk",
 }
-"""Hints for errors that can occur in every step."""
+"""Hints for errors that any step can cause."""
 NO_NAMESPACE = (
     "this user has no namespace of some kind left: end other sandboxes, or raise the sysctls"
     " user.max_*_namespaces"
@@ -50,15 +50,15 @@ USED_UP = {
     ("namespaces", errno.ENOSPC): NO_NAMESPACE,
     ("cgroup_namespace", errno.ENOSPC): NO_NAMESPACE,
 }
-"""Hints for errors that have another cause in one step than elsewhere, by (step, errno)."""
+"""Hints by (step, errno), for errors that have a special cause in one step."""
 STEP_HINTS = {
     "work_directory": "let this user make directories in /tmp, which corral needs without "
     "namespaces (in a container: `--tmpfs /tmp`, or an emptyDir there)",
     "state_directory": "set XDG_STATE_HOME to another directory that you own",
 }
 MAX_SWEPT_FILES = 10_000
-"""One start removes at most this number of files of dead runs. Removing that many takes a tenth of
-a second.
+"""The maximum number of files of dead runs that one start removes. Removing this many takes a tenth
+of a second.
 """
 
 
@@ -73,7 +73,7 @@ def run(
 ) -> Watcher:
     """Start the target. If `spawn` is given, it starts the target in an existing sandbox.
 
-    An error names the step that failed. After an error nothing is left behind.
+    An error names the step that failed, and nothing of the run is left behind.
     """
     _check_streams(stdio)
     system = current.load()
@@ -102,7 +102,7 @@ def run(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
     )
     failed_later = parse_exec_result(watch.until_exec())
-    # If a deadline or a signal ended the target before its program started, this is not an error.
+    # It is not an error if a deadline or a signal ended the target before its program started.
     stopped = bool(watch.reason) and failed_later and failed_later.cause == DIED
     if failed_later and not stopped:
         child.kill()
@@ -121,7 +121,7 @@ def _load_hide(plan: Plan) -> Hide:
 
 def _lock_installed_files(plan: Plan) -> None:
     """Keep the files of an installed server until this process ends, even if the server is removed
-    or upgraded. The lock lasts as long as the descriptor, which is never closed.
+    or upgraded meanwhile. The lock lasts as long as its descriptor, which is never closed.
     """
     store = os.path.join(directories().cache, "store", "trees")
     inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
@@ -135,7 +135,7 @@ def _lock_installed_files(plan: Plan) -> None:
             fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            continue  # it was removed just now, which the step `Sources` will refuse
+            continue  # just removed; the step `Sources` will refuse it
 
 
 def _open_services(
@@ -160,16 +160,16 @@ def _open_services(
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    A directory gives access to everything beside it through `..`. The target could connect a socket
-    of the host's network to another address. It could do the same with a unix socket that is not
-    connected yet or that uses datagrams. Other unix sockets are bound to a name here, so that the
-    target cannot bind them to a name of its choice.
+    A directory gives access to everything beside it through `..`. A socket of the host's network
+    could be connected to another address by the target. The same is true of a unix socket that is
+    not connected yet or that uses datagrams. On Linux, all other unix sockets are bound to a name
+    here, so that the target cannot bind them to a name of its choice.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
-            continue  # closed here, and therefore closed for the target
+            continue  # closed here, so the target does not get it either
         if stat.S_ISDIR(mode):
             raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
         if stat.S_ISSOCK(mode) and not _is_connected_unix_stream(fd):
@@ -185,9 +185,10 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
 def _bind_to_unused_name(fd: int) -> None:
     """Bind a connected unix socket to an unused abstract name, which the kernel chooses.
 
-    The socket belongs to the host's network namespace, and a socket can be bound only once. So the
-    target cannot bind it to an abstract name that a program of the host needs. No process can
-    connect to the name, because the socket does not listen.
+    The socket belongs to the host's network namespace. Without this call, the target could bind it
+    to an abstract name that a program of the host needs. A socket can be bound only once, so after
+    this call it cannot. Other processes cannot connect to the new name, because the socket does not
+    listen.
     """
     import _socket
 

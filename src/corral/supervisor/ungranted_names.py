@@ -1,4 +1,4 @@
-"""Find arguments that name addresses or variables to which the run has no access."""
+"""Find arguments that name addresses or variables that the target cannot use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ DEFAULT_PORT = 443
 
 
 def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungranted, ...]:
-    """Return (kind, address, flag) for each literal IPv4 address that the policy does not allow."""
+    """Return (kind, address, flag) for each IPv4 address in the words that the policy does not
+    allow. The flag would allow it.
+    """
     rules = parse_rules(allow)
     found: dict[str, Ungranted] = {}
     for word in words:
@@ -44,8 +46,8 @@ def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungrante
 def find_variables(
     words: Iterable[str], environment: Mapping[str, str], given: Iterable[str]
 ) -> tuple[Ungranted, ...]:
-    """Return (kind, name, flag) for each argument that names a variable that is set here, but that
-    the target does not get.
+    """Return (kind, name, flag) for each argument that is the name of a variable which is set here,
+    but which the target does not get. The flag would pass it.
     """
     known = set(given)
     found: list[Ungranted] = []

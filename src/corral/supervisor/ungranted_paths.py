@@ -1,4 +1,4 @@
-"""Find arguments and variables that name files of the host which the target cannot see."""
+"""Find arguments and variables that name files on the host that the target cannot see."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
 SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""If a word would be a new file in one of these directories, it is not reported. It is usually a
-plain word, or a path inside the sandbox.
+"""A word that would name a new file in one of these directories is not reported, because it is
+usually a plain word, or a path inside the sandbox.
 """
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 
@@ -25,10 +25,11 @@ SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that names something outside of `visible`:
-    an existing path of the host, or a new file in an existing directory.
+    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`. The
+    path must exist on the host, or be a new file in an existing directory. The flag would allow it.
 
-    A relative path counts only as `./x` or `../x`, because `x` is usually a plain word.
+    A relative path counts only if it is written as `./x` or `../x`, because `x` is usually a plain
+    word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:
@@ -57,7 +58,7 @@ def _describe(path: str, mode: int) -> Ungranted:
 
 
 def socket_flag(path: str) -> str:
-    """Return the flag that lets a target connect to a unix socket of the host."""
+    """Return the flag that would let a target connect to a unix socket of the host."""
     import json
 
     policy = {"version": 1, "filesystem": {"unix_sockets": [path]}}
