@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.toml"
 STAGING = "-staging"
-"""The suffix that turns the cache's path into that of the directory in which packages are
-assembled.
-"""
+"""The directory in which packages are assembled has the cache's path with this suffix."""
 WORK_DIRECTORIES = "/tmp/corral-"  # noqa: S108 - the directories are new and 0700
-"""The prefix of the private directories of runs that have no root filesystem of their own."""
+"""The prefix of the private directories of runs without their own root filesystem."""
 NO_HOME = "/nonexistent"
 """The path that user databases list for accounts that do not have a home directory."""
 

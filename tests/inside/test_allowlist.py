@@ -78,8 +78,8 @@ def allow(*entries):
 
 
 def run(who, scratch, code, *arguments, flags=(), **options):
-    """Run code inside, and return its answer and the report's denials. Check that the audit is complete and has the
-    same denials.
+    """Run code inside, and return its answer and the report's denials. Check that the audit file is
+    complete and contains the same denials.
     """
     report, audit = scratch / "report.json", scratch / "audit"
     audit.unlink(missing_ok=True)
@@ -100,7 +100,9 @@ def audited(file):
 
 
 def refused(who):
-    """Return the error of a refused connection. With namespaces the gateway resets it. Without them, connect fails."""
+    """Return the error of a refused connection. With namespaces the gateway resets the connection.
+    Without namespaces connect fails.
+    """
     return by_tier(who, "ECONNRESET", "ECONNREFUSED")
 
 
@@ -393,7 +395,9 @@ answer += [talked("good.test")]
 
 
 def test_other_spellings_of_an_address_are_denied_as_addresses(who, world, scratch):
-    """The C library reads each of these spellings as an address, so corral must deny and report it as an address."""
+    """Check that corral denies and reports each of these spellings as an address, because the C
+    library reads it as an address.
+    """
     spellings = ["184549378", "013.0.0.2", "0xb000002", "11.2", "0xb.0.2", f"::ffff:{PUBLIC}"]
     assert outside(who, ASK_ALL, *spellings) == dict.fromkeys(spellings, "welcome")
     world.arrived.clear()
@@ -441,8 +445,9 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway has synthetic addresses for. Earlier names must still work, and only new
-    names get no address. The number of recorded denials is bounded.
+    """Look up more names than the gateway has synthetic addresses for. Earlier names must still
+    work, and only new names may be refused an address. The number of recorded denials must be
+    bounded.
     """
     code = """
 first = asked(wire(b"good", b"test"))

@@ -349,8 +349,8 @@ while True:
 
 @BARE
 def test_a_flood_of_changes_is_slowed_down(user, scratch):
-    """Let a target change a mode without end. After a burst the supervisor must use less than a tenth of a processor:
-    0.2 seconds in 2 seconds.
+    """Let a target change a mode in an endless loop. After a burst the supervisor must use less
+    than a tenth of a processor: 0.2 seconds in 2 seconds.
     """
     give_directory(user, scratch)
     code = (

@@ -101,7 +101,7 @@ answer = {address: tried(routed, 10 if ":" in address else 2, address) for addre
 answer["loopback"] = tried(routed, 2, "127.0.0.1")
 """
     for held in everywhere(user, code):
-        if user.tier == "bare":  # the target gets no socket
+        if user.tier == "bare":  # the target cannot make a socket
             assert held == dict.fromkeys(held, "EPERM")
             continue
         assert held.pop("loopback") == "done"

@@ -338,7 +338,7 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
 
 
 def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
-    """Start a file in a directory of downloads, which has no file that marks a server's root."""
+    """Start a file in a directory of downloads, in which no file marks a server's root."""
     path = user.home / "Downloads/server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))

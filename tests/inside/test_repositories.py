@@ -521,8 +521,8 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill corral's stderr, and replace a masked file. If there is no room for its message, corral must still end the
-    run.
+    """Fill corral's stderr, and replace a masked file. If there is no room for corral's message,
+    the run must still end.
     """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
@@ -554,7 +554,7 @@ def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
 def test_a_replaced_repository_ends_the_run(user, repository, how):
     run = Held(user, "--write", str(repository.parent))
     assert run.ask("1 + 1") == "2"
-    # Git's own changes to its files do not end the run, and uncover nothing.
+    # Git's own changes to its files do not end the run, and do not uncover anything.
     git(user, "config", "user.name", "x", cwd=repository)
     assert run.ask(f"open('{repository}/.git/config', 'a')") == "Read-only file system"
     if how == "moved":

@@ -236,7 +236,7 @@ def test_cpu_time_is_limited(user, scratch, stubborn):
     told = json.loads(report.read_text())
     assert done.returncode in {128 + signal.SIGXCPU, 128 + signal.SIGKILL}
     assert told["outcome"]["kind"] == "cpu_time"
-    # The kernel counts ticks for this limit, and they may be ahead of the reported time.
+    # The kernel counts ticks for this limit, which may add up to more than the reported time.
     assert told["usage"]["cpu_ms"] >= 500
 
 
@@ -366,7 +366,8 @@ while True:
     assert locked(path)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    # At end of file every process of the tree has ended. Only a failing test reaches the timeout.
+    # End of file means that every process of the tree has ended. Only a failing test reaches the
+    # timeout.
     assert select.select([process.stdout], [], [], 90)[0]
     assert process.stdout.read() == b""
     assert not locked(path)

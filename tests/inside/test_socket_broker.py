@@ -456,7 +456,8 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 def test_a_program_can_resolve_names_by_itself(who):
     """Receive a DNS answer with its sender's address. Python gets this address if the supervisor
-    can connect the target's own socket through pidfd_getfd. Otherwise it does not get an address.
+    can connect the target's own socket through pidfd_getfd. Otherwise Python does not get the
+    address.
     """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
@@ -545,7 +546,7 @@ answer = [first, tried(talked, good)]
 
 def test_a_target_that_closes_its_streams_keeps_its_walls(who, world, scratch):
     """Close all streams of the target, which then writes its answers to a granted file. The walls
-    and grants stay.
+    and grants must remain.
     """
     place = scratch / "granted"
     place.mkdir()

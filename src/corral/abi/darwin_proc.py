@@ -122,7 +122,7 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the process whose name macOS shows when `pid` needs the user's consent."""
+    """Return the process whose name macOS shows when it asks for the user's consent for `pid`."""
     return responsibility_get_pid_responsible_for_pid(pid)
 
 

@@ -22,8 +22,8 @@ SECCOMP_ADDFD_FLAG_SETFD = 1
 SECCOMP_ADDFD_FLAG_SEND = 2
 SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
 SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP = 1
-# The fields of struct seccomp_notif are id, pid, flags, and those of seccomp_data: number,
-# architecture, instruction pointer, six arguments.
+# The fields of struct seccomp_notif are id, pid, flags and the fields of seccomp_data: number,
+# architecture, instruction pointer and six arguments.
 SECCOMP_NOTIF = "=QIIiIQ6Q"
 SECCOMP_NOTIF_RESP = "=QqiI"
 SECCOMP_NOTIF_ADDFD = "=QIIII"
@@ -58,7 +58,7 @@ def receive(listener: int) -> Notification:
 
 
 def is_waiting(request: Notification) -> bool:
-    """Return whether the calling thread is still waiting, so that its pid cannot be reused."""
+    """Return whether the calling thread is still waiting. If so, its pid has not been reused."""
     try:
         fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
     except OSError:

@@ -65,7 +65,7 @@ def inet_address(address: bytes, port: int) -> bytes:
 
 
 def send_descriptors(fd: int, data: bytes, descriptors: Sequence[int]) -> None:
-    """Send a message with descriptors, without waiting."""
+    """Send `data` and `descriptors` in one message, without waiting."""
     rights = struct.pack(f"={len(descriptors)}i", *descriptors)
     control = struct.pack(CMSGHDR, CMSGHDR_BYTES + len(rights), SOL_SOCKET, SCM_RIGHTS) + rights
     control += bytes(-len(control) % 8)

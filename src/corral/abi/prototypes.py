@@ -18,7 +18,7 @@ def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
 
 
 class MissingFunctionError(OSError):
-    """The system, or this version of it, does not have the function."""
+    """The function does not exist on this system, or not in this version of it."""
 
 
 class Function:

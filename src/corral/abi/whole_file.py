@@ -34,7 +34,7 @@ def replace_file(
     check: Callable[[], None] = lambda: None,
     sync: bool = True,
 ) -> None:
-    """Replace the file `path`. If `like` is given, the new file gets the owner and mode in it.
+    """Replace the file `path`. If `like` is given, the new file gets its owner and mode.
 
     `check` is called just before the file is replaced. If it raises an error, the old file stays.
     Without `sync` a power cut may damage the file. Turn `sync` off only if a reader would notice

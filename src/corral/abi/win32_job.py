@@ -137,7 +137,7 @@ Information = TypeVar("Information", bound=ctypes.Structure)
 
 
 def create_job() -> Handle:
-    """Create a job that other processes can neither open, because it has no name, nor inherit."""
+    """Create a job without a name. Other processes can neither open nor inherit it."""
     return Handle(CreateJobObjectW(None, None))
 
 

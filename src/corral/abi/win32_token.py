@@ -292,8 +292,8 @@ def user_object_label(handle: int) -> str:
 
 
 def mitigation_flags(process: int, policy: int) -> int:
-    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. All policies that corral reads are one
-    DWORD.
+    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. Each policy that corral reads has the
+    size of a DWORD.
     """
     flags = DWORD()
     GetProcessMitigationPolicy(process, policy, ctypes.byref(flags), ctypes.sizeof(flags))

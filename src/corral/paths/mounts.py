@@ -1,4 +1,4 @@
-"""Read the mounts that this process sees. Works only on Linux, from /proc/self/mountinfo."""
+"""Read the mounts that this process sees from /proc/self/mountinfo, which only Linux has."""
 
 from __future__ import annotations
 

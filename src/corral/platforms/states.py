@@ -92,8 +92,8 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        # The home may belong to another user, because root's targets can have another user id. It
-        # is removed anyway, because only corral makes entries in the directory above it.
+        # The home may belong to another user, because root's targets can have another user id.
+        # Remove the home anyway, because only corral creates entries in the directory above it.
         owner = os.lstat(state.path).st_uid
         run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):

@@ -27,7 +27,7 @@ INT_BITS = 32
 PAGE = 4096
 """The smallest page size. All larger page sizes are multiples of it."""
 PATH_MAX = 4096
-"""The maximum length of a path with its zero byte."""
+"""The maximum length of a path, including its zero byte."""
 
 
 @record
@@ -56,7 +56,7 @@ class TargetIds:
 
     def as_target(self) -> TargetIds:
         """Return ids that a `with` block takes even if this thread could read the target without
-        them. A peer to whose unix socket the block connects then sees the target's ids.
+        them. If the block connects to a unix socket, its peer sees these ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 

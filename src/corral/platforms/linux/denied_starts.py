@@ -36,8 +36,8 @@ STACK_BYTES = 8 * PAGE
 STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
 MAX_WORDS = 32
 MAX_READS, MAX_PAGES = 8192, 256
-"""The maximum numbers of reads and of copied pages for one start. Without them a target could keep
-the supervisor busy with a stack that has any number of pointers.
+"""The maximum numbers of reads and of copied pages for one start. Without these
+bounds a target could keep the supervisor busy with a stack full of pointers.
 """
 MAX_NAME_LENGTH = 64
 MAX_STRING = 1024

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @record
 class InitProcess:
-    """The process that becomes PID 1 or the subreaper. `pid` is its number on the host."""
+    """The process that becomes PID 1 or the subreaper. `pid` is its pid on the host."""
 
     pid: int
 

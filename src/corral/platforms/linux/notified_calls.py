@@ -73,9 +73,9 @@ class Decision:
 DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
-# Without namespaces only the supervisor changes modes and times. With namespaces the call may
-# continue, because it cannot reach a file outside the private root; `corral learn` then only
-# watches it with `change_watch`.
+# Without namespaces only the supervisor changes modes and times. With namespaces these calls may
+# continue, because they cannot reach files outside the private root. `corral learn` then only
+# watches them, with `change_watch`.
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))

@@ -97,7 +97,7 @@ def _io(policy: Policy) -> tuple[Option, ...]:
     found, without = block_devices.find_disks(policy)
     if not found:
         return ()
-    note = f"not for {', '.join(without)}: no disk found" if without else ""
+    note = f"does not limit {', '.join(without)}: no disk found" if without else ""
     return (replace(_cgroup("io"), note=note),)
 
 
@@ -170,7 +170,7 @@ def _network(policy: Policy) -> tuple[Option, ...]:
 
 
 def _note_on_broker(policy: Policy) -> str:
-    text = "the target has no loopback of its own, and no datagrams except name lookups"
+    text = "the target has no loopback of its own, and sends no datagrams except name lookups"
     return "; ".join(filter(None, (_note_on_gateway(policy), text)))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 BYTECODE = "__pycache__"
-"""Bytecode is not reported, because Python ignores a failure to write it."""
+"""Attempts to write bytecode are not reported, because Python ignores their failure."""
 SYSTEM = ("//", "/usr/", "/etc/", "/bin/", "/sbin/", "/lib", "/dev/", "/proc/", "/sys/", "/nix/")
 ELSEWHERE = (
     "read-only: set a variable or option of the server so that it writes to its HOME, "

@@ -109,8 +109,8 @@ def find_named(
 def _files_in_words(
     value: str, bases: tuple[str, ...], home: str, left: list[int]
 ) -> Iterator[str]:
-    """Yield the files that the words of a setting name. A word may be `$(...)/FILE`, `$NAME/FILE`,
-    or a file in a directory that another word names (as after `cd DIRECTORY`).
+    """Yield the files to which the words in a setting refer. A word may be `$(...)/FILE`,
+    `$NAME/FILE`, or a file in a directory that another word names (as after `cd DIRECTORY`).
 
     `left[0]` is the number of words that may still be read. It is reduced by the number of words
     read.
@@ -131,8 +131,8 @@ def _files_in_words(
 def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
     """Yield the directories below `top` that git treats as repositories.
 
-    Only the index lists all of them. A submodule that was never initialised is still an empty
-    directory, but git would use a `.git` that a target puts into it.
+    Read them from the index, because only the index lists all of them. A submodule that was never
+    initialised is an empty directory, but git would use a `.git` that a target puts there.
     """
     left = MAX_INDEX_BYTES
     for directory in directories:

@@ -66,7 +66,7 @@ orphan to the list.
 
 
 class Budget:
-    """The remaining amount that a measurement may read: descriptors, and bytes of mapping lists."""
+    """How many descriptors, and how many bytes of mapping lists, a measurement may still read."""
 
     def __init__(self) -> None:
         self.descriptors = MAX_DESCRIPTORS
@@ -121,7 +121,9 @@ def measure(
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:
-    """Return the live descendants, the CPU ticks of the tree, and the number of its threads."""
+    """Return the living descendants of `root`, the CPU ticks of the tree, and the number of its
+    threads.
+    """
     ticks = tasks = 0
     pids: list[int] = []
     for pid in (root, *tree(root)):
@@ -230,7 +232,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return the sum of `rows` in the status of the first thread that has memory, in bytes. A
+    """Return how many bytes `rows` add up to, in the status of the first thread that has memory. A
     process's first thread has no memory after its exit, even if other threads still run.
     """
     for thread in _threads(pid):
@@ -293,8 +295,8 @@ def counted_elsewhere(
 
 
 def _is_segment(head: bytes) -> bool:
-    """Return whether a mapping is a System V segment. Compare only the start of its name, because
-    the target chooses the end of a memfd's name.
+    """Return whether a mapping is a System V segment. Check only the start of the mapping's name,
+    because a target could give a memfd a name that contains "/SYSV".
     """
     return head.split(None, 5)[-1].startswith(b"/SYSV")
 

@@ -31,7 +31,9 @@ def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Findin
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
-    """Run `attempt` in a fork. Return whether it succeeded, and its text or its error's text."""
+    """Run `attempt` in a forked child. Return whether it succeeded, and its text or its error's
+    text.
+    """
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

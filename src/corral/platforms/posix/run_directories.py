@@ -129,7 +129,7 @@ class State:
         elif not os.path.isdir(self.path):
             self._make()
         elif not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
-            # The server has removed its own access to its home, so it could not start in it again.
+            # The server removed its own access to its home, so it could not start there again.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
@@ -314,10 +314,10 @@ def reopen(path: str) -> None:
 
 
 def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) -> None:
-    """Empty a directory. Move directories at deeper levels up to `top`, because a tree can be
-    deeper than the longest path or than Python's stack. Raise OSError if a directory in `top` does
-    not belong to `owner`, unless `owner` is None. Raise OSError if a deeper directory has another
-    owner than the directory around it, unless `mixed` is true.
+    """Empty a directory. Move deeper directories up into `top`, because a tree can be deeper than
+    the longest path or than Python's stack. Raise OSError if a directory in `top` does not belong
+    to `owner`, unless `owner` is None. Raise OSError if a deeper directory does not belong to the
+    owner of its parent, unless `mixed` is true.
     """
     while names := _some_names(top):
         for name in names:
@@ -402,7 +402,7 @@ def _unlink(name: str, directory: int, budget: Budget) -> bool:
 
 
 def _clear_flags(name: str, directory: int) -> None:
-    """Clear a file's flags on macOS. With flags such as uchg even its owner cannot remove it."""
+    """Clear a file's flags on macOS. A flag such as uchg keeps even the owner from removing it."""
     if sys.platform == "darwin":
         import fcntl
 

@@ -36,7 +36,9 @@ def reset() -> None:
 
 
 class SignalPipe:
-    """Puts the numbers of signals to this process into a pipe. The signals have no other effect."""
+    """Writes the number of each signal that this process gets into a pipe. The signals have no
+    other effect.
+    """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._read, self.writer = os.pipe()
