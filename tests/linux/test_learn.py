@@ -54,12 +54,14 @@ def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
     secret = f"{project}/.ssh/a; --read x"
     asked = [[fake, "w"], [secret, "w"], [f"{project}/notes/new", "w"]]
     lines = learn(user, asked=asked).stderr.decode().splitlines()
-    assert f"corral: it asked to change '{fake}'; --write {project}/results" in lines
+    assert f"corral: the server asked to change '{fake}'; --write {project}/results" in lines
     assert any(
         line.startswith(f"corral: the target asked for '{secret}': never proposed")
         for line in lines
     )
-    assert f"corral: it asked to change {project}/notes/new; --write {project}/notes" in lines
+    assert (
+        f"corral: the server asked to change {project}/notes/new; --write {project}/notes" in lines
+    )
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
@@ -79,7 +81,7 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
     assert json.loads(done.stdout) == denied
     assert b"to keep this" not in done.stderr  # the policy file keeps the grants
     text = policy.read_text()
-    assert f'"{project}/notes/a",  # it asked to read {project}/notes/a' in text
+    assert f'"{project}/notes/a",  # the server asked to read {project}/notes/a' in text
     assert "allow = true  # start of true" in text
     assert ".ssh" not in text
     assert "nowhere" not in text
@@ -163,8 +165,8 @@ def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
-    assert b"it asked to make the unix socket " in done.stderr
-    assert "own_unix_sockets = true  # it asked to make" in policy.read_text()
+    assert b"the server asked to make the unix socket " in done.stderr
+    assert "own_unix_sockets = true  # the server asked to make" in policy.read_text()
     assert "/.corral" not in text  # corral's own calls before the start are not proposed
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
@@ -188,7 +190,7 @@ def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
     # The control: `learn` saw the bind.
-    assert b"it asked to make the unix socket an abstract name" in done.stderr
+    assert b"the server asked to make the unix socket an abstract name" in done.stderr
 
 
 ASKS_THE_NETWORK = """

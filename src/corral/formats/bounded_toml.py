@@ -1,7 +1,7 @@
 """Parse TOML that a server's author may have written, in bounded time.
 
-`tomllib` joins the parts of a dotted key one by one, in time that is quadratic in their number. A
-file of 1 MiB could keep it busy for hours.
+`tomllib` joins the parts of a dotted key one by one, in time that is quadratic in their number. So
+a file of 1 MiB could keep `tomllib` busy for hours.
 """
 
 import tomllib
@@ -10,14 +10,14 @@ MAX_DOTS = 1000
 
 
 def find_long_key(text: str) -> int:
-    """Return the number of the first line with more than MAX_DOTS dots, or 0 if there is none."""
+    """Return the number of the first line with more than MAX_DOTS dots; 0 without such a line."""
     lines = enumerate(text.split("\n"), 1)
     return next((number for number, line in lines if line.count(".") > MAX_DOTS), 0)
 
 
 def parse_toml(text: str) -> dict[str, object]:
-    """Return the data of a TOML text. Raise ValueError if it is not TOML, is nested too deeply, or
-    has too many dots in one line.
+    """Return the data of a TOML text. Raise ValueError if the text is not TOML, is nested too
+    deeply, or has too many dots in one line.
     """
     if number := find_long_key(text):
         raise ValueError(f"more than {MAX_DOTS} dots in line {number}")

@@ -10,9 +10,7 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""The maximum nesting of clients' files. It is limited because other modules visit the values
-recursively.
-"""
+"""The maximum nesting of clients' files, because other modules visit the values recursively."""
 # Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
@@ -22,7 +20,7 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 # `load` removes comments and trailing commas with these expressions. It does not use Reader, so
-# that the results of the two can be compared.
+# that a test can compare the results of `load` and Reader.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
@@ -35,8 +33,8 @@ STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    """Reads one JSON text. A repeated key is an error, unless the caller gives the list `repeated`,
-    to which such keys are added.
+    """Reads one JSON text. A repeated key is an error, unless the caller passes a list `repeated`.
+    Reader then adds such keys to this list.
     """
 
     def __init__(
@@ -79,9 +77,9 @@ class Reader:
     def describe_text(self) -> str:
         char = self.text[self.at]
         if char == '"':
-            return "this string has no end on its line"
+            return "this string does not end on its line"
         if self.text.startswith("/*", self.at):
-            return "this comment has no end"
+            return "this comment does not end"
         return f"{char!r} is not allowed here"
 
     def error(self, at: int, what: str) -> BrokenFileError:
@@ -139,7 +137,7 @@ class Reader:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # it has a comment or a mistake, which the token reader finds
+            self.strict = False  # let the token reader find the comment or mistake
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()

@@ -1,7 +1,7 @@
 """Provide JSON and SHA-256 from the C modules that `json` and `hashlib` use.
 
 `json` imports `re`, and `hashlib` loads OpenSSL. Both are too slow for a start that reads one small
-file. An interpreter without these C modules uses `json` and `hashlib`.
+file. Only an interpreter without these C modules uses `json` and `hashlib`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Usual:
 
 
 def parse_json(text: str) -> object:
-    """Return the value of a JSON text. Raise ValueError if it is not JSON."""
+    """Return the value of a JSON text. Raise ValueError if the text is not JSON."""
     try:
         from _json import make_scanner
 

@@ -1,8 +1,9 @@
 """Represent values with their positions in a text, which the standard library does not return.
 
-Errors in a policy name a line, and clients' files are edited in place. Both need positions. JSON
-and TOML are read without recursion, because an attacker may choose the nesting of a policy. An edit
-replaces only spans of the text (`Splice`), so comments, order, indentation and line endings stay.
+corral needs positions because errors in a policy name a line, and because it edits clients' files
+in place. JSON and TOML are read without recursion, because an attacker may choose the nesting of a
+policy. An edit replaces only spans of the text (`Splice`), so comments, order, indentation and line
+endings stay the same.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ Wanted = Callable[[tuple[str, ...]], bool]
 Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
-"""Keys that are nested deeper than this get no line numbers. No key of a policy is nested deeper,
-and the memory for paths would grow with the square of the depth.
+"""The maximum depth of keys that get line numbers. The keys of a policy are not nested deeper, and
+the memory for paths would grow with the square of the depth.
 """
 
 
@@ -37,9 +38,9 @@ class BrokenFileError(SandboxError):
 
 @record
 class Value:
-    """A value of a text. The text of the value goes from `start` to `end`; `key` is the start of
-    its key. These positions are -1 if there are none, as for a table that TOML spreads over several
-    headers.
+    """A value and its positions in a text. The text of the value goes from `start` to `end`; `key`
+    is the start of its key. A position is -1 if the value does not have one, as for a table that
+    TOML spreads over several headers.
 
     `flow` is False for a list or table without brackets. A `shared` value (a YAML alias) cannot be
     edited, because other lines of the file refer to it.
@@ -56,7 +57,7 @@ class Value:
 
 
 class Container:
-    """A list or table that is being read. `path` is the path of its member that is being read."""
+    """A list or table that is being read. `path` is the path of the current member."""
 
     def __init__(self, opening: str, start: int, key: int) -> None:
         self.is_table = opening == "{"
@@ -95,7 +96,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 
 def line_counter(text: str) -> Callable[[int], int]:
-    """Return a function that returns the line of a position. It is fast for many positions."""
+    """Return a function that returns the line of a position. Use it for many positions."""
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 

@@ -1,7 +1,7 @@
 """Find the positions of TOML values; `tomllib` reads the values themselves.
 
-Only text that `tomllib` has accepted is scanned, and the result is compared with `tomllib`'s. If
-they differ, an error is raised instead of guessing positions.
+The scanner reads only text that `tomllib` has accepted, and its result is compared with that of
+`tomllib`. If the two differ, an error is raised instead of guessing positions.
 """
 
 import re
@@ -28,8 +28,8 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
 UNSURE = "corral cannot find the positions of all values in this file"
 ARRAY = Value(data=None)
-"""The scan uses this value for each array of tables, and finds no positions inside the array. They
-are not needed, because clients' settings are never in an array of tables.
+"""The scan uses this value for each array of tables. It does not find positions inside the array,
+because clients' settings are never in an array of tables.
 """
 
 
@@ -123,7 +123,7 @@ class Scanner:
 
 
 def _decoded(source: str) -> object:
-    """Return the value of a scalar. Common values need no parser."""
+    """Return the value of a scalar. Parse common values without `tomllib`, which is slower."""
     if source.isascii() and source.isdigit():
         return int(source)
     mark = source[:1]
@@ -196,7 +196,7 @@ def locate(text: str, expected: object) -> Value:
 
 
 def _agrees(found: object, expected: object) -> bool:
-    """Return whether all found values are as expected. Only arrays of tables may be missing."""
+    """Return whether all found values are as expected. `found` may lack only arrays of tables."""
     pending = [(found, expected)]
     while pending:
         one, other = pending.pop()
@@ -227,8 +227,9 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """Return the text of a new key with its list of words. The key is spelled like the key of
-    `after`, behind which it is inserted: `a.b.args = [...]` behind `a.b.command = ...`.
+    """Return the text that adds the key `name` with a list of words behind the value `after`. The
+    new key has the same prefix as the key of `after`: `a.b.args = [...]` behind `a.b.command =
+    ...`.
     """
     scanner = Scanner(text)
     scanner.at = last = after.key

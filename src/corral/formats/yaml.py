@@ -28,7 +28,7 @@ class Reader:
 
     def size(self, node: yaml.Node) -> int:
         """Count the nodes with all aliases expanded, as programs that read the file expand them.
-        Refuse an alias that contains itself, and more than MAX_NODES nodes.
+        Refuse an alias that contains itself, and a file with more than MAX_NODES nodes.
         """
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:
@@ -72,7 +72,7 @@ class Reader:
         )  # fmt: skip
 
     def members(self, node: yaml.MappingNode, *, shared: bool) -> dict[str, Value]:
-        """Read a table. If it merges another table (`<<`), all its members are shared."""
+        """Read a table. If it merges another table (`<<`), mark all its members as shared."""
         shared = shared or any(name.tag == MERGE for name, _ in node.value)
         found: dict[str, Value] = {}
         for name, below in node.value:

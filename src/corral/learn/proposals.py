@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. The target may ask for any number of paths. So the work does not
-grow with the square of their number, and the user is asked about only a few of them.
+exists nowhere is not reported. The target may ask for any number of paths. For this reason the work
+does not grow with the square of their number, and corral asks the user about only a few of them.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class AskedFor:
 class Proposal:
     """A suggested grant: the `flag` with which the user gives it, and the flag's value `path`.
 
-    `why` is the comment that a policy file has after this path. `more` describes how the path
-    differs from the path that the target asked for.
+    `why` is the reason for the grant. In a policy file it is a comment after the path. `more`
+    describes how the path differs from the path that the target asked for.
     """
 
     flag: str
@@ -96,8 +96,8 @@ class Proposal:
 
 @record
 class Learned:
-    """The proposals of a run. `never` lists paths and variables that are not proposed, each with
-    the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
+    """The proposals of a run. `never` lists paths and variables that corral does not propose, each
+    with the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
     """
 
     asked_for: tuple[AskedFor, ...] = ()
@@ -132,7 +132,7 @@ def _find_parents(path: str) -> Iterator[str]:
 
 
 def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[AskedFor]:
-    """Return the accesses that the sandbox denied, by their paths on the host."""
+    """Return the accesses that the sandbox denied, with their paths on the host."""
     counts: dict[tuple[str, str], int] = {}
     made = {inside for inside, is_write in accesses if is_write}
     reads, writes, private = Tree(seen.reads), Tree(seen.writes), Tree(seen.private)
@@ -179,7 +179,7 @@ def _path_on_host(path: str, seen: Seen) -> str:
 
 
 def find_in_home(path: str, seen: Seen) -> str:
-    """Return a path with the user's home in place of the sandbox's home. Links are not resolved."""
+    """Return a path with the user's home in place of the sandbox's home. Do not resolve links."""
     if path.startswith(f"{seen.home}/"):
         return os.path.join(seen.host_home, os.path.relpath(path, seen.home))
     return path
@@ -230,7 +230,7 @@ def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
 
 
 def list_some(never: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the first MAX_LISTED paths that are never proposed, and the number of the others."""
+    """Return the first MAX_LISTED paths that are never proposed, and the number of the rest."""
     return (*never[:MAX_LISTED], *_count_others(len(never) - MAX_LISTED, "not listed"))
 
 
@@ -248,7 +248,7 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
     return Proposal(
         flag=flag,
         path=path,
-        why=f"it asked to {verb} {first}{others}{', ' if leads else ''}{leads}",
+        why=f"the server asked to {verb} {first}{others}{', ' if leads else ''}{leads}",
         more=", ".join(filter(None, (wider, leads))),
     )
 
@@ -270,7 +270,7 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
     if _is_secret(path) or hidden.contains(path) or protected.contains(path):
         return "may contain secrets, or is run by other programs"
     if path in CEILINGS or path == home or home.startswith(f"{path}/"):
-        return "too much of the host"
+        return "it contains too much of the host"
     if hidden.is_above(path) or (access == "write" and protected.is_above(path)):
         return "a directory with secrets, or with files that other programs run"
     if _is_socket(path):
@@ -281,7 +281,7 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
     if access == "write" and Tree(SYSTEM_STATE).contains(path):
         return "part of the system"
     is_text = path.encode(errors="ignore").decode() == path
-    return "" if is_text else "its name is not UTF-8, which no policy can contain"
+    return "" if is_text else "its name is not UTF-8, so a policy cannot contain it"
 
 
 def _is_socket(path: str) -> bool:
@@ -312,8 +312,8 @@ def _find_secrets(home: str) -> tuple[Tree, Tree]:
 
 
 def _find_top(one: AskedFor, seen: Seen) -> str:
-    """Return the path to propose for an access. For a file that does not exist this is its
-    directory. For a read in a project it is the project, and otherwise the path itself.
+    """Return the path to propose for an access: the directory if the file does not exist, the
+    project for a read in a project, and otherwise the path itself.
     """
     if not os.path.lexists(one.path):
         return os.path.dirname(one.path)

@@ -1,8 +1,8 @@
 """Find the paths of a watched run that corral must not look up on the host.
 
-The target chooses these paths. On a network or FUSE file system that does not answer, a lookup
-never ends. An automounter (`/net/HOST`) contacts any host that a path names. So paths on such file
-systems are only listed, unless the run or the user's home uses the file system anyway.
+The target chooses these paths. A lookup on a network or FUSE file system that does not answer never
+ends. An automounter (`/net/HOST`) contacts any host that a path names. So corral only lists paths
+on such file systems, unless the run or the user's home uses the file system anyway.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from corral.paths.mounts import find_point
 if TYPE_CHECKING:
     from corral.paths.mounts import Kinds
 
-WHY = "on a network file system, where corral looks up nothing that a server asks for"
+WHY = "on a network file system, where corral does not look up a server's paths"
 
 
 class _ReachedError(Exception):
@@ -24,8 +24,8 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems, except on those file systems that the paths in `used` are
-    on.
+    """The paths on network file systems. A file system does not count if it contains a path in
+    `used`.
     """
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:

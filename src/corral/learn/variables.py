@@ -1,7 +1,7 @@
-"""Find variables that a server's code names and that were not passed to the server.
+"""Find variables that a server's code names but that were not passed to the server.
 
 A program reads its environment without a system call, so corral cannot watch which variables it
-reads. Instead the server's files are searched for the names of the variables in corral's own
+reads. Instead corral searches the server's files for the names of the variables in corral's own
 environment.
 """
 
@@ -29,8 +29,8 @@ ORDINARY = frozenset(
 def find_variables(
     accesses: Mapping[tuple[str, bool], int], plan: Plan, environment: Mapping[str, str]
 ) -> Learned:
-    """Propose variables that the server's code names, but that the server does not get. A secret is
-    not proposed, but listed with the flag that passes it.
+    """Propose variables that the server's code names, but that the server does not get. Do not
+    propose a secret, but list it with the flag that passes it.
     """
     given = dict(plan.environment)
     names = [name for name in environment if name not in given and _is_of_interest(name)]

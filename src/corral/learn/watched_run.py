@@ -1,4 +1,6 @@
-"""Plan a run in which the opened paths are watched, and turn its accesses into proposals."""
+"""Plan a run in which corral watches the paths that the target opens, and turn its accesses into
+proposals.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ METADATA_SERVICE = "a metadata service, which gives out credentials of the machi
 def has_client(stdin: int) -> bool:
     """Return whether an MCP client may be at the other end of a target's stdin.
 
-    A terminal is not a client, nor is a stream that is at its end before the target starts.
+    A terminal is not a client. A stream that has ended before the target starts is not a client
+    either.
     """
     import fcntl  # Windows has no fcntl and no termios
     import select
@@ -77,7 +80,7 @@ def watched_plan(plan: Plan) -> Plan:
     if findings.current_host().finding("start_notices").status == "absent":
         raise SandboxError(
             "the paths that a target opens cannot be watched here: a seccomp filter around corral,"
-            " such as a container's, has a listener already, or the kernel supports none",
+            " such as a container's, already has a listener, or the kernel has no listeners",
             hint="start corral outside the container; `corral doctor` shows whether it works",
         )
     steps = [
@@ -88,8 +91,8 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees: the one that builds its own view of
-    the file system, or Landlock.
+    """Return the step that decides which files the target sees: the step that builds the target's
+    own view of the file system, or Landlock.
     """
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):
@@ -156,7 +159,7 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
 
 
 def _find_remote(asked: Mapping[tuple[str, bool], int], seen: Seen) -> dict[str, str]:
-    """Return the paths that are not looked up, each with the reason."""
+    """Return the paths that corral must not look up, each with the reason."""
     used = (seen.host_home, *seen.reads, *seen.writes, *seen.own)
     remote = remote_paths.RemotePaths(read_kinds(), used)
     paths = dict.fromkeys(path for path, _ in asked)
@@ -164,11 +167,14 @@ def _find_remote(asked: Mapping[tuple[str, bool], int], seen: Seen) -> dict[str,
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
-    """Mask the secrets in all texts. A path that contains a secret is not proposed, because the
-    user would have to type the secret with the flag.
+    """Mask the secrets in all texts. Do not propose a path that contains a secret, because the user
+    would have to type the secret with the flag.
     """
     secret = [one for one in learned.proposed if hide(one.path)[1]]
-    never = (*learned.never, *((one.path, "its name has the value of a secret") for one in secret))
+    never = (
+        *learned.never,
+        *((one.path, "its name contains the value of a secret") for one in secret),
+    )
     return replace(
         learned,
         asked_for=tuple(replace(one, path=hide(one.path)[0]) for one in learned.asked_for),
@@ -181,7 +187,8 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
     """If the server wanted to change its own program files, propose a profile that makes it write
-    to another directory. If there is no such profile, list the file with another remedy or none.
+    to another directory. If there is no such profile, list the file, and another remedy if there is
+    one.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -194,7 +201,7 @@ def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
         flag, _, name = allow.partition(" ")
         if flag == "--profile":
             proposed[name] = Proposal(
-                flag=flag, path=name, why=f"it asked to change {shell_word(path)}"
+                flag=flag, path=name, why=f"the server asked to change {shell_word(path)}"
             )
         else:
             kept.append((path, f"{reason}, {why}{'; ' if allow else ''}{allow}"))
@@ -205,13 +212,13 @@ def _judge_socket(path: str) -> Learned:
     if not path:
         return Learned()
     made = shell_word(path) if path.startswith("/") else path
-    why = f"it asked to make the unix socket {made}"
+    why = f"the server asked to make the unix socket {made}"
     return Learned(proposed=(Proposal(flag="--own-unix-sockets", path=path, why=why),))
 
 
 def _judge_memory(wanted: int) -> Learned:
-    """Propose a memory limit that is high enough for what the target asked for. Propose nothing if
-    this machine has less memory.
+    """Propose a memory limit that is high enough for what the target asked for. If this machine has
+    less memory, do not propose a limit.
     """
     if not wanted:
         return Learned()
@@ -219,7 +226,7 @@ def _judge_memory(wanted: int) -> Learned:
     if wanted > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         return Learned(never=((mebibytes, "more than this machine has"),))
     proposal = Proposal(
-        flag="--max-memory", path=f"{wanted // GIB + 1}G", why=f"it asked for {mebibytes}"
+        flag="--max-memory", path=f"{wanted // GIB + 1}G", why=f"the server asked for {mebibytes}"
     )
     return Learned(proposed=(proposal,))
 
@@ -252,8 +259,7 @@ def _is_metadata_service(row: Denial) -> bool:
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
     """Return a denial for each proposal, and for each path that is never proposed, so that `corral
-    why` and `corral grant` can show them. Leave out proposals that were themselves made from
-    denials.
+    why` and `corral grant` can show them. Leave out proposals that were made from denials.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:

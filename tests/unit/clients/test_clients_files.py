@@ -226,7 +226,7 @@ UNREADABLE = {
     b"": "is empty",
     b" \r\n\t": "is empty",
     b"\xef\xbb\xbf\n": "is empty",
-    b'{"mcpServers": {"a": {"command": "nod': "line 1, column 34: this string has no end",
+    b'{"mcpServers": {"a": {"command": "nod': "line 1, column 34: this string does not end",
     b'{"mcpServers": {"a": \xff}}': "not UTF-8",
     TEXT.encode("utf-16"): "not UTF-8",
     b"\0" * 100: "is not allowed here",
