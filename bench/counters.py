@@ -74,7 +74,9 @@ def of_process(pid: int) -> dict[str, float]:
 
 
 def host(places: Places) -> dict[str, float]:
-    """Return the counters of all files, keys and processes that the user has on the host."""
+    """Return the counters of the host: the user's files, keys, processes and control groups, and
+    all mounts.
+    """
     files = [entry for entry in _walk(places.home) if entry.is_file(follow_symlinks=False)]
     return {
         "host: processes of the user": sum(1 for _ in _own_processes(places.uid)),

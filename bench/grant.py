@@ -20,10 +20,10 @@ from measure import Ratio, Section, Stats
 
 FILES = 20_000
 LAYOUTS = ((20, 19), (100, 20))
-"""How many packages a project has, and how many directories with files each package has."""
+"""The number of packages in a project, and of directories with files in each package."""
 SETTLE_SECONDS = 2.5
-"""For each project: the number of its packages, and the number of directories with files in each
-package.
+"""Pause after the project was made, because corral does not cache a directory that changed in the
+last two seconds.
 """
 FIRST, NEXT = "first start", "next start"
 BUDGET = 1.0

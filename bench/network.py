@@ -3,7 +3,7 @@
 The gateway is measured with namespaces and without them (the socket broker). The client measures
 its own time, from its first byte to its last, so the start does not count. Budgets are ratios of
 times: 2 means half of the throughput. A flood of refused connects shows how much CPU time a target
-can make its supervisor use. This time is the one that the kernel counts.
+can make its supervisor use. The kernel counts this time in ticks.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class Podman:
     def do(
         self, *words: str, input: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess:
-        """Run a podman command. Limit its containers only in ways that an unprivileged engine can,
-        too.
+        """Run a podman command. Its containers get only those limits that an unprivileged engine
+        can set.
         """
         settings = self.folder / "containers.conf"
         settings.write_text(SETTINGS.replace("HOSTS", str(self.folder / "hosts")))

@@ -50,7 +50,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "export-force",
             "`--force` replaces only an earlier bundle.",
             LINUX,
-            (f"{OCI}::test_only_a_bundle_is_replaced",),
+            (f"{OCI}::test_force_replaces_only_a_bundle",),
         ),
         (
             "export-list",
@@ -103,7 +103,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             (
                 f"{OBJECTS}::test_different_servers_get_different_object_names",
                 f"{OBJECTS}::test_selectors_match_the_pods_of_this_server_only",
-                f"{K8S}::test_one_directory_has_the_export_of_one_server",
+                f"{K8S}::test_a_directory_contains_the_export_of_only_one_server",
             ),
         ),
         (
@@ -161,7 +161,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             (
                 f"{OBJECTS}::test_secrets_have_names_and_no_values",
                 f"{OBJECTS}::test_each_server_has_its_own_secret_and_field_manager",
-                f"{K8S}::test_no_file_contains_a_secrets_value",
+                f"{K8S}::test_exported_files_do_not_contain_the_value_of_a_secret",
             ),
         ),
         (

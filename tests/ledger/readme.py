@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="A limit that you state is required: if the host cannot enforce it, corral refuses the run.",
         tests=(
             f"{PLAN}::test_a_stated_limit_is_required",
-            f"{CLI}::test_a_stated_limit_that_the_host_cannot_enforce_is_named_in_the_refusal",
+            f"{CLI}::test_a_refusal_names_the_requested_limit_that_the_host_cannot_enforce",
         ),
     ),
     Claim(

@@ -60,13 +60,13 @@ FAULT_CLAIMS = {
         "Otherwise corral ends the run and its whole tree with code 125, one reason and a hint.",
         f"{FAULTS}::test_a_supervisor_without_descriptors_continues_or_names_a_reason",
         f"{FAULTS}::test_a_supervisor_without_memory_continues_or_names_a_reason",
-        f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_its_package_was_removed",
+        f"{REPLACED_PACKAGE}::test_a_run_ends_as_usual_after_its_package_was_removed",
     ),
     "faults-stopped": (
         "a timeout that passes meanwhile ends the run when the supervisor continues",
-        f"{FAULTS}::test_a_timeout_during_a_stop_ends_the_run_afterwards",
-        f"{FAULTS}::test_nothing_is_allowed_while_the_supervisor_is_stopped",
-        f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_stopped_meanwhile",
+        f"{FAULTS}::test_a_timeout_during_a_pause_of_the_supervisor_ends_the_run_afterwards",
+        f"{FAULTS}::test_nothing_is_allowed_while_the_supervisor_is_paused",
+        f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile",
     ),
     "faults-used-up": (
         "the target does not start, and the hint names the sysctl or `ulimit`",
@@ -84,8 +84,8 @@ FAULT_CLAIMS = {
     ),
     "faults-package": (
         "a run that is older than half a second goes on, because its supervisor has imported every module that it may need; a younger run ends",
-        f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_its_package_was_removed",
-        f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_an_upgrade",
+        f"{REPLACED_PACKAGE}::test_a_run_ends_as_usual_after_its_package_was_removed",
+        f"{REPLACED_PACKAGE}::test_a_run_ends_as_usual_after_an_upgrade",
         f"{REPLACED_PACKAGE}::test_an_upgrade_right_after_the_start_is_reported",
     ),
     "faults-server": (
@@ -103,20 +103,20 @@ FAULT_CLAIMS = {
     ),
     "faults-power": (
         "A test stopped each command at every call that changes a file, and also simulated a disk that loses unsynced data.",
-        f"{POWER_CUT}::test_a_stopped_wrap_leaves_the_old_or_the_new_file",
-        f"{POWER_CUT}::test_a_stopped_grant_leaves_the_old_or_the_new_file",
-        f"{POWER_CUT}::test_a_stopped_unwrap_leaves_the_old_or_the_new_file",
-        f"{POWER_CUT}::test_a_stopped_inspect_leaves_the_old_or_the_new_pins",
-        f"{POWER_CUT}::test_a_stopped_approve_leaves_the_old_or_the_new_state",
-        f"{POWER_CUT}::test_a_stopped_upgrade_leaves_one_working_version",
+        f"{POWER_CUT}::test_an_interrupted_wrap_leaves_the_old_or_the_new_file",
+        f"{POWER_CUT}::test_an_interrupted_grant_leaves_the_old_or_the_new_file",
+        f"{POWER_CUT}::test_an_interrupted_unwrap_leaves_the_old_or_the_new_file",
+        f"{POWER_CUT}::test_an_interrupted_inspect_leaves_the_old_or_the_new_pins",
+        f"{POWER_CUT}::test_an_interrupted_approve_leaves_the_old_or_the_new_state",
+        f"{POWER_CUT}::test_an_interrupted_upgrade_leaves_one_working_version",
     ),
     "faults-store": (
         "refuses the run, and names the `corral cache rm` command that repairs it.",
-        f"{POWER_CUT}::test_a_stopped_installation_leaves_a_usable_store",
+        f"{POWER_CUT}::test_an_interrupted_installation_leaves_a_usable_store",
     ),
     "faults-journal": (
         "If the last line of an audit file is incomplete, corral does not continue this file.",
-        f"{POWER_CUT}::test_a_stopped_run_leaves_usable_files",
+        f"{POWER_CUT}::test_an_interrupted_run_leaves_usable_files",
         "tests/unit/policy/test_granted_paths.py::test_a_record_with_a_damaged_end_is_repaired",
     ),
 }
@@ -144,7 +144,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{DEADLINES}::test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory",
             f"{LIMITS}::test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout",
             f"{LIMITS}::test_one_sample_reads_only_a_limited_number_of_memory_mappings",
-            f"{LIMITS}::test_an_interrupted_sample_reads_no_further_process",
+            f"{LIMITS}::test_an_interrupted_sample_does_not_read_further_processes",
             f"{USAGE}::test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_and_end",
             f"{USAGE}::test_no_list_of_descriptors_is_read_beyond_the_budget",
         ),
@@ -208,8 +208,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="denial-secrets",
         sentence="variables and arguments that look like secrets, are masked on stderr, in the report, the audit and the stored denials.",
         tests=(
-            "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value",
-            "tests/linux/test_denial_secrets.py::test_the_python_api_reports_no_secrets_value",
+            "tests/linux/test_denial_secrets.py::test_reports_of_denials_do_not_contain_the_value_of_a_secret",
+            "tests/linux/test_denial_secrets.py::test_the_python_api_does_not_report_the_value_of_a_secret",
             "tests/unit/supervisor/test_secret_values.py::test_values_that_look_like_secrets_are_found",
             "tests/unit/supervisor/test_secret_values.py::test_a_denial_with_a_masked_destination_suggests_no_flag",
             "tests/unit/supervisor/test_secret_values.py::test_parts_of_a_secret_address_are_masked",
@@ -394,7 +394,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{IPC}::test_a_socketpair_cannot_be_connected_elsewhere",
         f"{IPC}::test_data_passes_through_a_socketpair_of_streams",
         f"{IPC}::test_a_socketpair_takes_no_abstract_name_of_the_host",
-        f"{STREAMS}::test_a_socket_on_stdin_takes_no_abstract_name_of_the_host",
+        f"{STREAMS}::test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host",
     ),
     row(
         "stopped", "ipc", "reach System V and POSIX IPC of the host",
@@ -419,7 +419,7 @@ CLAIMS: tuple[Claim, ...] = (
         "seccomp: clone only for threads, execve only with a cookie that only the launcher knew",
         f"{EXEC}::test_a_target_cannot_execute_a_second_program",
         f"{EXEC}::test_a_target_cannot_start_a_second_process",
-        f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_stopped_meanwhile",
+        f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile",
         f"{PENDING}::test_no_process_starts_if_the_supervisor_is_killed_meanwhile",
         f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors",
         f"{PENDING}::test_a_target_that_hides_its_memory_cannot_start_a_process",
@@ -526,7 +526,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_not_reported_as_timeout",
         f"{LIFECYCLE}::test_a_target_that_ignores_sigterm_is_killed_after_the_grace",
     ),
-    row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", f"{RUN}::test_a_stated_address_space_is_enforced"),
+    row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", f"{RUN}::test_an_address_space_limit_is_enforced"),
     row(
         "refused", "refuse-io", "an `io` rate without a delegated cgroup",
         "corral refuses the run, because nothing else enforces it",
@@ -656,7 +656,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     f"{FILES}::test_secrets_in_a_readable_part_of_the_home_are_hidden",
                     f"{BARE}::test_an_unenforceable_limit_is_refused_by_name",
-                    f"{BARE}::test_policies_without_their_refused_part_run",
+                    f"{BARE}::test_policies_run_without_the_part_that_is_refused",
                 ),
             ),
             *(
@@ -939,7 +939,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "This directory is closed to other users, and its name is new and contains 32 random bits.",
                 (
                     f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",
-                    f"{TWO_USERS}::test_the_tests_search_for_named_sockets_finds_them",
+                    f"{TWO_USERS}::test_named_sockets_of_a_process_are_found",
                 ),
             ),
             (
@@ -1041,7 +1041,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "corral samples the target's usage ten times a second, but only to enforce limits that you state.",
                 (
                     f"{LIMITS}::test_idle_processes_do_not_wake_up",
-                    f"{LIMITS}::test_a_sampled_limit_wakes_the_supervisor_alone",
+                    f"{LIMITS}::test_a_sampled_limit_wakes_only_the_supervisor",
                 ),
             ),
             (

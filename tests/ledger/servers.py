@@ -140,7 +140,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "package-index-here",
                 "corral grants the installer read access to it.",
                 LINUX,
-                (f"{PACKAGES}::test_an_index_on_this_machine_is_readable_and_nothing_beside_it",),
+                (f"{PACKAGES}::test_an_index_on_this_machine_can_be_read_but_not_the_files_beside_it",),
             ),
             (
                 "package-size",

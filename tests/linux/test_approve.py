@@ -113,8 +113,8 @@ def test_a_request_counts_only_if_its_exact_content_is_approved(user, server, en
 
     put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # Restore the approved content. An approval is for a content, so the restored file needs no new
-    # approval.
+    # Restore the approved content. An approval is for the file's content, so the restored file
+    # needs no new approval.
     ask(user, server, WRITING)
     assert user.corral("run", str(server), env=env).returncode == 0
 
@@ -375,7 +375,7 @@ def test_approve_pins_nothing_without_being_asked(user, server, env):
 
 
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
-def test_the_words_of_a_servers_command_stay_apart(user, server, env):
+def test_approve_quotes_the_words_of_a_servers_command(user, server, env):
     text = """version = 1
 [server]
 command = ["python3", "main.py", "--data a --safe", "x;y"]

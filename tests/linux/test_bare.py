@@ -291,7 +291,7 @@ def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept
     [home] = homes_of(user, kept)
     assert "belongs to the homes of servers" in said("--read", home)
     assert "the homes of servers" in said("--write", str(top))
-    assert f"{homes} is in a grant, and cannot be hidden" in said("--read", str(top))
+    assert f"{homes} is in a grant, but cannot be hidden" in said("--read", str(top))
     os.chown(home, OTHER_USER, OTHER_USER)
     assert f"it belongs to user {OTHER_USER}, not to {user.owner}" in said("--state")
     os.chown(home, user.owner, user.owner)
@@ -325,10 +325,10 @@ def test_an_unenforceable_limit_is_refused_by_name(user, scratch):
     given(user, scratch / "project")
     given(user, scratch / "project/.vscode")
     said = refused(user, "--write", str(scratch / "project"))
-    assert f"{scratch}/project/.vscode is in a grant, and cannot be" in said
+    assert f"{scratch}/project/.vscode is in a grant, but cannot be" in said
 
 
-def test_policies_without_their_refused_part_run(user, scratch):
+def test_policies_run_without_the_part_that_is_refused(user, scratch):
     """Run the same policies without the refused part. This is the control for the refusals."""
     given(user, scratch / "project")
     for flags in (
@@ -341,7 +341,7 @@ def test_policies_without_their_refused_part_run(user, scratch):
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
     """Grant the user's own files. Root's target cannot use them, because it has a different user
-    id. An ordinary user's target can.
+    id. An ordinary user's target can use them.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)

@@ -634,7 +634,7 @@ def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
     assert bool(warned) == degraded
 
 
-def test_the_warnings_memory_limit_of_one_process_is_enforced(user):
+def test_the_memory_limit_of_one_process_in_the_warning_is_enforced(user):
     """Check that one process cannot get more memory than the limit in the warning."""
     code = "try: bytearray(1100 << 20)\nexcept MemoryError: print('refused')"
     done = user.run(user.python, "-ISc", code)
@@ -676,7 +676,7 @@ def test_strict_turns_a_warning_into_a_refusal(user):
         assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr.decode()
 
 
-def test_a_stated_limit_is_enforced_or_refused(user):
+def test_a_requested_limit_is_enforced_or_refused(user):
     held = memory(user, "--max-memory", "64M")
     done = user.run("/bin/echo", "ran", flags=("--max-memory", "64M"))
     if held is None:
@@ -706,7 +706,7 @@ def impossible(user, scratch):
     return write
 
 
-def test_a_stated_limit_that_the_host_cannot_enforce_is_named_in_the_refusal(user, impossible):
+def test_a_refusal_names_the_requested_limit_that_the_host_cannot_enforce(user, impossible):
     done = user.run("/bin/echo", "ran", flags=impossible())
     assert (done.returncode, done.stdout) == (125, b"")
     assert b"io" in done.stderr

@@ -537,7 +537,7 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 """
 
 
-def test_process_starts_are_denied_but_not_reported_if_corral_can_have_no_listener(user):
+def test_process_starts_are_denied_but_not_reported_if_corral_cannot_have_a_listener(user):
     """Run under an outer seccomp listener, as in some container runtimes. The kernel allows only
     one listener, so corral cannot have its own and cannot report denied starts.
     """

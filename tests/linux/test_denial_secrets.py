@@ -70,7 +70,7 @@ def place(user):
 @pytest.mark.parametrize(
     ("act", "how"), [*((act, "--secret") for act in ACTS), ("name", "--env"), ("program", "--env")]
 )
-def test_no_text_of_a_denial_has_a_secrets_value(user, place, act, how):
+def test_reports_of_denials_do_not_contain_the_value_of_a_secret(user, place, act, how):
     name = "TOK" if how == "--secret" else "TOK_TOKEN"
     script = SCRIPT.replace('"TOK"', f'"{name}"') + ACTS[act]
     env = user.environment(**{name: VALUE})
@@ -101,7 +101,7 @@ def test_a_value_that_is_not_secret_is_shown(user):
     assert b"denied: name plainvalue42.evil.example; --allow-net" in done.stderr
 
 
-def test_the_python_api_reports_no_secrets_value():
+def test_the_python_api_does_not_report_the_value_of_a_secret():
     script = SCRIPT + LOOKUPS["labels"]
     policy = {"version": 1, "environment": {"secrets": ["TOK"]}}
     environment = {**os.environ, "TOK": VALUE}

@@ -317,8 +317,8 @@ def test_best_effort_drops_one_wall_with_a_warning(without):
 
 
 def test_findings_of_one_context_are_not_used_in_another(host, without):
-    """Use one cache on the host, in a filtered environment, and on the host again. The two must not
-    use each other's findings.
+    """Use one cache on the host, in a filtered environment, and on the host again. The host and the
+    filtered environment must not use each other's findings.
     """
     assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
     walled = host.mechanisms()

@@ -129,7 +129,7 @@ def closed(schema):
     ("words", "code", "said"),
     [
         (("--name", "Not_A_Name"), REFUSED, "is not a valid name"),
-        (("--volume", "/x"), REFUSED, "is not a volume of a pod"),
+        (("--volume", "/x"), REFUSED, "is not a valid volume"),
         (("--read", "/data"), REFUSED, "--volume /data=claim:NAME"),
         (("--agent-sandbox", "--replicas", "0"), WRONG, "--replicas takes a number"),
         (("--replicas", "3"), WRONG, "add --agent-sandbox"),
@@ -176,7 +176,7 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
     assert (folder / "own").exists()
 
 
-def test_one_directory_has_the_export_of_one_server(ordinary, folder):
+def test_a_directory_contains_the_export_of_only_one_server(ordinary, folder):
     """Export another server into the same directory. Not even `--force` replaces the first export,
     even if both servers have the same name.
     """
@@ -192,7 +192,7 @@ def test_one_directory_has_the_export_of_one_server(ordinary, folder):
     assert again.returncode == 0  # the control: the same server's export is replaced
 
 
-def test_no_file_contains_a_secrets_value(ordinary, folder):
+def test_exported_files_do_not_contain_the_value_of_a_secret(ordinary, folder):
     env = ordinary.environment(TOKEN="hunter2")
     argv = (
         "export",

@@ -152,7 +152,7 @@ def test_no_bundle_file_contains_a_secret(user, scratch):
     assert not any(b"s3cret-value" in text for text in texts)
 
 
-def test_only_a_bundle_is_replaced(user, scratch):
+def test_force_replaces_only_a_bundle(user, scratch):
     words = ("--", "/bin/true")
     assert export(user, scratch, *words)[0].returncode == 0
     done, bundle = export(user, scratch, *words)

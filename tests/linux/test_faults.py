@@ -145,7 +145,7 @@ MINUTE = pytest.param(60, marks=[pytest.mark.rig("long"), pytest.mark.timeout(30
 
 
 @contextlib.contextmanager
-def stopped_for(seconds: float, *runs: Run) -> Iterator[None]:
+def paused_for(seconds: float, *runs: Run) -> Iterator[None]:
     """Pause the supervisors of the runs (SIGSTOP) during the body of the `with` statement, for at
     least `seconds`.
     """
@@ -162,9 +162,9 @@ def stopped_for(seconds: float, *runs: Run) -> Iterator[None]:
 
 @BOTH_TIERS
 @pytest.mark.parametrize("seconds", [10, MINUTE])
-def test_a_timeout_during_a_stop_ends_the_run_afterwards(ordinary, seconds):
+def test_a_timeout_during_a_pause_of_the_supervisor_ends_the_run_afterwards(ordinary, seconds):
     run = Run(ordinary, "--timeout", "10s")
-    with stopped_for(seconds, run):
+    with paused_for(seconds, run):
         pass
     code, err = run.end()
     assert code == 124, err
@@ -173,7 +173,7 @@ def test_a_timeout_during_a_stop_ends_the_run_afterwards(ordinary, seconds):
 
 @BOTH_TIERS
 @pytest.mark.parametrize("seconds", [1, MINUTE])
-def test_nothing_is_allowed_while_the_supervisor_is_stopped(ordinary, seconds):
+def test_nothing_is_allowed_while_the_supervisor_is_paused(ordinary, seconds):
     """Check that an attempt that begins while the supervisor is paused is denied, at the latest
     when the supervisor continues. The runs must then continue, too.
     """
@@ -185,7 +185,7 @@ def test_nothing_is_allowed_while_the_supervisor_is_stopped(ordinary, seconds):
         for word in ATTEMPTS
         if (word, name) != ("connect", "allowlist")
     }
-    with stopped_for(seconds, *runs.values()):
+    with paused_for(seconds, *runs.values()):
         for (word, _), run in runs.items():
             run.process.stdin.write(f"{word}\n")
             run.process.stdin.flush()

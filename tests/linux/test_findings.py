@@ -1,5 +1,5 @@
 """Test the cache of findings. corral reads it only if this user wrote it, and only under the same
-outer seccomp filter. @pc366a2e8x
+outer seccomp filter.
 """
 
 import json
@@ -192,7 +192,7 @@ made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
-def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
+def test_a_chroot_and_a_pivoted_root_have_different_cache_keys(user, scratch):
     """Compare the cache's key in a chroot, where the kernel refuses user namespaces, with the key
     after pivot_root to the same mount, where the kernel allows them. The keys must differ.
     """
@@ -206,7 +206,7 @@ def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
     assert later[0] == said[0]  # the control: a second process has the same key
 
 
-def test_two_outer_filters_are_told_apart(cache):
+def test_different_outer_filters_have_different_cache_keys(cache):
     # `clone` and `prctl` cannot be denied, because no program runs without them.
     denied = sorted({name for name, _ in CALLS} - {"clone", "prctl"})
     keys = {name: cache.under_filter("key", name, "1") for name in denied}

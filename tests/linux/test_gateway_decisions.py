@@ -150,7 +150,7 @@ def test_a_server_that_does_not_answer_is_given_up(gateway):
 # The host
 
 
-def test_the_hosts_own_addresses_are_known_without_a_list():
+def test_the_hosts_own_addresses_are_recognized():
     from corral.network.guard import HostAddresses
 
     own = HostAddresses()
@@ -274,7 +274,7 @@ def test_a_lookup_that_hangs_is_given_up_and_others_go_on(gateway, server):
     assert running.end()["traffic"] == {OTHER: [1, 1, 0, 0], NAME: [1, 0, 1, 1]}
 
 
-def test_a_lookup_has_no_descriptor_of_the_supervisor_and_ends_with_it(gateway, server):
+def test_a_lookup_has_no_descriptor_of_the_supervisor_and_ends_with_the_supervisor(gateway, server):
     port = server(echo)
     # The timeout is long, so the lookup ends only because the supervisor ends.
     running = gateway(port, patience=600)

@@ -65,7 +65,7 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
-    # A missing file is not a denial, so `why` suggests to learn which files the server needs.
+    # A missing file is not a denial, so `why` suggests `wrap --learn` for it.
     assert "does not find: corral wrap --learn 2h cursor notes\n" in shown
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
@@ -479,7 +479,7 @@ except OSError as error:
 """
 
 
-def test_a_file_that_does_not_exist_yet_does_not_refuse_the_other_answers(desk):
+def test_grant_skips_a_denied_file_that_does_not_exist_yet(desk):
     server = desk.put("srv/server.py", WRITES_BESIDE)
     entry = {"command": str(desk.user.python), "args": [str(server)]}
     path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
@@ -571,7 +571,7 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
 
 
 @pytest.mark.parametrize("place", ["client", "file"])
-def test_a_project_cannot_name_its_server_like_another_one(desk, place):
+def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     """Run `grant` in a project whose server is named like another server's CLIENT:SERVER or
     FILE:SERVER.
     """

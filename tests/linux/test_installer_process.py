@@ -119,7 +119,7 @@ def test_an_installer_continues_after_its_client_has_ended(client, go_away):
 def test_a_second_start_waits_for_the_same_installer(client):
     end_by_signal(client.start_and_hold())
     with client.start() as process:
-        assert b"another start is installing npm:server@1.0.0" in process.stderr.readline()
+        assert b"another process is installing npm:server@1.0.0" in process.stderr.readline()
         client.release()
         assert process.communicate(timeout=60)[0] == b"ready\n"
     assert client.registry.asked.count(client.archive) == 1

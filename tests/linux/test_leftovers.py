@@ -1,6 +1,8 @@
-"""Leave hostile files in a private directory. Later starts must not follow them, hang, or remove other files.
+"""Leave hostile files in a private directory. Later starts must not follow links there, hang, or
+remove other files.
 
-The tests kill corral with SIGKILL, as an impatient client does. The next start or `corral clean` finds the leftover.
+The tests kill corral with SIGKILL, as an impatient client does. The next start or `corral clean`
+finds the leftover.
 """
 
 from __future__ import annotations

@@ -298,8 +298,8 @@ def idle_seconds() -> float:
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
     """Run a busy target without a limit, as the control. The kernel counts the time in which the
-    target runs or waits for a processor, but not the time of a pause. So this must be nearly all of
-    the time.
+    target runs or waits for a processor, but not the time of a pause. So the counted time must be
+    nearly all of the time.
     """
     code = """
 def busy_seconds():
@@ -481,7 +481,7 @@ def test_idle_processes_do_not_wake_up(user):
 
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
-def test_a_sampled_limit_wakes_the_supervisor_alone(user, flags):
+def test_a_sampled_limit_wakes_only_the_supervisor(user, flags):
     """Count the wake-ups under a sampled limit. The supervisor takes ten samples a second, and init
     stays asleep. This is the control for the tests without wake-ups.
     """
@@ -829,7 +829,7 @@ def test_one_sample_reads_only_a_limited_number_of_memory_mappings(scattered, mo
     assert whole > 2 * bounded
 
 
-def test_an_interrupted_sample_reads_no_further_process(scattered, monkeypatch):
+def test_an_interrupted_sample_does_not_read_further_processes(scattered, monkeypatch):
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20

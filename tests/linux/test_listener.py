@@ -70,7 +70,7 @@ def send(process, line: bytes) -> None:
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
-def test_a_stopped_supervisor_delays_only_process_starts(user):
+def test_a_paused_supervisor_delays_only_process_starts(user):
     process, _ = start_of(user, "--", user.python, "-c", TWO_THREADS, str(TABLE["clone"]))
     process.send_signal(signal.SIGSTOP)
     try:

@@ -336,7 +336,7 @@ def musl():
 def test_musls_resolver_works(who, world, scratch, musl):
     """Use musl's resolver, which asks for both address families at once. An unusable answer for one
     family must not hide the answer for the other. musl must ask for a denied name only once. After
-    an answer such as REFUSED, it would repeat the question for five seconds.
+    an answer such as REFUSED, musl would repeat the question for five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"
@@ -344,7 +344,7 @@ def test_musls_resolver_works(who, world, scratch, musl):
     said = run(who, musl, "good.test", "other.test", flags=flags).splitlines()
     assert said == ["good.test"] * 4 + ["Name does not resolve"] * 4
     [denial] = json.loads(report.read_text())["denials"]
-    # musl looks up both families three times, and one family once.
+    # musl looks up both families three times, and one family once, which makes seven questions.
     assert (denial["kind"], denial["destination"], denial["count"]) == ("name", "other.test", 7)
     assert world.arrived == [(PUBLIC, 80)] * 4
     assert run(who, musl, "other.test", flags=allow("other.test")).splitlines() == ["other.tes"] * 4

@@ -199,7 +199,7 @@ def directly(case, check, port):
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 @pytest.mark.parametrize("engine", ["directly", "gateway", "proxy"])
-def test_a_direct_check_the_gateway_and_the_proxy_allow_and_record_the_same(engine, case):
+def test_the_check_the_gateway_and_the_proxy_agree(engine, case):
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server((LOCAL, 0)))
         port = server.getsockname()[1]

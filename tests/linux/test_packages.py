@@ -770,7 +770,9 @@ def test_a_wheel_with_another_digest_is_refused(user, env, registry, tools):
 
 
 @ONE_USER
-def test_an_index_on_this_machine_is_readable_and_nothing_beside_it(user, env, tools, scratch):
+def test_an_index_on_this_machine_can_be_read_but_not_the_files_beside_it(
+    user, env, tools, scratch
+):
     import hashlib
 
     made = wheel(

@@ -105,7 +105,7 @@ def test_an_allowed_process_start_succeeds(user):
 
 
 @BOTH_TIERS
-def test_a_process_start_is_denied_if_the_supervisor_was_stopped_meanwhile(user):
+def test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile(user):
     run = Run(user)
     target = find_target(run.pid)
     os.kill(run.pid, signal.SIGSTOP)

@@ -131,7 +131,7 @@ def edited(old: bytes):
 
 
 @HOW
-def test_a_stopped_wrap_leaves_the_old_or_the_new_file(home, how):
+def test_an_interrupted_wrap_leaves_the_old_or_the_new_file(home, how):
     old = configured(home)
     wrap = ["wrap", "cursor", "--corral", str(home.path / "bin/corral")]
     results = home.trial(wrap, [["unwrap", "cursor"]], how)
@@ -140,7 +140,7 @@ def test_a_stopped_wrap_leaves_the_old_or_the_new_file(home, how):
 
 
 @pytest.mark.rig("long")
-def test_a_stopped_grant_leaves_the_old_or_the_new_file(home):
+def test_an_interrupted_grant_leaves_the_old_or_the_new_file(home):
     original = configured(home)
     home.does("wrap", "cursor", "--corral", str(home.path / "bin/corral"))
     old = (home.path / CONFIG).read_bytes()
@@ -151,7 +151,7 @@ def test_a_stopped_grant_leaves_the_old_or_the_new_file(home):
 
 
 @HOW
-def test_a_stopped_unwrap_leaves_the_old_or_the_new_file(home, how):
+def test_an_interrupted_unwrap_leaves_the_old_or_the_new_file(home, how):
     original = configured(home)
     home.does("wrap", "cursor", "--corral", str(home.path / "bin/corral"))
     old = (home.path / CONFIG).read_bytes()
@@ -168,7 +168,7 @@ def served(result, first):
 
 
 @HOW
-def test_a_stopped_approve_leaves_the_old_or_the_new_state(home, how):
+def test_an_interrupted_approve_leaves_the_old_or_the_new_state(home, how):
     home.put("srv/main.py", SERVER)
     asks = '[server]\ncommand = ["python3", "main.py"]\n[network]\nallow = ["x.org"]\n'
     home.put("srv/corral.toml", f"version = 1\n{asks}")
@@ -198,7 +198,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.rig("long")
-def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
+def test_an_interrupted_inspect_leaves_the_old_or_the_new_pins(home):
     """Interrupt `inspect`, and check that the file has either the old pins or the new pins. A
     pinned server must never count as not pinned.
     """
@@ -224,7 +224,7 @@ def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
 
 
 @pytest.mark.rig("long")
-def test_a_stopped_installation_leaves_a_usable_store(home):
+def test_an_interrupted_installation_leaves_a_usable_store(home):
     """Interrupt the first run of a bundle, which unpacks the bundle into the store. corral must
     notice a damaged tree, and its error must say what to type.
     """
@@ -251,7 +251,7 @@ print("served")
 
 
 @pytest.mark.rig("long")
-def test_a_stopped_run_leaves_usable_files(home):
+def test_an_interrupted_run_leaves_usable_files(home):
     """Interrupt a run at each of its writes: of findings, of its record, of what it remembers about
     granted paths, of denials and of the audit.
     """
@@ -275,7 +275,7 @@ def test_a_stopped_run_leaves_usable_files(home):
 
 
 @pytest.mark.rig("long", "node")
-def test_a_stopped_upgrade_leaves_one_working_version(home, registry):
+def test_an_interrupted_upgrade_leaves_one_working_version(home, registry):
     """Interrupt an upgrade, and check that afterwards the old version or the new version runs."""
     home.variables = {"npm_config_registry": f"{registry.url}/"}
     publish(registry)

@@ -118,7 +118,7 @@ def wheel(source: pathlib.Path, version: str) -> pathlib.Path:
 @BOTH_TIERS
 @pytest.mark.parametrize("flags", EACH)
 @pytest.mark.parametrize("idle", [True, False], ids=["idle", "starting"])
-def test_a_run_ends_well_after_its_package_was_removed(ordinary, flags, idle):
+def test_a_run_ends_as_usual_after_its_package_was_removed(ordinary, flags, idle):
     run = Removed(ordinary, *flags)
     if idle:
         run.wait_until_idle()
@@ -157,7 +157,7 @@ def check_upgraded(run: Upgraded, user) -> None:
 
 @BOTH_TIERS
 @pytest.mark.parametrize("flags", EACH)
-def test_a_run_ends_well_after_an_upgrade(ordinary, flags):
+def test_a_run_ends_as_usual_after_an_upgrade(ordinary, flags):
     run = Upgraded(ordinary, *flags)
     run.wait_until_idle()
     run.upgrade()
@@ -250,7 +250,7 @@ class UpgradedUnderCaller(RemovedUnderCaller, Upgraded):
 @pytest.mark.parametrize("how", ["launch", "pool"])
 @pytest.mark.parametrize("change", [RemovedUnderCaller, UpgradedUnderCaller])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_run_of_the_python_api_ends_well_after_its_package_was_replaced(
+def test_a_run_of_the_python_api_ends_as_usual_after_its_package_was_replaced(
     ordinary, how, change, policy
 ):
     run = change(ordinary, how, POLICIES[policy])

@@ -175,7 +175,7 @@ def test_a_browser_shows_the_page_in_light_and_dark(tmp_path, scheme):
 
 
 @pytest.mark.rig("chromium")
-def test_the_tests_browser_does_run_scripts_of_other_pages(tmp_path):
+def test_the_browser_of_these_tests_runs_scripts_of_other_pages(tmp_path):
     path = tmp_path / "control.html"
     path.write_text("<body><script>document.body.append('r' + 'an')</script>")
     assert "ran" in Elements(browse(path, "--dump-dom")).text

@@ -64,7 +64,7 @@ except OSError as error:
 """
 
 
-def test_a_stated_address_space_is_enforced(user, scratch):
+def test_an_address_space_limit_is_enforced(user, scratch):
     """Use a shared mapping that is never touched, because only RLIMIT_AS counts such a mapping."""
     file = policy(scratch, '[limits]\naddress_space = "1G"')
     assert user.inside(MAP, flags=("--policy", file)) == "Cannot allocate memory"

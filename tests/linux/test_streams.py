@@ -108,9 +108,10 @@ found.recv(1)
 
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
-def test_a_socket_on_stdin_takes_no_abstract_name_of_the_host(user, walls):
-    """Let the target bind a socket that a client made to an abstract name. Another program of the
-    host must still be able to bind the same name. Without walls it cannot, which is the control.
+def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls):
+    """Let the target bind a socket to an abstract name. The socket is the target's stdin, and a
+    client made it. Another program of the host must still be able to bind the same name. Without
+    walls it cannot, which is the control.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     one, other = socket.socketpair()

@@ -360,7 +360,7 @@ def named_sockets(pids: list[int]) -> list[str]:
     ]
 
 
-def test_the_tests_search_for_named_sockets_finds_them(sticky):
+def test_named_sockets_of_a_process_are_found(sticky):
     """Make sockets with a name, and check that `named_sockets` finds them. This is the control for the test above."""
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:
         named.bind(str(sticky / "socket"))

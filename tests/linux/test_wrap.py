@@ -520,8 +520,8 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
 
 @pytest.mark.parametrize("flags", [(), ("--grant-arguments",)])
 def test_a_file_server_for_the_home_gets_a_hint_that_wraps_it(desk, flags):
-    """Check the hint. `--grant-arguments` cannot grant the home, so the hint must not suggest this
-    flag.
+    """Check the hint for a server whose argument is the home. `--grant-arguments` cannot grant the
+    home, so the hint must not suggest this flag.
     """
     others = ("--no-install", "--corral", str(desk.corral_path))
     entry = {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", str(desk.home)]}
@@ -984,9 +984,8 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
 
 @pytest.mark.parametrize("runtime", ["python", "node"])
 def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk, runtime):
-    """Check that corral runs the interpreter only in a sandbox when it asks for the version. The
-    configuration may name any file, so the interpreter must not be able to write outside of its
-    sandbox.
+    """Check that corral asks the interpreter for its version only in a sandbox. The configuration
+    may name any file, so the interpreter must not be able to write outside of its sandbox.
     """
     seen = desk.home / "seen"
     code = f"#!/bin/sh\n(echo x > {seen})\necho asked >&2\necho 3.99.0\n"
