@@ -78,7 +78,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-tree",
-        sentence="when the target ends and when corral is killed with `kill -9`.",
+        sentence="The watcher does so when the target ends, and when corral is killed with `kill -9`.",
         tests=(
             f"{MACOS_PLAN}::test_a_daemon_ends_with_the_target",
             f"{MACOS_PLAN}::test_a_daemon_outlives_its_program_without_corral",

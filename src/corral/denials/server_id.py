@@ -43,6 +43,6 @@ def digest_command(words: Sequence[str]) -> str:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         # A command with half of a surrogate pair cannot be started, but a project's file may
-        # contain it.
+        # contain such a command.
         encoded = text.encode("utf-8", "surrogatepass")
     return sha256(encoded).hexdigest()
