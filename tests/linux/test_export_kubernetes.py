@@ -177,8 +177,8 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
 
 
 def test_a_directory_contains_the_export_of_only_one_server(ordinary, folder):
-    """Export another server into the same directory. Not even `--force` replaces the first export,
-    even if both servers have the same name.
+    """Export another server into the same directory. Even `--force` must not replace the first
+    export, even if both servers have the same name.
     """
     first = ("--name", "notes")
     assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0

@@ -45,7 +45,7 @@ class Client:
         )  # fmt: skip
 
     def start_and_hold(self) -> subprocess.Popen:
-        """Start `corral run`, and return when the package manager waits for the archive."""
+        """Start `corral run`, and return once the package manager waits for the archive."""
         self.registry.held[self.archive] = threading.Event()
         process = self.start()
         assert self.registry.reached.wait(60)
@@ -157,7 +157,9 @@ def test_clean_ends_an_installer_without_a_client(client):
 
 
 def test_an_ended_input_does_not_count_as_an_ended_client(client):
-    """End the input at once, as in `echo ... | corral run`. The caller still waits for the answer."""
+    """End the input at once, as in `echo ... | corral run`. The caller still waits for the answer,
+    so the server must start.
+    """
     process = client.start_and_hold()
     with process:
         process.stdin.close()

@@ -29,12 +29,13 @@ INSTALLER = "1001:1001"
 it cannot change its own files.
 """
 # The platform is fixed, because lock files contain the hashes of packages for one platform. The
-# hint asks for a digest, because a tag can be moved to another image, but a digest cannot.
+# text asks the user for a digest of the base image, because a tag can be moved to another image,
+# but a digest cannot.
 HEAD = """\
 # Pin the base by its digest:
 #   podman pull {base}
 #   podman image inspect --format '{{{{index .RepoDigests 0}}}}' {base}
-# and build with `--build-arg BASE=` and that name.
+# and build with `--build-arg BASE=NAME`, where NAME is the printed name.
 ARG BASE={base}
 FROM --platform={platform} ${{BASE}}
 """

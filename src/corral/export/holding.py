@@ -26,9 +26,9 @@ INSIDE = "corral inside: "
 class Engine:
     """An engine such as runc, and what it can enforce of one policy.
 
-    `enforces` maps each control that it enforces to (mechanism, note). `lacks` maps each other
-    control to the reason why the engine cannot enforce it, and `hints` maps some of these to what
-    the user can do instead.
+    `enforces` maps controls that the engine enforces to (mechanism, note). `lacks` maps controls
+    that it cannot enforce to the reason. `hints` maps some controls in `lacks` to what the user can
+    do instead.
     """
 
     name: str

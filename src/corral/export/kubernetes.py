@@ -16,7 +16,7 @@ from corral.policy.model import Policy
 STATE = "state"
 SERVER_LABEL = "corral-server"
 """The label by which objects such as Services find the pods. Standard labels cannot be used for
-this, because the pods of a Helm chart may have the same ones.
+this, because the pods of a Helm chart may have the same labels.
 """
 USER = 1000
 START_SECONDS = 300  # added to the server's own deadline: time to pull the image and start

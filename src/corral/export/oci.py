@@ -148,8 +148,8 @@ def _engine(policy: Policy, *, rootless: bool) -> Engine:
     if policy.allow or policy.listen:
         del enforces["network"]
     hints = {
-        "timeout": "leave it out here, and start the bundle with `timeout 5m runc run ...`",
-        "network": "`corral run` enforces it; so does `corral export kubernetes`",
+        "timeout": "leave the timeout out, and start the bundle with `timeout 5m runc run ...`",
+        "network": "use `corral run` or `corral export kubernetes`, which can allow hosts",
         "memory": "export as root, or put the runtime itself into a systemd scope with MemoryMax",
     }
     return Engine(name="runc", enforces=enforces, lacks=lacks, hints=hints)
@@ -188,7 +188,7 @@ def _linux(policy: Policy, layout: Layout, view: View, *, rootless: bool) -> dic
     protected = [mask.path for mask in view.masks if mask.kind == "protect"]
     granted = any(grant.access == "socket" for grant in policy.grants)
     # With `own_unix_sockets` the filter allows all unix sockets. This is safe, because `compose`
-    # refuses the key if the target could reach a socket of the host.
+    # refuses `own_unix_sockets` if the target could reach a socket of the host.
     sockets = granted or policy.own_unix_sockets
     return {
         "namespaces": [{"type": name} for name in NAMESPACES],

@@ -36,7 +36,7 @@ PROVEN = (
     "rlimits", "sampling", "socket_broker", "task_count",
 )  # fmt: skip
 HELD_BY_POD = ("memory", "cpu", "disk")
-MEMORY_NOTE = "of all sessions together, with 64 MiB more for corral itself"
+MEMORY_NOTE = "for all sessions together, plus 64 MiB for corral itself"
 NETWORK_NOTE = (
     "allows names at public addresses; for a name inside the cluster, also allow its network"
 )
@@ -158,11 +158,11 @@ def _chains(policy: Policy) -> Chains:
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # on other systems type checkers cannot see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
-    ends = "of the pod, which is not started again" if policy.listen else "of each session"
+    ends = "for the pod, which is not started again" if policy.listen else "for each session"
     notes = {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}
     engine = {
         "memory": Option(mechanism="resources.limits.memory", note=MEMORY_NOTE),
-        "cpu": Option(mechanism="resources.limits.cpu", note="of all sessions together"),
+        "cpu": Option(mechanism="resources.limits.cpu", note="for all sessions together"),
         "disk": Option(mechanism="emptyDir.sizeLimit, ephemeral-storage", note=DISK_NOTE),
         "io": Option(mechanism="", needs=("io",)),
     }

@@ -14,9 +14,8 @@ from corral.errors import SandboxError
 def publish(
     directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
 ) -> None:
-    """Create `directory` and let `fill` write its files. Refuse a directory that already exists,
-    unless `force` is set: then replace it if it contains only files whose names match the patterns
-    `names`.
+    """Create `directory` and let `fill` write its files. Refuse a directory that already exists.
+    With `force`, replace such a directory if the names of all its files match the patterns `names`.
     """
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:

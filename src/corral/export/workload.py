@@ -71,8 +71,8 @@ def check_image(image: str) -> str:
 def make_name(words: Sequence[str]) -> str:
     """Return a name for the reference or the command: `npm:@scope/notes@1.2` becomes `notes-HASH`.
 
-    The hash keeps apart servers whose packages have the same name, and it keeps the name different
-    from that of a Helm chart for `notes`. All versions of a package get the same name.
+    Because of the hash, different servers have different names, and no name is the same as that of
+    a Helm chart for `notes`. All versions of a package get the same name.
     """
     word = next((word for word in words if not word.startswith("-")), "")
     word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]
@@ -111,7 +111,7 @@ def parse_volume(text: str) -> tuple[str, str]:
     plain = path == os.path.normpath(path) and path.isprintable() and ":" not in path
     if not equals or not path.startswith("/") or not plain or not (named or volume == "emptydir"):
         raise SandboxError(
-            f"--volume {text!r} is not a volume of a pod",
+            f"--volume {text!r} is not a valid volume",
             hint="write PATH=claim:NAME, PATH=configmap:NAME or PATH=emptydir, with an absolute"
             " path without colons",
         )

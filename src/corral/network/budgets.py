@@ -45,7 +45,7 @@ class Timeouts:
 
 class DialBudget:
     """Limits the extra dials of all connections together. If a connection dials several addresses
-    at the same time, the first dial does not count, and each further dial is an extra one.
+    at the same time, all dials except the first are extra.
     """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:

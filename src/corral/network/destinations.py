@@ -57,8 +57,8 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
-    `host_addresses` are the addresses of the host itself. A network does not admit such an address
-    unless it contains only that address, except that a network can admit loopback addresses.
+    `host_addresses` are the addresses of the host itself. Each of them is refused unless the policy
+    or the config names exactly this address; for loopback addresses, naming a network is enough.
     `synthetic` is the network from which the gateway assigns an address to each name.
     """
 

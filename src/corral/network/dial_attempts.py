@@ -30,8 +30,8 @@ class Attempts:
     def next(self, under_way: int) -> bytes | None:
         """Return the next address to try while `under_way` attempts are running.
 
-        Return None if no address is left or the shared budget is used up. If `waiting` still
-        contains addresses then, call this method again after STAGGER_SECONDS.
+        Return None if no address is left or the shared budget is used up. In that case, if
+        `waiting` is not empty, call this method again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):
@@ -40,7 +40,7 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Return to the shared budget what attempts used that have ended. `under_way` is the number
+        """Release the share of the budget that ended attempts have used. `under_way` is the number
         of attempts that are still running.
         """
         needed = min(self._taken, max(0, under_way - 1))

@@ -33,7 +33,7 @@ CAUSES = {
     os.strerror(errno.ENOMEM): "free some memory: none is left on this machine",
 }
 """Errors that keep a probe from running, so that its result says nothing about the host. If the
-probe's evidence contains one of these texts, the value is the hint.
+probe's evidence contains a key of this table, the hint is the key's value.
 """
 SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
 PROBING = "probing what this machine can enforce: this takes a while, once per boot"

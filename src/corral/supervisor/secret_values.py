@@ -144,8 +144,8 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 def _without_host(value: str) -> str:
     """Return the part of a value whose pieces are masked even if they occur alone.
 
-    For a URL this is its path and query, and for any other value the whole value. For a URL that
-    contains a password it is "", because the password is a secret of its own.
+    This part is the path and query of a URL, or the whole value if the value is not a URL. It is ""
+    for a URL that contains a password, because the password is a secret of its own.
     """
     _, mark, rest = value.partition("://")
     if not mark:

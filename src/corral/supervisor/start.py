@@ -35,7 +35,8 @@ socket already has a name. The other errors mean that a filter around corral for
 that filter applies to the target too.
 """
 ERRNO_HINTS = {
-    errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64",
+    errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64"
+    " descriptors",
     errno.ENFILE: "raise sysctl fs.file-max: no descriptor is left on the whole machine",
     errno.ENOMEM: "free some memory: none is left on this machine",
     errno.EAGAIN: "raise `ulimit -u`, or end other processes of this user",
@@ -43,7 +44,7 @@ ERRNO_HINTS = {
 }
 """Hints for errors that any step can cause."""
 NO_NAMESPACE = (
-    "this user has no namespace of some kind left: end other sandboxes, or raise the sysctls"
+    "this user has used up all namespaces of one kind: end other sandboxes, or raise the sysctls"
     " user.max_*_namespaces"
 )
 USED_UP = {
@@ -144,7 +145,7 @@ def _open_services(
     for kind, path, flag in plan.ungranted:
         denials.add(kind, path, allow=flag)
     held = [control for control in plan.controls if control.control == "network"]
-    # If no mechanism enforces the allowlist, no connection is allowed.
+    # If no mechanism enforces the allowlist, allow no connections at all.
     if any(one.status == "degraded" for one in held):
         plan = replace(plan, allow=(), listen=())
     gateway, opened = child.open_services(plan, denials)

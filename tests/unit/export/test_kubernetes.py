@@ -458,7 +458,7 @@ def test_each_server_has_its_own_secret_and_field_manager():
     "text", ["", "/a", "a=emptydir", "/a=claim:", "/a=hostpath:/x", "/a=claim:A_B", "/a:b=emptydir"]
 )
 def test_invalid_volumes_are_refused(text):
-    with pytest.raises(SandboxError, match="not a volume of a pod"):
+    with pytest.raises(SandboxError, match="is not a valid volume"):
         parse_volume(text)
 
 

@@ -78,7 +78,7 @@ class Connection:
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
                 "407 Proxy Authentication Required",
-                "this proxy is for one run of corral, and needs the password in its variables",
+                "this proxy serves only one run of corral, and requires that run's password",
                 'Proxy-Authenticate: Basic realm="corral"\r\n',
             )
             return

@@ -137,7 +137,7 @@ CAUSES = (
 UNKNOWN = Cause(
     pattern="",
     what="the package manager failed",
-    hint="its last lines are above; is the name right, and can the registry be reached?",
+    hint="see its last lines above; is the name right, and can the registry be reached?",
 )
 
 

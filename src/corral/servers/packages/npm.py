@@ -216,9 +216,9 @@ def _read_packages(tree: str) -> dict[str, dict[str, object]]:
 
 
 def list_sources(tree: str) -> tuple[set[str], set[str]]:
-    """Return the names and the download addresses of all packages. The address of a package is ""
-    if the lock file has none. A package that is installed under a different name is listed with
-    both names.
+    """Return the names and the download addresses of all packages. The address is "" for a package
+    without an address in the lock file. A package that is installed under a different name is
+    listed with both names.
     """
     found = _read_packages(tree).items()
     names = {path.rpartition("node_modules/")[2] for path, _ in found}
@@ -246,7 +246,7 @@ def build_command(staging: str, reference: Reference, node: str = "node") -> lis
         with open(os.path.join(staging, path), "rb") as file:
             head = file.readline(256)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "its name is not a file's name"
+        why = error.strerror if isinstance(error, OSError) else "its name is not a valid file name"
         text = f"the program {shown(name)} of {reference.name} cannot be read: {why}"
         raise SandboxError(text, hint="the package is broken; tell its authors") from None
     if head.startswith(b"#!") and b"node" not in head:

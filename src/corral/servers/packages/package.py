@@ -50,7 +50,7 @@ SOURCES = {
         links=pypi_settings.LINKS,
     ),
 }
-WAITS = "another start is installing {}; waiting for it"
+WAITS = "another process is installing {}; waiting for it"
 
 
 def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") -> str:
