@@ -15,7 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Registries:
-    """A server for everything that was published. `asked` lists the requested paths in order."""
+    """A server for everything that a test has published. `asked` lists the requested paths in
+    order.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> None:
         self.asked: list[str] = []

@@ -214,7 +214,9 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("how", ["its path", "a link"])
 @pytest.mark.parametrize("kind", ["fuse", "tmpfs"])
 def test_a_file_system_that_never_answers_does_not_block_learn(user, scratch, kind, how):
-    """Ask for a file on a file system that never answers, and on one that does."""
+    """Ask for a file on a file system that never answers, and on one that does. `learn` must not
+    wait for the answer.
+    """
     if os.geteuid():
         pytest.skip("only root can mount file systems")
     if not os.path.exists("/dev/fuse"):

@@ -226,7 +226,9 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """Let a server remove all permissions of its home. In the next run the server can use the home again."""
+    """Let a server remove all permissions of its home. In the next run the server must be able to
+    use the home again.
+    """
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
     assert outputs == [[], ["file0"]]
     [home] = homes_of(user, kept)

@@ -468,7 +468,9 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
 
 @ONE_USER
 def test_a_signature_is_not_verified_and_explain_says_so(user, env, scratch):
-    """Append a signature block that is not valid. Only the digest changes."""
+    """Append a signature block that is not valid. corral must report the signature as not verified,
+    and only the digest may change.
+    """
     path = pathlib.Path(put(user, scratch, manifest()))
     block = b"nobody"
     signature = b"MCPB_SIG_V1" + len(block).to_bytes(4, "little") + block + b"MCPB_SIG_END"

@@ -380,7 +380,9 @@ def test_without_namespaces_run_reports_an_unknown_address_and_learn_shows_it(us
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_an_unused_ipv6_socket_is_not_reported(user):
-    """Make an IPv6 socket and do not use it, as libraries do to see whether the host has IPv6."""
+    """Make an IPv6 socket and do not use it, as libraries do to see whether the host has IPv6.
+    corral must not report this.
+    """
     code = "import socket\ntry:\n    socket.socket(socket.AF_INET6)\nexcept OSError as error:\n"
     answer, done = try_code(user, code + "    answer = error.errno")
     assert (answer, denied(done)) == (1, [])

@@ -33,7 +33,9 @@ print(json.dumps({
 
 @pytest.fixture
 def scratch(user):
-    """Create a directory that a bundle's target can reach. This target is not root, even if the user is."""
+    """Create a directory that a bundle's target can reach. The target is not root, even if the user
+    is root.
+    """
     path = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="corral-export-"))
     path.chmod(0o755)
     os.chown(path, user.owner, user.owner)

@@ -177,7 +177,7 @@ WALLS = {
     },
     "bare": {"capabilities", "rlimits", "landlock", "seccomp"},
 }
-"""Steps whose effect is tested from inside before every exec."""
+"""Steps whose effect is verified from inside before the target is executed."""
 VERIFIED = (
     FAIL.partition("injections, arguments =")[0].replace("sys.argv[1])", "sys.argv.pop(1))", 1)
     + """
@@ -258,7 +258,7 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Some steps protect init against its target. If one of them fails, the target must never start."""
+    """Let a step fail that protects init against its target. The target must never start."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 

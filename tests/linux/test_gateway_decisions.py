@@ -201,8 +201,8 @@ def answered(service, client):
 
 @pytest.mark.parametrize("kind", ["out", "in", "names"])
 def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop(server, kind):
-    """Use up all descriptors. A connection that cannot be accepted keeps the listener readable,
-    which must not wake the gateway again and again.
+    """Use up all descriptors. A connection that cannot be accepted keeps the listener readable.
+    This must not wake the gateway again and again.
     """
     from corral.denials.records import Denials
     from corral.network.destinations import check_from_policy

@@ -39,7 +39,9 @@ thread.join()
 
 
 def threads_of(supervisor: int) -> list[str]:
-    """Return the number of the current system call of each thread of the supervisor and its descendants."""
+    """Return, for each thread of the supervisor and its descendants, the number of the system call
+    that it is in.
+    """
     found, waiting = [], [supervisor]
     while waiting:
         pid = waiting.pop()

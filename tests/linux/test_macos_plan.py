@@ -312,11 +312,11 @@ def test_a_daemon_outlives_its_program_without_corral(mac):
 
 @pytest.mark.parametrize("walled", [True, False], ids=["seatbelt", "the control"])
 def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, walled):
-    """The middle process of a double fork ends at once, so the process table does not show which process forked the
-    daemon.
+    """Start a daemon by a double fork. The middle process ends at once, so the process table does
+    not show which process forked the daemon.
 
-    The imitated Seatbelt's label still identifies the daemon, because no process can remove it. Without the label the
-    daemon lives on.
+    The imitated Seatbelt's label still identifies the daemon, because a process cannot remove the
+    label. Without the label the daemon lives on.
     """
     path = fifo(mac)
     environment = {"MAC_WORLD_FORGETS": "1", **({"MAC_WORLD_SEATBELT": "1"} if walled else {})}

@@ -125,9 +125,10 @@ LAYERED = (
     [("read", "755", True), ("read", "700", False), ("write", "755", False)],
 )
 def test_grants_on_overlayfs_work_or_are_refused(mounting, scratch, access, mode, works):
-    """Root's target needs idmapped mounts, which overlayfs lacks. Only files that are open to all users work there.
+    """Grant directories on overlayfs, which lacks the idmapped mounts that root's target needs. So
+    only files that are open to all users work there.
 
-    An ordinary user's target has the user's own id, and needs no idmapped mounts.
+    An ordinary user's target has the user's own id, and does not need idmapped mounts.
     """
     tree = make(mounting, scratch, "layers", ":")
     mounting.mounts = LAYERED.format(f"{tree}/layers", mounting.owner, mode)

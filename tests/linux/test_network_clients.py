@@ -470,8 +470,8 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_server_that_ends_first_still_gets_data(who, world):
-    """Let the server end first. The client sees the end of file, and its later data still reaches
-    the server.
+    """Let the server end first. The client must see the end of file, and its later data must still
+    reach the server.
     """
     heard = []
 

@@ -535,7 +535,9 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Use a package, whose home belongs to its name and not to its installed files."""
+    """Use a package, because the home of a package belongs to its name and not to its installed
+    files.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)
     shown = user.corral("explain", "-v", "--state", "pypi:my-server", env=env)

@@ -161,7 +161,7 @@ def test_an_interrupted_unwrap_leaves_the_old_or_the_new_file(home, how):
 
 
 def served(result, first):
-    """Yield a problem if the last command, which is a run of the server, did not work."""
+    """Yield a problem if the last command, a run of the server, did not work."""
     code, out, err = result["after"][-1]
     if (code, "served" in out) != (0, True):
         yield f"{code} {out} {err}"

@@ -98,7 +98,7 @@ def test_a_browser_shows_every_text_of_the_page_as_text(tmp_path):
 
 
 def read_colours(page: str) -> dict[str, dict[str, str]]:
-    """Return the page's colours by scheme and name."""
+    """Return the page's colours: for each scheme a mapping from name to colour."""
     first, second = re.findall(r":root \{(.*?)\}", page, re.DOTALL)
     names = {
         scheme: dict(re.findall(r"--(\w+): #(\w+);", text))

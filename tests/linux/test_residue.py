@@ -1,7 +1,9 @@
-"""Check, with and without namespaces, that many runs, parallel runs and runs killed by SIGKILL leave nothing behind.
+"""Check, with and without namespaces, that many runs, parallel runs and runs killed by SIGKILL
+leave no files or processes.
 
-Other processes may use the machine at the same time. Therefore the tests look only for processes with their own
-command-line argument, for the pids of their own corral processes, and for files in the home of this test session.
+Other processes may use the machine at the same time. Therefore the tests look only for processes
+with their own command-line argument, for the pids of their own corral processes, and for files in
+the home of this test session.
 """
 
 from __future__ import annotations

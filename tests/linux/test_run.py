@@ -24,7 +24,7 @@ def test_the_target_reads_stdin_and_writes_stdout(user):
 
 
 def test_the_target_has_the_callers_own_pipes(user):
-    """Check that the target's streams are the client's pipes themselves, without a process in between."""
+    """Check that the target's streams are the client's own pipes, without a process in between."""
     code = "import os; print(*(os.fstat(fd).st_ino for fd in (0, 1, 2)), flush=True); os.read(0, 1)"
     pipes = [os.pipe() for _ in range(3)]
     ends = pipes[0][0], pipes[1][1], pipes[2][1]

@@ -268,7 +268,7 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
         before = state(file.fileno())
         did, told = changed(user, file.fileno(), scratch)
         assert state(file.fileno()) == before
-    if user.tier == "walled" and user.uid:  # the control: the target owns the file and may do this
+    if user.tier == "walled" and user.uid:  # the control: the target may change its own file
         assert (did["mode"], did["attribute"], did["list"]) == ("done", "done", "done")
         wanted = {"mode", "extended attributes"}
         assert {line.split(" of ")[0].removeprefix("the ") for line in told} >= wanted

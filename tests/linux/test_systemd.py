@@ -292,7 +292,9 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
-    """Let the service report the job as done, although the process was not moved."""
+    """Let the service report the job as done, although the process was not moved. corral must
+    notice this.
+    """
     heard = listen()
     with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())

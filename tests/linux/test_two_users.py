@@ -101,7 +101,7 @@ def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky
 
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
-    """Write the user's own file, and then replace it. This is the control for the test above."""
+    """Write the user's own file, and write it again. This is the control for the test above."""
     path = sticky / "name"
     for _ in range(2):
         done = ordinary.run("/bin/true", flags=(flag, str(path)))

@@ -315,7 +315,9 @@ def test_a_second_definition_of_a_pinned_tool_is_shown_before_an_upgrade_pins_it
 
 
 def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, registry, npm):
-    """Publish a version whose program has half of a surrogate pair in its name."""
+    """Publish a version whose program has half of a surrogate pair in its name. The other package
+    must still be upgraded.
+    """
     servers = ("aaa", "zzz")
     for name in servers:
         registry.publish_npm(name, "1.0.0", {"main.js": ""}, bin={"tool": "main.js"})

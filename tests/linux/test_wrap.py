@@ -610,7 +610,7 @@ def test_a_moved_corral_does_not_keep_flags_that_it_did_not_write(desk):
     assert done.stdout.count(b"which is not this corral") == 1
     assert (
         path.read_text().count(str(new)) == 1
-    )  # the control: the other server's lines are as written
+    )  # the control: the other server's lines are unchanged
 
 
 def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
@@ -1049,8 +1049,9 @@ print("started", os.path.exists({secret!r}))
 
 @pytest.mark.parametrize("kind", LATER)
 def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
-    """Wrap a server of a project, then replace one of the project's files by a link to another project, as a new commit
-    can. The control: without corral the server can read the other project after this change.
+    """Wrap a server of a project, then replace one of the project's files with a link to another
+    project, as a new commit can. The server must not be able to read the other project. As the
+    control, the server can read it without corral.
     """
     entry, replaced, target = LATER[kind]
     secret = desk.put("work/other/secret.txt", "secret")

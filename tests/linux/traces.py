@@ -1,7 +1,7 @@
-"""Find leftovers of a run: processes with a unique argument, mounts, files.
+"""Find leftovers of a run: processes with a unique argument, mounts and files.
 
-Every process of a sandbox starts as a fork of corral, so its command line has the argument from the beginning. The
-target gets the argument, too.
+Every process of a sandbox starts as a fork of corral, so its command line has the argument from the
+beginning. The target gets the argument, too.
 """
 
 from __future__ import annotations
