@@ -548,7 +548,7 @@ CLAIMS: tuple[Claim, ...] = (
         Claim(id=name, sentence=sentence, tests=(UNIX_SCOPE,), source=SECURITY, where=MACHINE)
         for name, sentence in (
             ("socket-grant-alone", "Where Landlock has a right for it (Linux 7.1), the target can connect to the granted socket only."),
-            ("unix-scope", "Where `doctor` proves Landlock's unix socket scope, the target's processes can always reach each other by unix sockets, and can reach no other process in this way."),
+            ("unix-scope", "Where `doctor` proves Landlock's unix socket scope, the target's processes can always reach each other by unix sockets, but cannot reach other processes in this way."),
         )
     ),
     *(
@@ -634,7 +634,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-tree",
-                "no process of the tree outlives the target or corral.",
+                "A guardian process ends the tree, so the processes of the tree do not outlive the target or corral.",
                 (
                     f"{BARE}::test_descendants_do_not_survive_the_target",
                     f"{BARE}::test_descendants_do_not_survive_corral",
@@ -669,7 +669,7 @@ CLAIMS: tuple[Claim, ...] = (
                     ),
                     (
                         "network",
-                        "A published server reaches the hosts that its policy names, and no others.",
+                        "A published server reaches only the hosts that its policy names.",
                         ("test_a_published_server_works_with_its_network_profile",),
                     ),
                     ("tmp", "If `/tmp` is not writable, an error says so.", ("test_a_missing_writable_tmp_is_named_with_its_remedy",)),
@@ -868,7 +868,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-killed",
-                "Nothing is restored if corral itself is killed, because no other process of a run may change your files.",
+                "If corral itself is killed, the attributes are not restored, because no other process of a run may change your files.",
                 (f"{STREAMS}::test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin",),
             ),
             (

@@ -188,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-administrators-only",
-        sentence="A warning also names a granted directory that only administrators can open, because the target has none of their rights.",
+        sentence="A warning also names a granted directory that only administrators can open, because the target does not have administrators' rights.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_a_directory_of_administrators_causes_a_warning",
             "tests/unit/platforms/windows/test_win_answers.py::test_only_an_elevated_callers_targets_get_other_sids_than_the_caller",
