@@ -84,7 +84,7 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
     known = 0
     for name, number in linux_syscalls.TABLES[machine].items():
         theirs = libseccomp.seccomp_syscall_resolve_name_arch(arch, name.encode())
-        if theirs >= 0:  # libseccomp gives negative numbers to calls that an architecture lacks
+        if theirs >= 0:  # libseccomp gives negative numbers to calls that this architecture lacks
             assert (name, number) == (name, theirs)
             known += 1
         else:

@@ -183,7 +183,7 @@ def test_the_error_for_a_servers_short_name_suggests_the_name_with_its_client(de
     done = desk.corral(command, "notes")
     assert done.returncode == 127
     assert done.stderr.endswith(b"hint: did you mean cursor:notes?\n"), done.stderr
-    done = desk.corral(command, "no-server")  # the control: no client has a server of this name
+    done = desk.corral(command, "no-server")  # the control: no client has a server with this name
     assert b"hint: is it installed?" in done.stderr
     done = desk.corral(command, "cursr:notes")
     assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr

@@ -192,8 +192,8 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
 
 
 def test_memory_that_processes_share_counts_once(run):
-    """Let sixty forks share 100 MiB. If the memory of each fork counted fully, the sum would be
-    more than three gigabytes.
+    """Let sixty forks share 150 MiB. If the memory of each fork counted fully, the sum would be
+    nearly nine gigabytes, far above the limit.
     """
     code = """
 kept.append(bytearray(b'x' * (100 * MIB)))
