@@ -107,7 +107,7 @@ def plan(
         if argv and (argv[0].startswith(PACKAGES) or argv[0].lower().endswith(BUNDLES)):
             error.hint = (
                 "argv is a program and its arguments; for a package or a bundle use `sandboxed` "
-                f'from `corral.mcp`: sandboxed({{"command": {shown(argv[0], 200)}}}), '
+                f'in corral\'s module `mcp`: sandboxed({{"command": {shown(argv[0], 200)}}}), '
                 f"or type: corral run {shell_word(argv[0])}"
             )
         raise

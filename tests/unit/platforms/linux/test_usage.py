@@ -666,5 +666,5 @@ def test_the_first_measurement_of_the_probe_includes_only_the_grandchild():
         check=True,
     )
     start, _, rest = done.stdout.partition("(")
-    assert start == "32 MiB of a grandchild are measured "
+    assert start == "corral measures 32 MiB of a grandchild "
     assert 100 <= int(rest.split()[0]) < 132
