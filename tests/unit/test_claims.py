@@ -52,6 +52,15 @@ def names_in(path: pathlib.Path) -> set[str]:
     return {name for name in found if name.split("::")[-1].startswith("test_")}
 
 
+def test_no_anchor_begins_a_line():
+    """Markdown takes a line that begins with a comment as HTML, so it would show the text of that line unformatted."""
+    lines = [
+        (path.name, line) for path in DOCS for line in without_code(text_of(path)).splitlines()
+    ]
+    assert not [found for found in lines if ANCHOR.match(found[1].strip())]
+    assert any(ANCHOR.search(line) for _, line in lines)  # the control: the pages have anchors
+
+
 def test_every_promise_of_the_docs_is_in_the_ledger_once():
     written = [name for path in DOCS for name, _ in anchors(path)]
     assert collections.Counter(written) == collections.Counter(IDS)
