@@ -71,7 +71,7 @@ def in_process(name: str):
 
 
 def idle(seconds: float) -> list[dict[str, object]]:
-    """Return memory and wake-ups of every process of one idle server."""
+    """Return the memory use and the wake-ups of each corral process that serves one idle server."""
     with corral.launch(["/bin/cat"], stdin=corral.PIPE, stdout=corral.PIPE) as sandbox:
         sandbox.stdin.write(b"x")
         sandbox.stdout.read(1)
@@ -127,7 +127,7 @@ def main() -> int:
                 task["rounds"],
                 settle_seconds=PAUSE_SECONDS,
             )
-        end_zygote()  # the control group can be removed only after the zygote has ended
+        end_zygote()  # CpuTime can remove its cgroup only after the zygote has ended
     back_to_back = {
         name: dataclasses.replace(stats, cpu=tuple(used / IN_A_ROW for used in stats.cpu))
         for name, stats in back_to_back.items()

@@ -175,8 +175,8 @@ def behind(user: Resident) -> str:
 
 
 def try_home(user: Resident) -> None:
-    """Try HOME on the file system, which then contains corral's cache, state and run records, and
-    the state directory of a server.
+    """Put HOME on the tested file system, and run corral. HOME then contains corral's cache, state
+    and run records, and the state directory of a server.
     """
     there = own_home(user, "home")
     expect(output_of(there.run("/bin/echo", "hi", timeout=TIMEOUT)), b"hi\n", "a run")

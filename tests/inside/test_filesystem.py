@@ -424,7 +424,7 @@ answer = [sorted(os.listdir("/dev")), sorted(n for n in os.listdir("/dev") if st
 
 @pytest.fixture
 def elsewhere(user):
-    """Create a directory of the user that is outside the sandbox's private directories."""
+    """Create a directory that the user owns, outside the sandbox's private directories."""
     if not os.access("/opt", os.W_OK):
         pytest.skip("no place outside of /tmp can be written")
     path = pathlib.Path(tempfile.mkdtemp(dir="/opt", prefix="corral-tests-"))

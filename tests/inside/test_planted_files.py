@@ -324,7 +324,9 @@ def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, priva
 
 
 def test_a_granted_file_cannot_choose_its_interpreter(user, private):
-    """Let an earlier run change the `#!` line of the server's program, which is in a write grant."""
+    """Give the server's program a `#!` line that an earlier run could have written, because the
+    program is in a write grant.
+    """
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))

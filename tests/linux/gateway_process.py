@@ -92,7 +92,9 @@ print(json.dumps({
 
 
 class Zone:
-    """A DNS server on loopback. Each name has a list of answers, of which the last is repeated."""
+    """A DNS server on loopback. Each query for a name gets the next answer in the name's list.
+    After that the last answer is repeated.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, list[list[str]]] = {}

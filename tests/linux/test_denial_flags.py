@@ -176,9 +176,9 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """Interrupt process starts with signals. When the supervisor looks for the program's name, the thread has already
-    left its call, and the kernel no longer shows the stack pointer. The supervisor must still deny and report the
-    start.
+    """Send signals that interrupt the calls that start processes. By the time the supervisor looks
+    for the program's name, the thread has left its call, and the kernel no longer shows the stack
+    pointer. The supervisor must still deny and report each attempt.
     """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
     assert answer == [-1]

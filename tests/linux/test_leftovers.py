@@ -66,7 +66,9 @@ def victim(user, scratch):
 
 
 def killed_run(user, victim) -> tuple[str, dict]:
-    """Return the private directory of a killed run, and the results of its target's attempts there."""
+    """Start a run and kill it. Return its private directory, and the results of the target's
+    attempts to change that directory.
+    """
     traces = Traces()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = (user.python, "-ISc", PLANT, str(victim), traces.argument)

@@ -169,7 +169,7 @@ class Attributes:
         self.add(attribute, (HANDLE * len(handles))(*handles))
 
     def add_number(self, attribute: int, number: int, size: int) -> None:
-        """Add a number of `size` bytes, 4 or 8, to the attribute list."""
+        """Add an integer to the attribute list. `size` is its size in bytes, 4 or 8."""
         self.add(attribute, DWORD(number) if size == ctypes.sizeof(DWORD) else ULONGLONG(number))
 
     @property

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "run a command, or a server's directory, in a sandbox"
 USAGE = what_to_run.USAGE.format("run")
-EARLY_MS = 5000  # a target that fails within this time probably lacked something
+EARLY_MS = 5000  # a target that fails within this time probably could not read a file that it needs
 
 
 def main(options: Options, rest: list[str]) -> int:

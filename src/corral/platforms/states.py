@@ -1,6 +1,6 @@
-"""List, measure and remove the home directories that servers keep between runs (`state = true`).
-
-On Windows such a home is in the server's AppContainer profile, and Windows itself removes it.
+"""List, measure and remove the home directories that servers keep between runs (`state = true`). On
+Windows this home is part of the server's AppContainer profile, so Windows removes it when corral
+deletes the profile.
 """
 
 import os

@@ -230,7 +230,8 @@ def test_different_contents_have_different_digests(contents, subject):
             assert found.setdefault(approvals.request_digest(*key), key) == key
 
 
-# Tests of the paths of the user's files, and of the ceilings in these files.
+# Test the paths of corral's configuration, state and cache directories, and the ceilings in
+# `config.toml`.
 
 
 @pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="only other systems use XDG")

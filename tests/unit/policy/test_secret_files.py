@@ -1,5 +1,5 @@
-"""Test for every system that all code that hides or refuses secret files uses every entry in the
-table of these files.
+"""Test on each system that the code that hides or refuses secret files uses the whole table of
+secret files.
 """
 
 import os

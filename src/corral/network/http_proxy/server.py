@@ -1,11 +1,9 @@
-"""Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use.
-
-Every process of the host can connect to a loopback port. So the proxy requires a password, which
-only the target's environment contains. A client without the password learns nothing about the
-policy, and its attempts are not recorded as denials.
-
-The proxy has threads, so it starts after the supervisor has forked the target. A lookup cannot be
-interrupted, so a thread that waits for one may run until the process ends.
+"""Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use. Any
+process on the host can connect to a loopback port, so the proxy requires a password that is only in
+the target's environment. A client without the password learns nothing about the policy, and its
+attempts are not recorded as denials. The proxy has threads, so it starts after the supervisor has
+forked the target. A lookup cannot be interrupted, so a thread that waits for one may run until the
+process ends.
 """
 
 import os

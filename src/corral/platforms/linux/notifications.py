@@ -99,7 +99,9 @@ def _call_names() -> dict[int, str]:
 
 @record
 class Deciders:
-    """The deciders that are asked from the first call on, and the limits that were reached."""
+    """The deciders that answer calls even before the target executes, and the limits that the
+    target has reached.
+    """
 
     by_name: dict[str, Decider]
     hit: list[str]

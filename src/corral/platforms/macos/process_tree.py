@@ -34,13 +34,12 @@ PAUSE_SECONDS = 0.002
 
 
 class Tree:
-    """Finds and controls the processes that descend from `root`.
-
-    `grouped` is true if `root` has not been reaped. Before `root` is reaped, no other process can
-    get its pid, so every process of its group belongs to the tree, and so does every process whose
-    responsible process is `root`. `unique` is the id of `root`, or 0 if `root` had ended before its
-    id was read. No process counts as a child of 0, because a table also reports 0 for unknown
-    parents. `marker` is the marker of the tree's profile.
+    """`grouped` is true if `root` has not been reaped. Until then no other process can get its pid,
+    so the tree includes all processes in its group, and all processes whose responsible process is
+    `root`. `unique` is the unique id of `root` (not its pid), or 0 if `root` ended before the id
+    was read. No process counts as a child of 0, because the process table also reports 0 for
+    unknown parents. `marker` is the name in the target's Seatbelt profile by which its processes
+    are recognized.
     """
 
     def __init__(

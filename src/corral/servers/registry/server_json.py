@@ -155,8 +155,9 @@ def _resolve_value(
 def _fill_template(
     text: str, known: Mapping[str, object], given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Replace each `{name}` once, without searching the inserted values again. Return the resulting
-    text, and whether it contains a value of the user. The text is None if a value is missing.
+    """Replace each `{name}` once. A `{name}` inside an inserted value is not replaced. Return the
+    resulting text, and whether it contains a value that the user gave. The text is None if a value
+    is missing.
     """
     own = False
     lacking = False

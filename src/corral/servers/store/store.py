@@ -190,7 +190,7 @@ def _move_tree(staging: str, digest: str) -> None:
     if os.path.isdir(path) and tree_digest(path) == digest:
         remove_tree(staging)  # the same content is already in the store
         return
-    discard_tree(digest)  # a tree with this name is damaged
+    discard_tree(digest)  # if there is still a tree with this name, it is damaged
     fresh = f"{path}.{os.urandom(8).hex()}"
     try:
         # Moving a directory needs write permission for it, because its entry `..` changes.

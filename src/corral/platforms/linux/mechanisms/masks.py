@@ -289,7 +289,9 @@ class _Search:
             self.named[path] = None
 
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
-        """Return whether the user made a path writable by granting its repository by name."""
+        """Return whether a write grant that contains the path names the repository's own directory,
+        such as `.git`, and not only the project around it.
+        """
         return any(
             os.path.basename(grant) in VERSION_CONTROL
             or (grant in directories and not is_below(entry, grant))

@@ -90,7 +90,7 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
 # and `install`, which set access lists, continue after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
-# These calls have a number, but no kernel has ever implemented them on these machines.
+# These calls have a number, but today's kernels do not implement them on x86_64 and aarch64.
 _NEVER_IMPLEMENTED = (
     "_sysctl afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security "
     "set_thread_area tuxcall vserver"
@@ -153,7 +153,7 @@ FS_IOC_KEYS = (
 # Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends signals about the
 # descriptor to its owner, and the caller can choose the signal.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
-# A lease makes every other process that opens the file for writing wait.
+# A lease delays every other process that opens the file for writing.
 F_SETLEASE = 1024
 F_SETSIG, SIGCONT, CSIGNAL = 10, 18, 0xFF
 RENAME_WHITEOUT = 4

@@ -298,7 +298,9 @@ def _environment_files(top: str, operations: str) -> Iterator[str]:
 
 
 def hides_environment_file(view: View, path: str) -> bool:
-    """Return whether the rules hide this `.env` file. The deepest path decides, as in `_layers`."""
+    """Return whether the rules hide this `.env` file. The rule for the deepest path around the file
+    decides, as in `_layers`.
+    """
     around = [one for one in (*view.read, *view.write) if not _is_environment_file(one)]
     hiding = [one.count("/") + 1 for one in around if is_inside(path, one)]
     named = (one for one in (*view.read, *view.write) if _is_environment_file(one))
