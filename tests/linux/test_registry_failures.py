@@ -111,7 +111,7 @@ def test_a_package_that_needs_another_version_of_node_is_reported(user, env, reg
     exact = user.corral("run", "npm:server@2.0.0", env=env)
     assert said(exact)["version"] == "2.0.0"
     assert b"corral: server 2.0.0 needs node >=999, and this is node " in exact.stderr
-    assert b"; without a version corral takes the newest server that fits\n" in exact.stderr
+    assert b"; leave out the version to get the newest server that fits\n" in exact.stderr
     only = user.corral("run", "npm:only", env=env)
     assert said(only)["version"] == "3.0.0"
     assert b"corral: only 3.0.0 needs node >=999, and this is node " in only.stderr

@@ -17,12 +17,12 @@ from corral.servers.packages.sources import InstallOptions
 from corral.servers.reference import Reference
 from corral.servers.server_directory import check_command
 
-NOTHING_KEPT = "it was not started, and nothing was kept"
+NOTHING_KEPT = "the server was not started, and nothing was kept"
 PACKAGE_HINT = f"{NOTHING_KEPT}; ask its authors"
 OTHER_CACHE = f"set XDG_CACHE_HOME to another directory that you own; {NOTHING_KEPT}"
 HINTS = {
     "bundle": f"{NOTHING_KEPT}; is it the right file?",
-    "registry": "it was not started; CORRAL_REGISTRY names another registry",
+    "registry": "the server was not started; CORRAL_REGISTRY=URL selects another registry",
     "client": "name the server's own command, or its package",
 }
 

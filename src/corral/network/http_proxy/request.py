@@ -78,7 +78,7 @@ def _parse_fields(lines: list[bytes]) -> list[tuple[bytes, bytes]]:
     for line in lines:
         name, colon, _ = line.partition(b":")
         if not colon or not _is_token(name):
-            raise RefusedError("a header of the request cannot be read")
+            raise RefusedError("the request has a malformed header")
         found.append((name.lower(), line))
     return found
 

@@ -139,7 +139,7 @@ def _describe_engine(reference: Reference, version: str, wanted: str, current: s
     """
     hint = name_node(wanted) or "--node chooses another node"
     if reference.version:
-        hint += f"; without a version corral takes the newest {reference.name} that fits"
+        hint += f"; leave out the version to get the newest {reference.name} that fits"
     return f"{reference.name} {version} needs node {wanted}, and this is node {current}; {hint}"
 
 

@@ -120,7 +120,7 @@ def ask_registry(reference: Reference) -> bytes:
             return download.fetch_document(url, max_bytes=MAX_ANSWER_BYTES)
     raise SandboxError(
         f"{base_url()} has no {reference.name} {reference.version}".rstrip(),
-        hint="CORRAL_REGISTRY names another registry",
+        hint="CORRAL_REGISTRY=URL selects another registry",
     )
 
 

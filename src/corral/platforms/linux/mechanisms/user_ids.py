@@ -148,7 +148,7 @@ def write_maps(maps: IdMaps, pid: int) -> None:
     would not apply to it.
     """
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
-        raise OSError(1, "root without capabilities cannot give the target another id")
+        raise OSError(1, "root has no capabilities here, so the target cannot get another user id")
     if not maps.drop_groups:
         abi.write_file(f"/proc/{pid}/setgroups", "deny")
     abi.write_file(f"/proc/{pid}/uid_map", f"{maps.uid} {maps.outside_uid} 1")

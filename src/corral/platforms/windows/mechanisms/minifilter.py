@@ -104,7 +104,7 @@ class Minifilter:
     verify = unverified
 
     def describe(self) -> str:
-        return "minifilter: changes outside the write grants are denied a second time"
+        return "minifilter: the driver also denies changes outside the write grants"
 
     def apply(self, results: Results) -> None:
         checks = self.checks(query=abi.query_dos_device, windows=windows_directory())
