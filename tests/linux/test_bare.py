@@ -1,5 +1,5 @@
 """Test runs without namespaces: programs work or are refused with a reason, reports are correct,
-and no files or processes are left.
+and no files or processes are left behind.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def start(user, *command, flags=(), **options):
 
 
 def test_runs_of_this_module_have_no_namespaces(user):
-    """Check that the runs in this file use different mechanisms than runs with namespaces. This is
+    """Check that the runs in this file use different mechanisms from runs with namespaces. This is
     the control for the other tests.
     """
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
@@ -57,7 +57,7 @@ def test_runs_of_this_module_have_no_namespaces(user):
 
 
 def test_corrals_demo_server_answers_its_client(user):
-    """Talk to corral's demonstration server, which Python starts as a module."""
+    """Talk to corral's demonstration server, which is started as a Python module."""
     command = (user.python, "-B", "-m", "corral.demo.server")
     process = start(user, *command, cwd=user.package)
     client = Client(process.stdout, process.stdin)
@@ -110,8 +110,8 @@ def test_a_virtual_environment_works(user, scratch):
         os.chown(place, user.owner, user.owner, follow_symlinks=False)
     done = user.run(str(python), "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
-    # The target may read the virtual environment of its interpreter, but not change it. So corral refuses a write grant
-    # that contains the virtual environment.
+    # The target may read its interpreter's virtual environment, but not change it. So corral
+    # refuses a write grant that contains the virtual environment.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
     done = user.run(str(python), "-c", "print('ran')", flags=("--write", str(scratch)))
@@ -176,7 +176,7 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Return an environment in which kept homes are below a directory of the test. Every user can
+    """Return an environment that puts kept homes below the test's own directory. Every user can
     enter this directory, because root's target does not have root's user id.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
@@ -226,7 +226,7 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """Let a server remove all permissions of its home. In the next run the server must be able to
+    """Let a server remove all permissions from its home. In the next run the server must be able to
     use the home again.
     """
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
@@ -243,8 +243,8 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Let a server open its home to everyone. Other users must still not reach it, because the server could otherwise
-    exchange data with them.
+    """Let a server open its home to everyone. Other users must not be able to reach it even then,
+    because the server could otherwise exchange data with them.
     """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
@@ -561,7 +561,7 @@ def wait_for_end(process):
 
 
 def check_next_run_removes_leftovers(user, process):
-    """Check that the next run removes what a killed run left."""
+    """Check that the next run removes what a killed run left behind."""
     assert len(private_directories(user, process.pid)) == 1
     assert user.run("/bin/true").returncode == 0
     assert private_directories(user, process.pid) == []
@@ -694,7 +694,7 @@ def test_the_next_run_removes_a_killed_runs_private_directory(user):
 
 
 def test_proc_stays_readable_when_memory_gets_short(user):
-    """Let the kernel drop unused inodes. Landlock's rules for /proc are attached to inodes, and
+    """Make the kernel drop unused inodes. Landlock's rules for /proc are attached to inodes, and
     must stay in force.
     """
     if os.geteuid():

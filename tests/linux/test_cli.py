@@ -503,7 +503,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def test_an_error_of_the_system_is_reported_with_a_hint(ordinary):
-    """Let corral run out of descriptors before the target starts."""
+    """Make corral run out of descriptors before the target starts."""
     assert ordinary.run("/bin/true").returncode == 0
     argv = [ordinary.python, "-c", FEW, *ordinary.corral_argv("run", "--", "/bin/echo", "ran")]
     process = ordinary.popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)

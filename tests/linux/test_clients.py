@@ -46,8 +46,8 @@ CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 
 class Client:
-    """A client that starts corral as the SDKs do: with few variables, in a new session, and with one message on each
-    line.
+    """A client that starts corral as the SDKs do: with few variables, in a new session, and with
+    one message per line.
     """
 
     def __init__(self, user, behaviour: str, *, code: str | None = None) -> None:
@@ -124,7 +124,7 @@ def test_a_client_may_begin_with_a_message_of_the_newer_mcp_protocol(client):
 
 
 def test_all_bytes_pass_unchanged(client):
-    """Send messages of up to 25 KB, and lines that are not messages, which the server sends back."""
+    """Send messages of up to 25 KB, and lines that are not messages, which the server echoes."""
     one = client("polite echo")
     for number in range(50):
         text = "x" * (number * 500) + "\u2028ü\U0001f600"

@@ -15,7 +15,7 @@ _corral; printf "%s\\n" "${COMPREPLY[@]}"
 FISH = """
 source $argv[1]; complete --do-complete=$argv[2] | string replace --regex '\\t.*' ''; true
 """
-# This program runs a shell in a terminal, in which a key press prints the completed line.
+# This program runs a shell in a terminal, where a key press prints the completed line.
 ZSH = """
 zmodload zsh/zpty
 zpty inner zsh -f -i

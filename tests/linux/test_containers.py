@@ -105,7 +105,9 @@ def uid(request):
 
 @pytest.fixture(scope="module")
 def said(podman, uid, profile):
-    """Return the results of all commands that `ASK` runs inside the container. They run once for all workers of pytest."""
+    """Return the results of all commands that `ASK` runs inside the container. They run once for
+    all pytest workers.
+    """
 
     def ask():
         done = podman.run("/usr/bin/python3", "-c", ASK, uid=uid, profile=profile)
@@ -228,7 +230,7 @@ def test_runs_in_a_container_leave_no_files_or_processes(said):
     assert said["left"] == []
 
 
-# This program asks for an allowed and a denied name, which have the same address.
+# This program fetches pages from an allowed and a denied name, which have the same address.
 TALK = f"""
 import json, subprocess, sys
 sys.path.insert(0, "/corral")

@@ -178,7 +178,7 @@ def test_the_demo_takes_no_arguments(ordinary):
     assert ordinary.corral("demo", "extra").returncode == 2
 
 
-# The next tests judge invented results, because correct runs do not have such results.
+# The next tests judge invented results, because correct runs do not produce such results.
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_the_summary_counts_each_verdict():
 
 
 def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
-    """Judge attempts whose text and `done` contradict each other. Inside, one sign of success is enough to count as an
-    escape. Outside, an attempt counts as a success only with all signs.
+    """Judge attempts whose text and `done` contradict each other. Inside, one sign of success is
+    enough to count as an escape. Outside, an attempt counts as a success only if all signs agree.
     """
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
     denied_but_leaked = Attempt(done=False, text="no, but here is the secret")
@@ -249,13 +249,14 @@ def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
 
 
 def test_a_server_without_walls_is_caught():
-    """Start the demo's server without a sandbox, and judge its acts as if they were inside one. Each act must be
-    reported as an escape.
+    """Start the demo's server without a sandbox, and judge its acts as if it were inside one. Each
+    act must be reported as an escape.
     """
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))
-        # With `walls` set, `try_act` judges the server as inside, where any sign of success is an escape.
+        # With `walls` set, `try_act` treats the server as if it were inside, where any sign of
+        # success is an escape.
         server.walls = {"network": UP}
         tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
     assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}

@@ -507,8 +507,8 @@ for _ in range(14):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_stderr_pipe_does_not_keep_corral_from_ending(user):
-    """Fill the pipe of stderr except for one or two pages, and leave a file whose printed name has 10,000 bytes. The
-    message with this name must not block corral.
+    """Fill the stderr pipe except for one or two pages, and leave a file whose printed name is
+    10,000 bytes long. The message with this name must not block corral.
     """
     reading, writing = os.pipe()
     process = user.popen(

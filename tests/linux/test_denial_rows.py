@@ -177,8 +177,8 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """Check that an ungranted address is reported if it is an argument, and if the target connects to it under an
-    allowlist, because the gateway then sees the connection.
+    """Check that an ungranted address is reported if it is an argument, or if the target connects
+    to it under an allowlist, because then the gateway sees the connection.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)
@@ -261,7 +261,7 @@ def test_learn_proposes_a_higher_memory_limit_if_memory_was_short(user, server):
 
 @pytest.fixture
 def unix_socket(user, server):
-    """Start a service of the host on a unix socket next to the server's directory."""
+    """Start a service on the host that listens on a unix socket next to the server's directory."""
     folder = server.parent.parent / "sockets"
     folder.mkdir()
     path = folder / "s"
@@ -288,8 +288,8 @@ def answer(listener):
 
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
-    """Check that `learn` names the socket. With namespaces `learn` gives the target a socket that cannot be connected,
-    and sees the path to which the target tries to connect.
+    """Check that `learn` names the socket. With namespaces `learn` gives the target a socket that
+    cannot be connected, and sees the path that the target tries to connect to.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

@@ -44,7 +44,7 @@ look_up("plain.example")
 
 
 def texts_of(user, done, *files) -> list[str]:
-    """Return everything that corral wrote: on stderr, in `files`, in its records of denials, and as
+    """Return everything that corral wrote: on stderr, in `files`, in its records of denials, and in
     the output of `corral why`.
     """
     kept = pathlib.Path(user.home, ".local", "state", "corral", "denials").rglob("*.jsonl")

@@ -215,7 +215,7 @@ answer = {item.capability: item.status for item in found}
     ],
 )
 def test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall(user, call, unproven):
-    """Deny an act to every process of the host. The denial inside then proves nothing."""
+    """Deny an act to every process on the host. The denial inside then proves nothing."""
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
     place = [user.python, "-c", WITHOUT, str(user.package), f"{call}={errno.EPERM}"]
@@ -263,8 +263,8 @@ def test_doctor_is_right_where_no_user_namespace_can_be_made(nested):
 
 
 def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
-    """Probe in a container that denies some calls. The probe must use a call that the container
-    allows as its control.
+    """Probe in a container that denies some calls. As its control, the probe must use a call that
+    the container allows.
     """
     found = without(NO_NAMESPACES).findings()
     assert found["seccomp"]["status"] == "proven", found["seccomp"]
@@ -374,7 +374,7 @@ def test_the_cache_is_private(host):
 
 
 def test_a_hint_about_the_kernel_says_that_a_newer_one_is_needed():
-    """Check the words of the hint. A bare kernel version would look like a command to type."""
+    """Check the wording of the hint. A bare kernel version would look like a command to type."""
     hints = [namespaces.NEWER, *(one.hint for one in probes.PROBES)]
     named = [hint for hint in hints if re.search(r"Linux \d", hint)]
     assert len(named) > 5

@@ -1,4 +1,6 @@
-"""Test `corral export kubernetes`: check the files against the schemas of Kubernetes, and run them in podman."""
+"""Test `corral export kubernetes`: check the files against Kubernetes's schemas, and run them in
+podman.
+"""
 
 import json
 import os
@@ -177,8 +179,8 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
 
 
 def test_a_directory_contains_the_export_of_only_one_server(ordinary, folder):
-    """Export another server into the same directory. Even `--force` must not replace the first
-    export, even if both servers have the same name.
+    """Export another server into the same directory. `--force` must not replace the first export,
+    even if both servers have the same name.
     """
     first = ("--name", "notes")
     assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0
@@ -246,7 +248,9 @@ def played():
 
 @pytest.fixture(scope="module")
 def built(played, package, tmp_path_factory):
-    """Build the image with its Containerfile. Its base is an imported root directory, because the test has no registry."""
+    """Build the image from its Containerfile. Its base is an imported root directory, because the
+    test has no registry.
+    """
     folder = tmp_path_factory.mktemp("build")
     exported, files = folder / "server", folder / "files"
     root = make_user("root", package)

@@ -70,8 +70,8 @@ def start(user, scratch, bundle) -> dict:
 
 @pytest.mark.rig("runc")
 def test_a_bundle_runs_behind_the_same_walls(user, scratch, files):
-    """Try forbidden acts in a bundle. The controls: a granted file can be read, the home can be
-    written, and threads can be started.
+    """Try forbidden acts in a bundle. The controls: a granted file can be read, the home is
+    writable, and threads can be started.
     """
     import socket
 

@@ -1,5 +1,5 @@
-"""Let each step of the set-up fail. The target must never run, the error must name the step, and no
-files or processes may be left.
+"""Make each step of the set-up fail. The target must never run, the error must name the step, and
+no files or processes may be left behind.
 
 The tests run in both tiers. `init` is PID 1 with namespaces, and the subreaper without them.
 """
@@ -97,7 +97,7 @@ class Trial:
             (self.granted / name).write_text("hidden, or only protected")
             os.chown(self.granted / name, user.owner, user.owner)
         self.traces = Traces(user.home)
-        # A limit that a flag sets adds steps, even on a host without cgroups.
+        # A limit set by a flag adds steps, even on a host without cgroups.
         self.flags = ("--write", str(self.granted), "--max-memory", "1G")
         self.command = ("/bin/sh", "-c", TARGET, "sh", str(self.granted), self.traces.argument)
 
@@ -123,7 +123,9 @@ class Trial:
         return self.runs([injection], *flags)[0]
 
     def problems(self, cases: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
-        """Return the problems of each run. `cases` maps each injection to the words that its error must have."""
+        """Return the problems of each run. `cases` maps each injection to the words that its error
+        must contain.
+        """
         endings = self.runs(list(cases))
         wrong = {
             injection: found
@@ -205,7 +207,7 @@ MISSING = {
 
 
 def test_a_step_that_silently_has_no_effect_prevents_the_start(trial):
-    """Let a step have no effect, without an error. The check from inside must detect this."""
+    """Make a step have no effect, but without an error. The check from inside must detect this."""
     cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
 
@@ -258,7 +260,7 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Let a step fail that protects init against its target. The target must never start."""
+    """Make a step that protects init against its target fail. The target must never start."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 
@@ -281,8 +283,8 @@ def test_no_target_runs_after_an_unexpected_exception(trial, error):
 
 
 def test_a_broken_pipe_in_the_set_up_is_a_failure(trial):
-    """Let the set-up fail because a pipe is broken. corral must report this. Only a broken pipe of
-    corral's own messages is harmless.
+    """Make the set-up fail because of a broken pipe. corral must report this. A broken pipe is
+    harmless only if it carries corral's own messages.
     """
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
     broken += "from corral.supervisor import start\nstart.run = run"

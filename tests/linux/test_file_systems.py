@@ -141,7 +141,7 @@ def test_read_only_directories_are_named_with_a_hint(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_reached_quota_is_named_with_its_directory(user):
-    """Reach a quota of btrfs, because such a quota also applies to root."""
+    """Use up a btrfs quota, because such a quota also applies to root."""
     limit = "btrfs quota enable /mnt && btrfs subvolume create home && btrfs qgroup limit 100k home"
     with mounted(FILE_SYSTEMS["btrfs"]) as there:
         there.shell(f"{limit} && chmod 700 home && chown {user.uid}:{user.uid} home")

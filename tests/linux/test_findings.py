@@ -193,7 +193,7 @@ made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
 def test_a_chroot_and_a_pivoted_root_have_different_cache_keys(user, scratch):
-    """Compare the cache's key in a chroot, where the kernel refuses user namespaces, with the key
+    """Compare the cache key in a chroot, where the kernel refuses user namespaces, with the key
     after pivot_root to the same mount, where the kernel allows them. The keys must differ.
     """
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]

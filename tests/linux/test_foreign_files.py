@@ -1,6 +1,6 @@
 """Attack the files that corral keeps, such as denials and compiled filters, as another local user.
 
-Root may run corral with an ordinary user's HOME, in which the user has written files for the attack.
+Root may run corral with an ordinary user's HOME, where the user has placed files for the attack.
 """
 
 from __future__ import annotations

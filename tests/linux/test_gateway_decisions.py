@@ -233,8 +233,8 @@ def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop
 
 
 def test_without_free_descriptors_every_address_is_refused_as_the_hosts_own():
-    """Use up all descriptors of the gateway, as a target could do with many connections. corral then cannot check
-    whether an address is the host's own, and must refuse the address.
+    """Use up all of the gateway's descriptors, as a target could do with many connections. corral
+    then cannot check whether an address is the host's own, and must refuse the address.
     """
     from corral.network.guard import HostAddresses
 

@@ -572,8 +572,8 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
 
 @pytest.mark.parametrize("place", ["client", "file"])
 def test_a_project_cannot_name_its_server_like_another_server(desk, place):
-    """Run `grant` in a project whose server is named like another server's CLIENT:SERVER or
-    FILE:SERVER.
+    """Run `grant` in a project whose server has another server's CLIENT:SERVER or FILE:SERVER as
+    its name.
     """
     if place == "client":
         path, word = configure(desk, "cursor"), "cursor:notes"
@@ -640,7 +640,7 @@ def test_explain_suggests_no_grant_of_the_home_directory(desk):
 
 
 def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
-    """Replace the client's file while a question waits for the answer."""
+    """Replace the client's file while a question is waiting for an answer."""
     path = configure(desk, "cursor")
     run(desk, path)
     document = json.loads(path.read_text())
@@ -654,8 +654,8 @@ def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
 
 
 def test_a_grant_keeps_what_the_client_changed_meanwhile(desk):
-    """Change another part of the file while a question waits. This is the control: the change is
-    kept, and the grant is added.
+    """Change another part of the file while a question is waiting for an answer. This is the
+    control: the change is kept, and the grant is added.
     """
     path = configure(desk, "cursor")
     run(desk, path)

@@ -59,7 +59,7 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
-    """Write to ~/Documents of the host. This must fail, because otherwise a server would seem to
+    """Write to the host's ~/Documents. This must fail, because otherwise a server would seem to
     save a file that is lost when the run ends.
     """
     documents = user.home / "Documents"

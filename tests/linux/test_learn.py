@@ -31,7 +31,7 @@ print(json.dumps(answer))
 
 @pytest.fixture
 def project(user):
-    """Create two directories of the user, and a third with a key."""
+    """Create two directories that belong to the user, and a third with a key in it."""
     for name in ("notes", "results", ".ssh"):
         (user.home / name).mkdir(exist_ok=True)
         (user.home / name / "a").write_text("hello")

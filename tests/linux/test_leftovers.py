@@ -164,7 +164,7 @@ def test_a_huge_leftover_does_not_delay_a_start(user, runs, victim):
     many_files(pathlib.Path(left), victim)
     assert user.run("/bin/true").returncode == 0
     there = len(os.listdir(f"{left}/tmp"))
-    assert 0 < there < 30_000  # each start removes only a part
+    assert 0 < there < 30_000  # each start removes only some of them
     assert sweep(user) == [left]
     assert os.listdir(runs) == []
 
@@ -256,8 +256,8 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(user, runs, victim):
-    """Put a directory of another user into the leftover of root's target, as if the target had moved it there. The
-    target could not empty this directory, so corral must not empty it either.
+    """Put another user's directory into the leftover of root's target, as if the target had moved
+    it there. The target could not empty this directory, so corral must not empty it either.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"
@@ -277,8 +277,8 @@ def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(us
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
-    """Run `corral clean` as root with another user's home, in which the directory of run records is a link to root's
-    files. These files must not be removed.
+    """Run `corral clean` as root with another user's home, where the directory of run records is a
+    link to root's files. These files must not be removed.
     """
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)

@@ -163,7 +163,7 @@ def test_corral_and_all_processes_end_with_the_target(user, traces):
     )
     process = start(user, user.python, "-c", daemon, traces.argument, flags=("--allow-subprocess",))
     wait_for_ready(process)
-    assert len(processes(traces.argument)) == 4  # these are corral, init, target and daemon
+    assert len(processes(traces.argument)) == 4  # corral, init, the target and the daemon
     assert finish(process)[0] == 3
     assert traces.left() == {}
 
@@ -273,7 +273,7 @@ def run_forks(user, traces, code: str, request: object) -> object:
             process.kill()
             raise
     assert process.returncode == 0, err.decode()
-    assert b"corral/" not in err, err.decode()  # the error is not a traceback of corral itself
+    assert b"corral/" not in err, err.decode()  # the error is not a traceback from corral itself
     return json.loads(out)
 
 
@@ -297,8 +297,8 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user,
     delays = [*DELAYS[::4], 0.15, 0.2, 0.25]
     statuses = run_forks(user, traces, AT_DELAYS, [number, delays, arguments])
     codes = {os.waitstatus_to_exitcode(status) for status in statuses}
-    # Before corral has installed its handlers, the signal itself ends corral (SIGINT raises an exception). Later corral
-    # ends as its target did.
+    # Before corral has installed its handlers, the signal itself ends corral (SIGINT raises an
+    # exception). Later, corral ends the way its target did.
     assert codes <= {-number, 128 + number, *([99] if number == signal.SIGINT else [])}, codes
     assert left_after_a_kill(user, traces) == {}
 

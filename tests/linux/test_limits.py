@@ -108,7 +108,7 @@ def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
 
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
-    """Let the target keep 20 MiB of each kind of memory in `HOGS` during a few samples. Pages of
+    """Make the target keep 20 MiB of each kind of memory in `HOGS` for a few samples. Pages of
     mapped files must not count twice.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
@@ -178,8 +178,8 @@ os._exit(0)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
-    """Replace processes all the time. A measurement does not know processes that start after it has
-    listed the tree, so their shares of the memory are missing in its sum. The limit must still be
+    """Replace processes all the time. A measurement misses processes that start after it has listed
+    the tree, so its sum does not include their shares of the memory. The limit must still be
     enforced.
     """
     flags = ("--max-memory", "100M", "--allow-subprocess")
@@ -192,8 +192,8 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
 
 
 def test_memory_that_processes_share_counts_once(run):
-    """Let sixty forks share 150 MiB. If the memory of each fork counted fully, the sum would be
-    nearly nine gigabytes, far above the limit.
+    """Let sixty forks share 150 MiB. If the memory of each fork were counted in full, the sum would
+    be nearly nine gigabytes, far above the limit.
     """
     code = """
 kept.append(bytearray(b'x' * (100 * MIB)))
@@ -249,7 +249,7 @@ def test_a_fork_bomb_ends_at_its_deadline(user, run):
 
 
 def test_a_fork_bomb_that_ignores_sigterm_ends(user, scratch):
-    """Let every process fork without end, ignore SIGTERM and never sleep."""
+    """Make every process fork endlessly, ignore SIGTERM and never sleep."""
     code = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
@@ -297,9 +297,9 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
-    """Run a busy target without a limit, as the control. The kernel counts the time in which the
-    target runs or waits for a processor, but not the time of a pause. So the counted time must be
-    nearly all of the time.
+    """Run a busy target without a limit, as the control. The kernel counts the time that the target
+    spends running or waiting for a processor, but not the time while it is paused. So nearly all of
+    the time must be counted.
     """
     code = """
 def busy_seconds():
@@ -468,8 +468,8 @@ def settle(pids) -> dict[str, int]:
 
 
 LOOK = 1500
-"""Milliseconds in which an idle process must not wake up. The test has to sleep, because no descriptor
-reports that nothing happened.
+"""The time, in milliseconds, during which an idle process must not wake up. The test has to sleep,
+because no descriptor reports that nothing happened.
 """
 
 
@@ -813,8 +813,8 @@ def bytes_read() -> int:
 
 
 def look(pid: int, answers: list[bool]) -> int:
-    """Measure the processes below `pid` once, with `exact=True`, and return how many bytes were read for this. Interrupt
-    the measurement at the first True in `answers`.
+    """Measure the processes below `pid` once, with `exact=True`, and return how many bytes this
+    read. Interrupt the measurement at the first True in `answers`.
     """
     before = bytes_read()
     usage.measure(pid, exact=True, interrupted=lambda: answers.pop(0) if answers else False)

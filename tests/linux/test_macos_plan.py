@@ -87,7 +87,7 @@ class Mac:
         return {path for path in found if path.name.split("-")[2] in pids}
 
     def left(self):
-        """Return the private directories and records that finished runs have left."""
+        """Return the private directories and records that finished runs have left behind."""
         over = [
             path
             for path in self.directories()
@@ -294,8 +294,8 @@ def test_too_many_processes_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """Let the target start a daemon in its own session, and let the target end. The model's process
-    ends only after all processes of the run, so its end shows that the daemon has ended too.
+    """Make the target start a daemon in its own session and then end. The model's process ends only
+    after all processes of the run, so its end shows that the daemon has ended too.
     """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
@@ -501,7 +501,7 @@ def test_the_python_api_works_on_a_mac(mac):
     """Use the API, which on a Mac has a zygote and supervisors, as on Linux."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
-    # The code makes three runs, and probes before them. On a busy machine this takes most of PATIENCE.
+    # The code probes, and then makes three runs. On a busy machine this takes most of PATIENCE.
     out, err = process.communicate(timeout=4 * PATIENCE)
     assert (process.returncode, out) == (0, b"well\n"), err.decode()
 

@@ -89,7 +89,7 @@ def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     ]
     ((host, traffic),) = told["traffic"]
     assert (host, traffic["connections"], traffic["down"] >= len(HELLO)) == ("127.0.0.1", 1, True)
-    # No output of corral contains the proxy's password.
+    # None of corral's output contains the proxy's password.
     password = variables["HTTPS_PROXY"].removeprefix("http://corral:").partition("@")[0]
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):
@@ -106,7 +106,7 @@ def test_other_processes_get_no_connection_and_do_not_see_the_password(mac, web)
     url = process.stdout.readline().decode().strip()
     password, _, place = url.removeprefix("http://corral:").partition("@")
     port = int(place.partition(":")[2])
-    # Another process of the host does not know the password, so the proxy refuses its request.
+    # Another process on the host does not know the password, so the proxy refuses its request.
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as end:
         end.sendall(f"GET http://127.0.0.1:{web}/ HTTP/1.1\r\n\r\n".encode())
         assert end.recv(100).startswith(b"HTTP/1.1 407 ")
