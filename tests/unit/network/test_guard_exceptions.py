@@ -31,7 +31,7 @@ GOOD = {
     "169.254.7.7": ("169.254.7.7", "169.254.7.8"),
     "64:ff9b:1::/48": ("64:ff9b:1::808:808", "64:ff9b:1::a00:1"),
 }
-"""For each entry, an address that the entry admits, and an address that it does not admit."""
+"""For each entry, an address that it admits and one that it does not admit."""
 
 
 @pytest.mark.parametrize("entry", GOOD)

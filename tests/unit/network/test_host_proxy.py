@@ -1,4 +1,4 @@
-"""Test how corral uses the proxy that the user's environment names."""
+"""Test how corral uses the proxy that is set in the user's environment."""
 
 import base64
 

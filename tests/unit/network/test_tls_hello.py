@@ -1,4 +1,4 @@
-"""Test how the host's name is found in a ClientHello, with ClientHellos that the ssl module makes."""
+"""Test how the host name is found in a ClientHello, using ClientHellos from the ssl module."""
 
 import ssl
 import string
@@ -168,7 +168,7 @@ def test_malformed_hellos_are_refused(what):
 
 def test_the_unchanged_hello_is_valid():
     """Read the valid hello from which the malformed hellos are made. This is the control, because
-    each malformed hello differs from the valid hello in only one point.
+    each malformed hello differs from the valid one in only one respect.
     """
     assert read(build(GOOD)) == Hello(state="name", name="a.example")
     assert read(build(GOOD + extension(5, b""), session=bytes(32))).state == "name"

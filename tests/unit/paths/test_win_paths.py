@@ -169,8 +169,8 @@ def test_ordinary_directories_are_accepted_as_roots(path):
 
 
 def test_protected_directories_are_found_under_other_names():
-    """Give the protected directories a short name and a name through a link. corral must recognize
-    them, because it resolves these names like the path of a grant.
+    """Reach the protected directories by a short name and through a link. corral must recognize
+    them, because it resolves these names as it resolves the path of a grant.
     """
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
     known = windows.known_directories(

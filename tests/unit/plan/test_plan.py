@@ -110,9 +110,9 @@ def test_a_refusal_lists_everything_missing_with_hints():
 
 
 def test_a_refusal_names_why_the_first_and_the_last_mechanism_cannot_be_used():
-    """Check that the message also gives the reason for the last option, because the user may be
-    able to remove this reason. For a default limit, the message gives only the reason for the first
-    option.
+    """Check that the message also gives the reason for the last option, because this may be
+    something that the user can fix. For a default limit, the message gives only the reason for the
+    first option.
     """
     chain = (Option(mechanism="best", needs=("a", "b")), Option(mechanism="last", needs=("c", "d")))
     machine = host(a="absent", b="absent", c="proven", d="absent")

@@ -33,7 +33,9 @@ def victim(tmp_path):
 
 
 def swap_before(monkeypatch, name, path, victim):
-    """Replace `path` with a link to `victim` just before the first call of the function `name` of `os`."""
+    """Replace `path` with a link to `victim` just before the first call to the `os` function
+    `name`.
+    """
     real = getattr(os, name)
 
     def swapped(*arguments, **options):
@@ -160,8 +162,8 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
 def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
-    """Use a name longer than 255 bytes, which the kernel refuses for every user. This is an example
-    of an error that the target has not caused, such as a full disk.
+    """Use a name longer than 255 bytes, which the kernel refuses for every user. Like a full disk,
+    this is an error that the target has not caused.
     """
     name = name.format(long="x" * 256)
     with pytest.raises(OSError, match="File name too long") as error:
@@ -172,7 +174,7 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
-    """Take away all permissions of a directory in a kept home. corral must skip the link in this
+    """Remove all permissions from a directory in a kept home. corral must skip the link in this
     directory, because an error would prevent every later run of the server.
     """
     (tmp_path / "closed").mkdir(mode=0)

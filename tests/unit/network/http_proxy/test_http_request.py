@@ -1,4 +1,4 @@
-"""Test the parser of requests to corral's proxy, with all spellings that a client could try."""
+"""Test the parser for requests to corral's proxy with all spellings that a client could try."""
 
 import pytest
 from hypothesis import example, given

@@ -32,7 +32,7 @@ def boolean(value):
 @pytest.mark.parametrize(
     ("signature", "values", "raw"),
     [
-        # The two examples of the specification's chapter on marshalling.
+        # The two examples from the specification's chapter on marshalling.
         ("sss", ("foo", "+", "bar"), (b"\3\0\0\0foo\0" b"\1\0\0\0+\0\0\0" b"\3\0\0\0bar\0")),
         ("ax", ([5],), (b"\x08\0\0\0" b"\0\0\0\0" b"\x05\0\0\0\0\0\0\0")),
         # An array without elements also has padding.

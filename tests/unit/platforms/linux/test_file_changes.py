@@ -102,8 +102,8 @@ def test_a_lookup_that_does_not_follow_links_finds_the_link_itself(tree):
 
 
 def test_paths_outside_of_writable_directories_are_not_looked_up(tree, monkeypatch):
-    """Check that corral does not look up paths outside of the directories that the target may
-    write, because such a lookup could wait for a network file system.
+    """Check that corral does not look up paths outside of the directories that the target may write
+    to, because such a lookup could wait for a network file system.
     """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)
@@ -175,7 +175,7 @@ def calling() -> CallingThread:
 
 def test_a_path_is_read_up_to_the_end_of_its_page():
     """Check that a path can be read up to the end of its page even if the next page is protected.
-    Only an address without memory is an error.
+    Only an unmapped address is an error.
     """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -184,8 +184,8 @@ def test_a_path_is_read_up_to_the_end_of_its_page():
     assert libc.mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"path"
     memory[mmap.PAGESIZE - 1 : mmap.PAGESIZE] = b"x"
-    # Like a debugger, /proc/PID/mem ignores the protection of pages, so reading fails only where no
-    # page is mapped.
+    # Like a debugger, /proc/PID/mem ignores page protection, so reading fails only where no page is
+    # mapped.
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"pathx"
     with pytest.raises(OSError, match="cannot be read") as caught:
         calling().read_text(0)
@@ -284,7 +284,7 @@ def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypat
 
 
 def test_failed_lookups_leave_no_memory_behind(tree):
-    """Count the objects that failed lookups leave. The supervisor runs without the garbage
+    """Count the objects that failed lookups leave behind. The supervisor runs without the garbage
     collector, so an error that refers to itself would never be freed.
     """
     top, finder = tree
@@ -303,8 +303,8 @@ def test_failed_lookups_leave_no_memory_behind(tree):
 
 
 def test_the_number_of_waiting_calls_is_limited(monkeypatch):
-    """Check that the number of waiting calls is limited. Without a limit a target could let any
-    number of calls wait: it could start children and kill them while their calls wait.
+    """Check that the number of waiting calls is limited. Without a limit, a target could leave any
+    number of calls waiting: it could start children and kill them while their calls wait.
     """
     monkeypatch.setattr(file_changes._thread, "start_new_thread", lambda *_: None)
     reading, writing = os.pipe()

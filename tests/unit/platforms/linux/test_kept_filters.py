@@ -18,8 +18,8 @@ QUIET = seccomp.Seccomp(machine="x86_64", subprocess=False, unix_sockets=False)
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Set a home without cached filters. Return a list of the steps whose filters are compiled
-    during the test.
+    """Set up a home directory without cached filters. Return a list of the steps whose filters are
+    compiled during the test.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -200,7 +200,7 @@ def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
 @pytest.mark.parametrize("put", [None, "file", "link"])
 def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree, monkeypatch, put):
     """Move a directory away while the search opens it, and back before the search ends, as a target
-    could do. In the meantime a file or a link may be in the directory's place.
+    could do. In the meantime a file or a link may take the directory's place.
     """
     moved, real = tree / "a1/b/c1", os.open
 

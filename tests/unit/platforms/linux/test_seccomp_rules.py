@@ -124,8 +124,8 @@ def libseccomp():
     return libseccomp_oracle.load()
 
 
-# Rules that were already compared with all arguments. If the same rule occurs again with other options of the filter, a
-# sample of the arguments is enough.
+# Rules that were already compared with all arguments. If the same rule occurs again with other
+# filter options, a sample of the arguments is enough.
 COMPARED = set()
 
 
@@ -192,7 +192,7 @@ def test_x32_is_killed_and_its_old_numbers_are_absent():
     for number in (X32 | getpid, X32, X32 | 520, 0x80000000, 0xFFFFFFFF):
         assert run(program, AUDIT_ARCH_X86_64, number).action == KILL_PROCESS
     # Old kernels ran the numbers 512 to 547, such as execve (520), as x32 calls even without the
-    # bit for x32.
+    # x32 bit.
     for number in range(512, 548):
         assert run(program, AUDIT_ARCH_X86_64, number).action == ENOSYS
 
@@ -205,7 +205,7 @@ def test_unknown_numbers_return_enosys(machine):
         assert run(filter_.program, filter_.arch, number).action == ENOSYS
 
 
-# This list repeats the names of the policy on purpose, so that a test fails if the policy loses a
+# This list deliberately repeats the policy's names, so that a test fails if the policy loses a
 # name.
 ALWAYS = """
     io_uring_setup io_uring_enter io_uring_register ptrace process_vm_readv process_vm_writev
@@ -354,7 +354,7 @@ def test_internet_sockets_are_tcp_and_udp(family, junk, flags):
         assert socket(STREAM, protocol) == EPROTONOSUPPORT
     for protocol in (icmp, tcp, icmpv6, sctp, udplite, smc, mptcp, 255):
         assert socket(DGRAM, protocol) == EPROTONOSUPPORT
-    # For example, AF_INET with SOCK_PACKET would make a socket of the family AF_PACKET.
+    # For example, AF_INET with SOCK_PACKET would make an AF_PACKET socket.
     for kind in (0, RAW, RDM, SEQPACKET, DCCP, PACKET, 15):
         for protocol in (0, 6, 17, 255):
             assert socket(kind, protocol) == EPROTONOSUPPORT
@@ -572,7 +572,7 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
     """Check that the filter does not read the arguments of frequent calls. For such calls the
-    kernel only looks into a bitmap, instead of running the filter.
+    kernel only looks at a bitmap, instead of running the filter.
     """
     filter_ = target(machine, **options)
     for name in ("read", "write", "futex", "mmap", "getppid", "epoll_pwait", "recvfrom"):

@@ -1,5 +1,5 @@
-"""Check that every Linux step has the methods and fields that `explain`, errors and the order of
-application need.
+"""Check that every Linux step has the methods and fields that are needed for `explain`, for error
+messages and for the order in which steps are applied.
 """
 
 import importlib

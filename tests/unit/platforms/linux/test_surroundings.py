@@ -1,5 +1,5 @@
-"""Test how corral finds out why namespaces are forbidden, from files of the kernel and of container
-engines.
+"""Test how corral uses files from the kernel and from container engines to find out why namespaces
+are forbidden.
 """
 
 from __future__ import annotations

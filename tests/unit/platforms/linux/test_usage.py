@@ -1,4 +1,4 @@
-"""Test how resource usage is read from files of the kernel and from real processes."""
+"""Test how resource usage is read from kernel files and from real processes."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """Kill one process in each call, except in the first 23 calls. The measurement makes these
+        """Kill one process in each call after the first 23 calls. The measurement makes these first
         calls while it reads all processes for the first time.
         """
         self.questions += 1

@@ -25,7 +25,7 @@ class Text(str):
 
 
 def parse(text: str) -> list:
-    """Return the expressions of a text. An unbalanced quote or bracket is an error."""
+    """Return the expressions in a string. An unbalanced quote or bracket is an error."""
     stack: list[list] = [[]]
     at = 0
     text = text.rstrip()
@@ -50,8 +50,8 @@ def parse(text: str) -> list:
 
 @dataclasses.dataclass(frozen=True)
 class Act:
-    """An act that a process tries. `socket` is "unix" with a `path`, or "ip", "tcp" or "udp" with a
-    `host` and a `port`. The host "localhost" means any address of the Mac. `target` is self,
+    """An action that a process attempts. `socket` is "unix" with a `path`, or "ip", "tcp" or "udp"
+    with a `host` and a `port`. The host "localhost" means any address of the Mac. `target` is self,
     same-sandbox or others. `vnode` is the type of the file at the path.
     """
 
@@ -91,7 +91,9 @@ class Profile:
         self.rules.append(("allow", own, (("target", "self"),)))
 
     def rule(self, item: list) -> tuple | None:
-        """Return (action, operations, filters), or None if the rule's condition `defined?` is false."""
+        """Return (action, operations, filters), or None if the rule's `defined?` condition is
+        false.
+        """
         if item[0] == "if":
             _, (asked, name), item = item
             assert asked == "defined?"
@@ -109,8 +111,8 @@ class Profile:
         return action, operations, filters
 
     def resolve(self, item: list) -> tuple:
-        """Return the filter with its parameters replaced by their values. A value is not parsed as a part of the
-        profile.
+        """Return the filter with its parameters replaced by their values. A value is not parsed as
+        part of the profile.
         """
         if item[0] == "param":
             self.used.add(item[1])

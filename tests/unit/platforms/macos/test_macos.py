@@ -1,5 +1,5 @@
-"""Test which mechanisms are chosen on macOS, and how a process tree is searched, with a table of
-invented processes.
+"""Test which mechanisms are chosen on macOS, and how a process tree is searched, using a table of
+made-up processes.
 """
 
 import os
@@ -321,8 +321,8 @@ def test_rlimits_match_those_that_macos_enforces():
 
 
 def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monkeypatch):
-    """Imitate the error of macOS, which refuses a limit below the size that is already mapped. Linux accepts such a
-    limit.
+    """Imitate the error on macOS, which refuses a limit below the size that is already mapped.
+    Linux accepts such a limit.
     """
 
     def refuse(*_):
@@ -433,8 +433,8 @@ def test_doctor_shows_proven_mechanisms():
 
 
 def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
-    """Check the rows of evidence about Macs. `doctor` and SECURITY.md may say that something was seen on a Mac only if
-    SEEN has a date for it.
+    """Check the evidence rows for Macs. `doctor` and SECURITY.md may say that something was seen on
+    a Mac only if SEEN has a date for it.
     """
     rows = {row.capability for row in MACOS}
     assert {name for name, _, _ in probes.LABELS} | set(evidence.SEEN["darwin"]) <= rows
@@ -665,7 +665,7 @@ def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
     tmp_path, argv, found, warned
 ):
     """Check that the server starts in another directory if a `.env` in its working directory is
-    hidden. pydantic-settings reads this file, so the server could end with a PermissionError (seen
+    hidden. pydantic-settings reads this file, so the server could fail with a PermissionError (seen
     with pydantic-settings 2.14.1).
     """
     for name in ("server.py", "data", "package"):

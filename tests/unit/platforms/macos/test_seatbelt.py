@@ -187,7 +187,7 @@ def test_the_profile_denies_each_listed_act(what):
 @pytest.mark.parametrize("view", [ALONE, GRANTED, MANY], ids=["alone", "granted", "many"])
 def test_every_operation_is_known_to_every_release(view, release):
     """Check that the profile loads in each release. An operation that a release does not know makes
-    the whole profile fail, unless the rule has the condition `defined?`.
+    the whole profile fail, unless the rule has a `defined?` condition.
     """
     text, parameters = seatbelt_profile.profile(view)
     Profile(text + seatbelt_profile.proxy_rules(9), parameters, RELEASES[release])
@@ -273,7 +273,9 @@ def test_an_invalid_port_never_becomes_a_rule(port):
 
 
 def test_a_program_below_a_hidden_path_stays_readable():
-    """Use the layout of fnm: node is in Application Support, which is hidden. The files of node must stay readable."""
+    """Use fnm's layout: node is in Application Support, which is hidden. node's files must stay
+    readable.
+    """
     hidden = f"{HOME}/Library/Application Support"
     node = f"{hidden}/fnm/node/bin/node"
     view = View(
@@ -358,7 +360,7 @@ def shaped(path):
 @given(STRANGE)
 def test_the_text_of_a_profile_is_the_same_for_every_path(path):
     """Check that the rules do not depend on the path, because the profile's text refers to paths
-    only by parameters.
+    only through parameters.
     """
     text, parameters = seatbelt_profile.profile(shaped(path))
     assert text == seatbelt_profile.profile(shaped("/plain"))[0]
@@ -536,9 +538,9 @@ def test_a_run_sees_its_files_and_grants():
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
-    """Check that the Python of a framework may execute `Python.app`, the second program that
-    replaces it in the same process. Use several names, because the names of the framework and of
-    this program vary.
+    """Check that a framework Python may execute `Python.app`, the second program that replaces it
+    in the same process. Use several names, because the names of the framework and of this program
+    vary.
     """
     version = f"{os.path.realpath(tmp_path)}/{name}.framework/Versions/3.9"
     images = f"{version}/Resources/Python.app/Contents/MacOS"

@@ -16,7 +16,7 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_of_a_probe_is_reported_as_its_cause():
-    """Let a child of the probe fail, and then the probe itself, which waited for the child. The
+    """Make a child of the probe fail, and then the probe itself, which waited for the child. The
     child's error must be reported as the cause.
     """
 

@@ -1,9 +1,9 @@
 """Imitate the driver's side of the minifilter protocol over a socket pair, including the driver's
-checks of sizes.
+size checks.
 
 The filter manager sends each message as a whole, and so does SOCK_SEQPACKET. The first byte of each
-packet names the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A
-is the answer to S.
+packet identifies the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage,
+and A is the answer to S.
 """
 
 import queue
@@ -87,7 +87,7 @@ class Driver:
             return INVALID
         kind, size, _ = HEADER.unpack_from(message)
         # Like the driver, refuse a message that is shorter than its structure, or whose header
-        # states a size other than the message's.
+        # gives a size other than the message's.
         if len(message) < SIZES.get(kind, 1 << 30) or size != len(message):
             return INVALID
         self.seen.append(message)

@@ -229,8 +229,8 @@ def test_errors_of_creating_a_process_have_a_hint(code, told):
     ],
 )
 def test_a_target_with_children_has_a_console_without_a_window(processes, children, flag):
-    """Check that a target without children gets no console. The process of a console is a child of
-    the target (Project Zero issue 213), which the child process policy would forbid.
+    """Check that a target without children gets no console. A console's process is a child of the
+    target (Project Zero issue 213), which the child process policy would forbid.
     """
     attributes = mitigations.plan(0, subprocess=children).attributes()
     assert process_creation._console(job.Job(processes=processes), attributes) == flag
@@ -330,8 +330,8 @@ def test_a_target_has_no_right_to_the_clipboard():
 
 
 def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
-    """Check that `boot_time` subtracts the bias, because KeSetSystemTime adds a change of the clock
-    both to the boot time and to its bias.
+    """Check that `boot_time` subtracts the bias, because KeSetSystemTime adds a clock change to
+    both the boot time and its bias.
     """
 
     def answer(boot: int, bias: int):
@@ -354,8 +354,8 @@ def test_a_mutex_is_the_same_in_every_session_and_private_to_the_user(monkeypatc
     granted_tree.mutex("S-1-15-3-9")
     ((name, security),) = asked
     assert name == f"Global\\corral-{USER}-S-1-15-3-9"
-    # The access list names the user, so that the user can open the mutex without elevation, even if an elevated process
-    # has made it.
+    # The access list names the user, so that the user can open the mutex without elevation, even if
+    # an elevated process created it.
     assert f";{USER})" in security
     assert security.endswith("S:(ML;;NW;;;ME)")
 
@@ -372,7 +372,7 @@ def test_new_bytecode_files_cause_no_new_copy_of_a_python():
 
 
 def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
-    """Check that SECURITY.md contains the table of evidence, and that `doctor` shows its rows."""
+    """Check that SECURITY.md contains the evidence table, and that `doctor` shows its rows."""
     rows = {row.capability for row in WINDOWS}
     assert {capability for capability, _, _ in host.LABELS} == set(host.PROBES) <= rows
     assert set(evidence.SEEN["windows"]) <= rows
@@ -584,8 +584,8 @@ WINDOW = "corral-0123456789abcdef"
 @pytest.mark.parametrize(
     ("outside", "inside", "status"),
     [
-        # corral runs in a session of the user. Service-0x0-LUID$ is the window station that CreateWindowStationW(NULL)
-        # makes.
+        # corral runs in a user session. Service-0x0-LUID$ is the window station that
+        # CreateWindowStationW(NULL) makes.
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
@@ -641,7 +641,7 @@ def test_the_relay_is_proven_only_if_it_allows_the_named_port_and_denies_another
 def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
     monkeypatch, output, errors
 ):
-    """Check that NUL counts as usable only if the target can open it. The project nub could open
+    """Check that NUL counts as usable only if the target can open it. The nub project could open
     NUL on Windows build 26200, but not on 26100.
     """
     monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))

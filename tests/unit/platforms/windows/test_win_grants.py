@@ -1,4 +1,4 @@
-"""Test which directory trees can be granted to an AppContainer. The tests use listings of trees."""
+"""Test which directory trees can be granted to an AppContainer, using tree listings."""
 
 import contextlib
 import os
@@ -68,8 +68,8 @@ def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
     monkeypatch, kept, root_changed
 ):
     """Check that a run sets some entries again, even if a kept grant has set them before: the
-    entries of secrets, hard links, and files that other programs run. Such a file may be newer than
-    the grant.
+    entries on secrets, on hard links, and on files that other programs run. Such a file may be
+    newer than the grant.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
@@ -125,8 +125,8 @@ def test_trees_with_links_are_refused():
 
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_file_with_several_names_can_only_be_read(access):
-    """Check that the target gets no write right on a hard link, because another name of the same
-    file may be outside of the grant. uv and pnpm create such hard links.
+    """Check that the target may not write to a hard link, because another name of the same file may
+    be outside of the grant. uv and pnpm create such hard links.
     """
     step = plan((grant("D:\\work", access), tree(file("twin", links=2))))
     assert entries(step, "twin", links=2) == (READ, 0)
@@ -381,8 +381,9 @@ def owned(owner: str, *allowed: str) -> bytes:
 @pytest.mark.parametrize(
     ("owner", "allowed", "readable"),
     [
-        # The access list that CPython's mkdir(0o700) sets is D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an
-        # elevated process the owner is the group of administrators.
+        # The access list that CPython's mkdir(0o700) sets is
+        # D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an elevated process the owner is
+        # the Administrators group.
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), False),
         (USER, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), True),
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, USER), True),
@@ -508,7 +509,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     [
         ("S-1-15-2-1", 0, True),
         ("S-1-15-2-2", 0x0B, True),  # files below this directory inherit the entry
-        # An entry for the group of users does not apply to a container. A container needs its own entry.
+        # An entry for the Users group does not apply to a container. A container needs its own
+        # entry.
         ("S-1-5-32-545", 0, False),
     ],
 )
@@ -529,7 +531,7 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
     """Check that the plan lists only secrets as files that no container may read. The other closed
-    files are packages that have a copy in the store, and files of other users, which cannot be
+    files are packages that have a copy in the store, and other users' files, which cannot be
     opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))

@@ -21,7 +21,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Return a list to which each argument of realpath is added, because realpath makes the system
+    """Return a list that records each argument of realpath, because realpath makes the system
     follow links.
     """
     paths, real = [], os.path.realpath

@@ -1,4 +1,4 @@
-"""Test the minifilter client with an imitated driver over a socket pair. Compare the layout of the
+"""Test the minifilter client with a simulated driver over a socket pair. Compare the layout of the
 client's messages with C structs that a compiler has laid out.
 """
 
@@ -253,7 +253,7 @@ def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, sessi
         "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
     }
     assert remembered["write"] > 1000
-    # The time is 1, because for 0 the driver uses its own default of some seconds.
+    # The time is 1, because for 0 the driver uses its own default of a few seconds.
     assert remembered["rename"] == remembered["read"] == 1
 
 

@@ -1,4 +1,4 @@
-"""Test the preload of node in a real node whose calls are denied as in an AppContainer."""
+"""Test the node preload in a real node process whose calls are denied as in an AppContainer."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Test Windows plans. The findings are given, so the tests run on any host."""
+"""Test Windows plans. The tests supply the findings, so they run on any host."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def test_cpu_time_is_sampled_only_if_stated():
 
 
 def test_a_job_that_cannot_be_read_back_still_ends_the_tree():
-    """Use the findings that corral has under Wine: processes end when the job is closed, but the job's limits cannot be
-    read back.
+    """Use the findings that corral gets under Wine: processes end when the job is closed, but the
+    job's limits cannot be read back.
     """
     loose = decided(LETTING_GO, host("job_kill_on_close"))
     assert (loose["tree"].status, loose["tree"].mechanism) == ("applied", job.UNREAD)
@@ -299,7 +299,7 @@ def test_network_levels_are_capabilities_and_name_what_stays_open(level, sids):
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
     assert held.asked == ("none" if level == "none" else f"level {level}")
-    # On Linux the level of `windows.network` has no effect.
+    # On Linux the `windows.network` level has no effect.
     assert plan.describe_control("network", policy, "linux") == "none"
     assert bool(held.why) == (level != "none")
     assert held.status == ("verified" if level == "none" else "applied")
@@ -391,7 +391,9 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """Check that the driver gets only the copies that this target runs from as readable paths."""
+    """Check that the only readable paths that the driver gets are the copies that this target runs
+    from.
+    """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
     (tmp_path / "server.js").touch()

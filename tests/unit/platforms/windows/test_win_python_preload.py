@@ -1,5 +1,5 @@
-"""Test the preload of Python. Calls that Windows denies in an AppContainer are replaced by calls
-that fail in the same way.
+"""Test the Python preload. Calls that Windows denies in an AppContainer are replaced by calls that
+fail in the same way.
 """
 
 import builtins
@@ -20,7 +20,8 @@ DENIED = PermissionError(13, "Access is denied")
 
 @pytest.fixture
 def container(monkeypatch, tmp_path):
-    """Imitate the behaviour of Python 3.12.4 and newer in an AppContainer of Windows Server 2025."""
+    """Imitate the behaviour of Python 3.12.4 and newer in an AppContainer on Windows Server 2025.
+    """
     mkdir, lstat, realpath, open_file, os_open = os.mkdir, os.lstat, os.path.realpath, open, os.open
     named, closed = [], set()
 

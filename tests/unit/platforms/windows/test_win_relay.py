@@ -60,7 +60,7 @@ def test_invalid_frames_are_errors(data):
 
 
 class Pair:
-    """The outer end of a relay. The test takes the part of the inner end."""
+    """The outer end of a relay. The test plays the part of the inner end."""
 
     def __init__(self):
         self.reader, write = os.pipe()

@@ -151,8 +151,8 @@ def test_an_allowed_name_that_leads_to_the_host_is_denied(run, web):
 
 
 def test_a_name_is_looked_up_once(run, web):
-    """Let the second lookup of a name return another address. The relay must connect to the address
-    that it has checked, without looking up the name again.
+    """Make the second lookup of a name return a different address. The relay must connect to the
+    address that it has checked, without looking up the name again.
     """
     answers = [[bytes([127, 0, 0, 1])], [bytes([169, 254, 169, 254])]]
     running = run([f"allowed.test:{web.server_port}"], lookup=lambda _name: answers.pop(0))
@@ -190,7 +190,7 @@ def tls_client(running, certificate, server_name):
 
 
 def test_a_hello_with_another_name_is_denied(run, tls, certificate):
-    """Send another host name in the TLS hello than in CONNECT. The name in the hello has to be
+    """Send a different host name in the TLS hello than in CONNECT. The name in the hello has to be
     allowed too, because another host at the same address may answer to this name.
     """
     running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
@@ -320,7 +320,7 @@ def test_the_relay_uses_the_hosts_own_proxy(run, web):
 def test_the_hosts_own_addresses_are_found():
     own = HostAddresses()
     assert bytes([127, 0, 0, 1]) in own
-    assert bytes([192, 0, 2, 1]) not in own  # hosts do not have addresses of TEST-NET-1
+    assert bytes([192, 0, 2, 1]) not in own  # no host has a TEST-NET-1 address
     assert "127.0.0.1" not in own
     with socket.create_server(("::1", 0), family=socket.AF_INET6):
         assert bytes(15) + b"\1" in own

@@ -109,8 +109,8 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "alive", None))
     @rule(data=st.data())
     def die_and_be_swept(self, data):
-        """Let a run die: the kernel unlocks the run's journal, and the run's memory is lost. Then
-        let corral clean up after the run.
+        """Simulate the death of a run: the kernel unlocks the run's journal, and the run's memory
+        is lost. Then let corral clean up after the run.
         """
         name = data.draw(st.sampled_from(sorted(self.alive)))
         results, _, _ = self.alive.pop(name)
