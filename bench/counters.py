@@ -1,8 +1,9 @@
-"""Count the resources that servers use and the files that starts leave, from /proc and directories.
+"""Count the resources that servers use and the files that starts leave behind, from /proc and
+directories.
 
-A sample is a mapping from the name of a counter to its value. A counter that this user may not read
-is absent. All processes and files of one user are counted, so give `Places` a user who has no other
-processes and files.
+A sample is a mapping from the name of a counter to its value. Counters that this user may not read
+are left out. All processes and files of one user are counted, so give `Places` a user who has no
+other processes and files.
 """
 
 from __future__ import annotations

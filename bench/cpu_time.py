@@ -14,9 +14,9 @@ REMOVALS, REMOVAL_SECONDS = 100, 0.02
 
 
 class CpuTime:
-    """Put this process into a new control group for the length of a `with` block.
+    """Put this process into a new control group for the duration of a `with` block.
 
-    If this user may not make a control group, `read` returns None.
+    If this user may not create a control group, `read` returns None.
     """
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@
     python bench/fuzz.py --minutes 5 --only dns
 
 The seeds are in tests/corpus/NAME. The test suite also passes them to the same functions, without
-atheris. A parser may refuse a text with its own error. Any other exception is a bug.
+atheris. A parser may reject its input with its own error. Any other exception is a bug.
 """
 
 from __future__ import annotations

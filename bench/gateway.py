@@ -28,7 +28,7 @@ INSIDE = "127.77.0.1"
 NAME = "server.example"
 BLOCK = 1 << 20
 THROUGHPUT_BUDGET = 2.0
-"""Allowed ratio of times: twice the time of the direct connection is half of its throughput."""
+"""The allowed ratio of times. Twice the time of a direct connection means half its throughput."""
 MESSAGES = 200
 
 
@@ -113,7 +113,7 @@ def connect(address: tuple[str, int]) -> float:
 
 
 def start_server(megabytes: int) -> tuple[int, list[int]]:
-    """Start a server that sends `megabytes` MB if a client sends `d`, and echoes other bytes."""
+    """Start a server that sends `megabytes` MB when a client sends `d`, and echoes other bytes."""
     listener = socket.create_server((LOCAL, 0), backlog=64)
     pid = os.fork()
     if pid == 0:
@@ -149,8 +149,8 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.network.gateway.gateway import Gateway
     from corral.network.rules import parse_rules
 
-    # The gateway connects to the port number that its client called, so the gateway has to listen
-    # on the server's port number.
+    # The gateway connects to the same port number that its client connected to, so the gateway has
+    # to listen on the server's port number.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
     pid = os.fork()
     if pid:

@@ -1,6 +1,6 @@
 """Measure the start of a run with a write grant for a large project.
 
-With `--against DIRECTORY`, compare it with the start of the corral in another checkout.
+With `--against DIRECTORY`, compare it with the start of corral from another checkout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES = 20_000
 LAYOUTS = ((20, 19), (100, 20))
 """The number of packages in a project, and of directories with files in each package."""
 SETTLE_SECONDS = 2.5
-"""Pause after the project was made, because corral does not cache a directory that changed in the
+"""Pause after making the project, because corral does not cache a directory that changed in the
 last two seconds.
 """
 FIRST, NEXT = "first start", "next start"

@@ -139,7 +139,7 @@ def keep(
     asked: argparse.Namespace,
     record: TextIO | None = None,
 ) -> Samples:
-    """Make the starts in equal shares over the whole time, and take a sample after each share."""
+    """Spread the starts evenly over the whole time, and take a sample after each share."""
     number = min(SAMPLES, asked.starts)
     began = time.monotonic()
     samples: Samples = []

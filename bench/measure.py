@@ -2,8 +2,8 @@
 
 A contender is corral or a program that it is compared with. Contenders take turns within one run,
 so that other work on the machine slows all of them. The first rounds do not count. Minima of times
-are compared, because noise only makes times longer. Medians of CPU time are compared, because
-processes of one contender may still run in the turn of the next.
+are compared, because noise only makes times longer. Medians of CPU time are compared, because a
+contender's processes may still be running during the next contender's turn.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def apart() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def spawn(argv: list[str], environment: Mapping[str, str]) -> float:
-    """Return milliseconds from posix_spawn to the end of `argv`, with its streams on /dev/null."""
+    """Return the milliseconds from posix_spawn until `argv` ends, with its streams on /dev/null."""
     streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     started = time.perf_counter_ns()
     pid = os.posix_spawn(argv[0], argv, environment, file_actions=streams)

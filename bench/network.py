@@ -2,7 +2,7 @@
 
 The gateway is measured with namespaces and without them (the socket broker). The client measures
 its own time, from its first byte to its last, so the start does not count. Budgets are ratios of
-times: 2 means half of the throughput. A flood of refused connects shows how much CPU time a target
+times: 2 means half the throughput. A flood of refused connections shows how much CPU time a target
 can make its supervisor use. The kernel counts this time in ticks.
 """
 
@@ -39,7 +39,7 @@ of the gateway's throughput, and a request may take 1.3 times as long.
 """
 REFUSED_CONNECTS, FLOOD_THREADS = 2000, 8
 MAX_FLOOD_CPU = 0.1
-"""The share of one processor that a flood of refused connects may take in the supervisor."""
+"""The share of one processor that the supervisor may use during a flood of refused connections."""
 SYSTEM_PYTHON = "/usr/bin/python3"
 WITHOUT_NAMESPACES = """
 import os, sys
@@ -184,7 +184,7 @@ def _answer(end: socket.socket, asked: bytes, block: bytearray) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """The command that starts a client, and whether the client has to ask a proxy."""
+    """The command that starts a client, and whether the client has to connect through a proxy."""
 
     wrapper: tuple[str, ...] = ()
     proxy: bool = False
@@ -192,8 +192,8 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Flood:
-    """The number of a target's refused connects, the seconds that they took, and the CPU time of
-    the supervisor.
+    """How many of a target's connections were refused, how much CPU time the supervisor used, and
+    how many seconds it took.
     """
 
     refused: int
@@ -214,16 +214,16 @@ def client(
 
 
 def find_python() -> str:
-    """Return the path of the system's Python if there is one, otherwise of this interpreter.
+    """Return the path of the system's Python if there is one, or else of this interpreter.
 
-    Without namespaces root's target has another user id, which may not read a Python in root's
-    home.
+    Without namespaces, root's target runs under a different user id, which may not read a Python in
+    root's home.
     """
     return SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
 
 
 def flood(start: Start, environment: Mapping[str, str], amount: int) -> Flood:
-    """Let a target make connects that are all refused, and read its supervisor's CPU time."""
+    """Have a target try connections that are all refused, and read its supervisor's CPU time."""
     command = [*start.wrapper, find_python(), "-I", "-c", FLOOD, str(amount)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:

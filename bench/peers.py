@@ -63,8 +63,8 @@ SCRIPTS = {
         "sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])\nsys.exit(main())\n"
     ),
 }
-"""The console script that each installer writes. pip's script imports `re`. This import takes a
-third of the time that a bare Python takes.
+"""The console script that each installer writes. pip's script imports `re`, which takes a third as
+long as starting a bare Python.
 """
 
 
@@ -126,7 +126,7 @@ def install(directory: str, packages: Sequence[str] = (), checkout: str = CHECKO
 
 
 def write_scripts(python: str, directory: str) -> dict[str, str]:
-    """Write the console scripts of all installers, not only of the one that installed corral, and
+    """Write the console script of every installer, not only of the one that installed corral, and
     return the path of each.
     """
     paths = {}
@@ -202,7 +202,7 @@ def bubblewrap(view: Mapping[str, object], directory: str) -> list[str] | Missin
 
 
 def filesystem(view: Mapping[str, object], directory: str) -> list[str]:
-    """Return the arguments with which bubblewrap mounts the same files as corral."""
+    """Return the arguments that make bubblewrap mount the same files as corral."""
     words = ["--dev", "/dev", "--proc", "/proc"]
     for bind in _records(view["binds"]):
         if not str(bind["target"]).startswith("/dev/"):

@@ -15,7 +15,7 @@ COLOURS = {True: "#2b6cb0", False: "#a0aec0"}
 
 
 def draw(sections: Iterable[Section]) -> str:
-    """Return one drawing. Each section has a separate scale, because it was measured in separate
+    """Return one drawing. Each section has its own scale, because it was measured in separate
     rounds.
     """
     parts: list[str] = []

@@ -1,4 +1,4 @@
-"""Run the loops of `syscall_loops.c` without a C compiler. Times include the interpreter's cost."""
+"""Run the loops of `syscall_loops.c` without a C compiler. Times include interpreter overhead."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Start published servers for which corral was not tuned: bare and in corral, cold and warm.
+"""Start published servers that corral was not tuned for: bare and in corral, cold and warm.
 
 The servers were chosen by a rule that was written down before the first try. The source is the list
 punkpeye/awesome-mcp-servers (README.md at commit 00011d6a, its first 48,000 characters). An entry
-marked as TypeScript counts if npm has a package that is named like the entry's repository (NAME or
-@OWNER/NAME), has a program, and names the repository in its metadata. An entry marked as Python
-counts if PyPI has a project that is named like the repository, has a wheel, and names the
-repository in its metadata. The first fifteen entries of each language are taken, in the order of
-the list. Servers get no account, no arguments and no grants. A server that does not start stays in
-the table.
+marked as TypeScript counts if npm has a package that has the same name as the entry's repository
+(NAME or @OWNER/NAME), contains a program, and names the repository in its metadata. An entry marked
+as Python counts if PyPI has a project that has the same name as the repository, offers a wheel, and
+names the repository in its metadata. The first fifteen entries of each language are taken, in the
+order of the list. Servers get no account, no arguments and no grants. A server that does not start
+stays in the table.
 
 Bare starts are `npx -y NAME` and `uvx NAME`. Starts in corral are `corral run npm:NAME` and `corral
 run pypi:NAME`. The table shows how many seconds pass until `tools/list` is answered. A cold start

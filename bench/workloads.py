@@ -1,4 +1,6 @@
-"""Do work that servers do, and print how many milliseconds it took, without the program's start."""
+"""Do work that servers do, and print how many milliseconds it took, not counting the program's
+start.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Provide `function`, with which `abi/darwin_*.py` declare C functions. A C function is bound when
-it is first called.
+"""Provide `function`, which `abi/darwin_*.py` use to declare C functions. A C function is bound
+when it is first called.
 
 `tests/abi/test_darwin.py` checks that these modules follow these conventions:
 
@@ -10,7 +10,7 @@ it is first called.
   exports all these functions, so no other library is loaded. Pointer arguments are `c_void_p`,
   which accepts `byref`, arrays, bytes, integers and None.
 
-These modules can be imported on every system. On a system other than macOS a call raises OSError.
+These modules can be imported on every system. On systems other than macOS, calls raise OSError.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from corral.abi.prototypes import CType, Export
 
     # A `Check` says which results of a function mean success. "positive": results above 0. "zero":
-    # only 0. With both, errno has the cause of a failure. "status": only 0, and any other result is
-    # the error number itself. "any": every result.
+    # only 0. For both, errno gives the cause of a failure. "status": only 0, and any other result
+    # is the error number itself. "any": every result.
     Check = Literal["positive", "zero", "status", "any"]
 
 

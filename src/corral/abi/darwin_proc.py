@@ -110,8 +110,7 @@ def count_user(uid: int) -> int:
 def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int) -> list[int]:
     """Return the pids that `read` puts into a buffer for `size` pids.
 
-    If the buffer is full, pids may be missing, so call `read` again with a buffer of twice the
-    size.
+    If the buffer is full, pids may be missing, so call `read` again with a buffer twice the size.
     """
     while True:
         found = (ctypes.c_int * size)()
@@ -122,7 +121,7 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the process whose name macOS shows when it asks for the user's consent for `pid`."""
+    """Return the process that macOS names when it asks the user for consent on behalf of `pid`."""
     return responsibility_get_pid_responsible_for_pid(pid)
 
 

@@ -62,7 +62,8 @@ def exec_in_place(
 
     With `disclaim`, macOS asks the user for consent in the name of the new program instead of the
     program that started corral. The kernel kills the new program when its footprint exceeds
-    `megabytes`; 0 means no limit. The limit ends when the new program executes another program.
+    `megabytes`; 0 means no limit. The limit no longer applies once the new program executes another
+    program.
     """
     attributes, actions = ctypes.c_void_p(), ctypes.c_void_p()
     posix_spawnattr_init(ctypes.byref(attributes))

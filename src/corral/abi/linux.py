@@ -1,8 +1,8 @@
 """Wrap Linux system calls in short functions that are named as in the manual and raise OSError.
 
-The C library is bound at the first call, so this module can be imported on every system. Calls do
-not release the interpreter's lock (PyDLL), because the callers have only one thread, and because
-the child of `clone` has to own this lock. Only `waiting_syscall` lets other threads run.
+The C library is bound when it is first called, so this module can be imported on every system.
+Calls do not release the interpreter's lock (PyDLL), because the callers have only one thread, and
+because the child of `clone` has to hold this lock. Only `waiting_syscall` lets other threads run.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def setsockopt(fd: int, level: int, option: int, value: bytes) -> None:
 
 
 def attach_filter(fd: int, program: Sequence[tuple[int, int, int, int]]) -> None:
-    """Let the kernel drop the packets that a classic BPF program does not accept."""
+    """Make the kernel drop the packets that a classic BPF program does not accept."""
     code = b"".join(struct.pack(SOCK_FILTER, *item) for item in program)
     buffer = ctypes.create_string_buffer(code, len(code))
     value = struct.pack("@HP", len(program), ctypes.addressof(buffer))

@@ -28,11 +28,11 @@ OPEN_FLAGS: int = (
     | getattr(os, "O_NOINHERIT", 0)
 )
 # On Windows other processes cannot read locked bytes. So corral locks only this byte, which is far
-# behind the end of the file.
+# beyond the end of the file.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
 """The number of attempts to lock a new file. Together they take at least ten seconds, because on a
-busy machine a process that removes leftovers may keep the lock that long.
+busy machine a process that removes leftovers may hold the lock that long.
 """
 LOCKED = "another process has the lock"
 
@@ -113,7 +113,7 @@ def _is_unmapped(owner: int) -> bool:
 
 def read_private_file(path: str) -> bytes:
     """Read a file that only this user can have written. Raise OSError for any other file. Do not
-    follow links, and do not wait for a writer of a pipe.
+    follow links, and do not wait for a pipe's writer.
     """
     _refuse_foreign_directories(path)
     fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
@@ -179,7 +179,7 @@ def create_locked(path: str) -> int:
 
     If another process mistakes the new file for a leftover and removes it before it is locked,
     create it again. Wait only a limited time for the lock, because a target with a write grant
-    could keep it forever.
+    could hold it forever.
     """
     make_private_directory(os.path.dirname(path))
     while True:
@@ -196,7 +196,7 @@ def create_locked(path: str) -> int:
 
 
 def _lock_soon(fd: int, path: str) -> None:
-    """Lock a new file. Raise BlockingIOError if another process keeps the lock too long."""
+    """Lock a new file. Raise BlockingIOError if another process holds the lock too long."""
     for _ in range(MAX_LOCK_TRIES):
         try:
             return lock(fd, wait=False)
@@ -283,8 +283,8 @@ def open_own(path: str) -> int:
 
 
 def _is_own(seen: os.stat_result) -> bool:
-    """Return whether this is a regular file that belongs to this user and has only one name. On
-    Windows accept every regular file, because the files are in the user's own profile.
+    """Return whether this is a regular file that belongs to this user and has only one hard link.
+    On Windows accept every regular file, because the files are in the user's own profile.
     """
     if sys.platform == "win32":
         return stat.S_ISREG(seen.st_mode)

@@ -1,4 +1,4 @@
-"""Describe structures and exported functions as data. A function is bound at its first call."""
+"""Describe structures and exported functions as data. Functions are bound when first called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
 
 
 class MissingFunctionError(OSError):
-    """The function does not exist on this system, or not in this version of it."""
+    """The function does not exist on this system or in this version of it."""
 
 
 class Function:

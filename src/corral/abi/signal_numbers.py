@@ -1,6 +1,6 @@
 """List this system's signal numbers without importing `signal`, which would import `enum` too.
 
-Windows defines only a few signals. The other signals have their Linux numbers there.
+Windows defines only a few signals. The others get their Linux numbers there.
 """
 
 import _signal  # type: ignore[import-not-found]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENDING = ".corral-new"
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""Errors that mean that the file system cannot sync a directory, or that this user cannot read it.
+"""Errors which show that the file system cannot sync a directory, or that this user cannot read it.
 """
 
 

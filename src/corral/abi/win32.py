@@ -10,11 +10,11 @@
 - Prototypes are module-level values `Name = kernel32("Name", result, *arguments)` with the exported
   name, or with `function` for a library other than kernel32. Pointer arguments are `LPVOID`, which
   accepts `byref`, arrays, integers and None. Text arguments are `LPCWSTR`.
-- Types have the sizes that they have on Windows, on every host. `ctypes.wintypes` is banned,
+- On every host, types have the sizes that they have on Windows. `ctypes.wintypes` is banned,
   because its DWORD has eight bytes on Linux. `c_long` and `c_ulong` are banned too, and so is
   `c_wchar` inside structures: arrays of characters are `WCHAR * n`.
 
-These modules can be imported on every system. On a system other than Windows a call raises OSError.
+These modules can be imported on every system. On systems other than Windows, calls raise OSError.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
 """A `Check` says which results of a function mean success.
 
 "nonzero": every result except 0 and NULL. "valid": every result except a value with all bits set
-(INVALID_HANDLE_VALUE, WAIT_FAILED). With both, GetLastError has the cause of a failure. "hresult"
-and "ntstatus": every result that is not negative. "any": every result.
+(INVALID_HANDLE_VALUE, WAIT_FAILED). For both, GetLastError returns the cause of a failure.
+"hresult" and "ntstatus": every result that is not negative. "any": every result.
 """
 
 BYTE = ctypes.c_uint8
@@ -158,8 +158,8 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     content that it writes into the buffer.
 
     The buffer is never copied, because the content may contain pointers into the buffer. The buffer
-    has at least `least` bytes, because for an empty list Windows may write fewer bytes than the
-    structure of the list has.
+    has at least `least` bytes, because Windows may write fewer bytes for an empty list than the
+    list's structure has.
     """
     needed = DWORD()
     try:

@@ -120,9 +120,9 @@ def final_path(handle: int) -> str:
 @contextmanager
 def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[None]:
     """Own a named mutex during a `with` block. `security` is an SDDL string. If the owner dies,
-    Windows frees the mutex.
+    Windows releases the mutex.
 
-    Raise OSError after `timeout_ms`, because any program of the user can own a mutex with this
+    Raise OSError after `timeout_ms`, because any of the user's programs can own a mutex with this
     name.
     """
     with security_attributes(security) as attributes:

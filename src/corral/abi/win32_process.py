@@ -266,7 +266,7 @@ def create_event() -> Handle:
 
 
 def on_console_event(handle: Callable[[int], bool]) -> object:
-    """Let Windows call `handle` in another thread for each console event. The caller must keep the
+    """Make Windows call `handle` in another thread for each console event. The caller must keep the
     returned object alive.
     """
     callback = _HANDLER(lambda event: int(handle(event)))
@@ -295,8 +295,9 @@ def committed_bytes(process: Handle) -> int:
 
 def boot_time() -> int:
     """Return a number that changes with each boot, but not when the clock is set."""
-    # SYSTEM_TIMEOFDAY_INFORMATION has BootTime at offset 0 and BootTimeBias at offset 32. Setting
-    # the clock changes both by the same amount. The headers declare only the structure's size.
+    # SYSTEM_TIMEOFDAY_INFORMATION contains BootTime at offset 0 and BootTimeBias at offset 32.
+    # Setting the clock changes both by the same amount. The headers declare only the structure's
+    # size.
     found = (LARGE_INTEGER * 6)()
     NtQuerySystemInformation(
         SystemTimeOfDayInformation, ctypes.byref(found), ctypes.sizeof(found), None
@@ -321,7 +322,7 @@ def processors() -> int:
 
 
 def parents() -> dict[int, int]:
-    """Return {pid: parent's pid} for all processes of the system. The parent may have ended."""
+    """Return {pid: parent's pid} for all processes on the system. The parent may have ended."""
     found: dict[int, int] = {}
     entry = PROCESSENTRY32W(dwSize=ctypes.sizeof(PROCESSENTRY32W))
     with Handle(CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0)) as snapshot:

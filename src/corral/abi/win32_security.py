@@ -137,8 +137,8 @@ def create_profile(name: str, title: str, description: str) -> bytes:
     """Create an AppContainer profile and return its package SID. Raise ERROR_ALREADY_EXISTS if the
     profile exists.
 
-    The profile gets no capabilities, because Windows checks only the capabilities of the token, and
-    because the firewall service would register those of the profile.
+    The profile gets no capabilities, because Windows checks only the token's capabilities, and
+    because the firewall service would register the profile's.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 
@@ -191,7 +191,7 @@ def token_capabilities(token: int) -> tuple[tuple[bytes, int], ...]:
 
 
 def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
-    """Return (SID, attributes) of each group of a token. `kind` is an information class for which
+    """Return (SID, attributes) for each group in a token. `kind` is an information class for which
     Windows returns TOKEN_GROUPS.
     """
     raw = token_information(token, kind)

@@ -292,7 +292,7 @@ def user_object_label(handle: int) -> str:
 
 
 def mitigation_flags(process: int, policy: int) -> int:
-    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. Each policy that corral reads has the
+    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. Each policy that corral reads is the
     size of a DWORD.
     """
     flags = DWORD()

@@ -85,7 +85,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
             self.close()
 
     def close(self) -> None:
-        """Close the streams, and kill the target if it still runs."""
+        """Close the streams, and kill the target if it is still running."""
         if self._ended is not None and not self._ended.done():
             asyncio.get_running_loop().remove_reader(self._sandbox.fileno())
             self._ended.set_result(None)

@@ -8,6 +8,6 @@ FIND_CORRAL = "import sys; sys.path.insert(0, sys.argv.pop(1)); import corral; d
 
 
 def build_arguments(code: str, *words: str) -> list[str]:
-    """Return arguments with which Python runs `code`. The code finds `words` in sys.argv[1:]."""
+    """Return the arguments that make Python run `code`. The code finds `words` in sys.argv[1:]."""
     packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return ["-I", "-c", FIND_CORRAL + code, packages, *words]

@@ -80,9 +80,9 @@ def probe(*, fresh: bool = False) -> Host:
 
 
 _known_hosts: list[Host] = []
-"""This machine with its findings, or an empty list until this machine was probed.
+"""This machine with its findings, or an empty list until this machine has been probed.
 
-All launches of this process use the same findings.
+All launches in this process use the same findings.
 """
 
 
@@ -161,8 +161,8 @@ def launch(
 ) -> Sandbox:
     """Start a target in a sandbox.
 
-    `policy` is a policy file, a mapping with the keys of such a file, or a Manifest. The variables
-    and secrets that the policy passes are taken from `env`, or else from `os.environ`.
+    `policy` is a policy file, a mapping with the same keys as such a file, or a Manifest. The
+    variables and secrets that the policy passes are taken from `env`, or else from `os.environ`.
     """
     made = plan(argv, policy, env=env, cwd=cwd)
     return Sandbox(made, stdin=stdin, stdout=stdout, stderr=stderr)

@@ -1,4 +1,4 @@
-"""Provide the handle of a running target, for `launch`, `run` and their asyncio versions."""
+"""Provide the handle for a running target, for `launch`, `run` and their asyncio versions."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             raise
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when the target has ended, for event loops."""
+        """Return a descriptor that becomes readable when the target has ended, for event loops."""
         return self._channel.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the target's end, and return the exit code that `corral run` would return. Raise
-        TimeoutError if the target still runs after `timeout` seconds, and SupervisionError if this
-        sandbox was closed.
+        """Wait until the target has ended, and return the exit code that `corral run` would return.
+        Raise TimeoutError if the target is still running after `timeout` seconds, and
+        SupervisionError if this sandbox was closed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
@@ -170,7 +170,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             self.close()
 
     def close(self) -> None:
-        """Close the streams, and kill the target if it still runs."""
+        """Close the streams, and kill the target if it is still running."""
         self._close_streams()
         self._channel.close()
 

@@ -52,7 +52,7 @@ class Supervisors:
 class Channel:
     """Exchanges messages with a supervisor.
 
-    A thread reads the supervisor's pipe, because Windows cannot wait for a pipe's data with a
+    A thread reads the supervisor's pipe, because Windows cannot wait for data on a pipe with a
     timeout.
     """
 
@@ -86,7 +86,7 @@ class Channel:
             return bool(self._change.wait_for(lambda: self._received or self._ended, seconds))
 
     def close(self) -> None:
-        """Close the channel, and wait until the supervisor has ended with its target."""
+        """Close the channel, and wait until the supervisor and its target have ended."""
         if self._writing >= 0:
             fd, self._writing = self._writing, -1
             os.close(fd)

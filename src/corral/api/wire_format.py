@@ -1,4 +1,4 @@
-"""Encode messages between a caller and a process of corral: plans, hosts, endings and errors.
+"""Encode messages between a caller and a corral process: plans, hosts, endings and errors.
 
 A record is sent with the name of its class and without default values. Only names of corral's own
 record classes are accepted. `marshal` is safe here, because both ends run the same Python and the
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Data = None | str | int | float | list["Data"] | dict[str, "Data"]
 
 CLASS = "$"
-HEADER = 8  # the number of bytes before each message that contain its length
+HEADER = 8  # the size in bytes of the length that precedes each message
 MAX_READ_BYTES = 1 << 20
 ACKNOWLEDGES = sys.platform == "darwin"
 """Whether a receiver of descriptors acknowledges them. If it does, the sender keeps its own
@@ -41,7 +41,7 @@ SENT_ERRORS: dict[str, type[SandboxError]] = {
     cls.__name__: cls
     for cls in (CommandError, LaunchError, PolicyError, SupervisionError, SandboxError)
 }
-"""The classes of errors that keep their class when they are sent.
+"""Errors of these classes keep their class when they are sent.
 
 Any other error is sent as its nearest base class in this table.
 """

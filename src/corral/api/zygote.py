@@ -1,9 +1,9 @@
 """Run as the zygote, a warm process that forks one supervisor per run for the Python API.
 
-A caller with threads cannot be forked safely, so this process with a single thread is forked
-instead. For each run the zygote gets the target's three streams, and a channel on which the
-supervisor reads its plan. A spare (a sandbox that waits for its command) gets its streams later.
-When the caller ends, the zygote, its supervisors and their targets end too.
+A caller with threads cannot be forked safely, so this single-threaded process is forked instead.
+For each run the zygote gets the target's three streams, and a channel on which the supervisor reads
+its plan. A spare (a sandbox that waits for its command) gets its streams later. When the caller
+ends, the zygote, its supervisors and their targets end too.
 
 Each fork copies this process's page tables, so imports are kept small. `_socket` and `_signal` are
 used because `socket` and `signal` would import `enum`, `collections` and `selectors`.
