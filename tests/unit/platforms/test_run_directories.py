@@ -128,11 +128,39 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
     (home / "led").symlink_to(elsewhere)
     (home / "taken").write_text("the server's own")
     granted = str(tmp_path / "granted")
-    names = ("notes", "a/b/notes", "led/notes", "taken", "taken/notes")
+    names = ("notes", "a/b/notes", "led/notes", "taken/notes")
     run_directories.make_links(str(home), [(name, granted) for name in names])
     assert os.readlink(home / "notes") == os.readlink(home / "a/b/notes") == granted
     assert list(elsewhere.iterdir()) == []
     assert (home / "taken").read_text() == "the server's own"
+
+
+def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
+    """Write a file, a directory and a link before their paths are granted. They must be kept under another name."""
+    (tmp_path / "out.txt").write_text("the server's own")
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/one").touch()
+    (tmp_path / "link").symlink_to("out.txt")
+    links = [(name, f"/granted/{name}") for name in ("out.txt", "reports", "link")]
+    for _ in range(2):  # the second run finds its links
+        run_directories.make_links(str(tmp_path), links)
+        for name, target in links:
+            assert os.readlink(tmp_path / name) == target
+    assert (tmp_path / "out.txt.before-grant").read_text() == "the server's own"
+    assert (tmp_path / "reports.before-grant/one").exists()
+    assert os.readlink(tmp_path / "link.before-grant") == "out.txt"
+
+
+@pytest.mark.parametrize("ending", [".before-grant", "x" * 245])
+def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
+    """Use a new name that is taken, or that is longer than 255 bytes. The start must not fail."""
+    name = "out" + ending.removeprefix(".before-grant")
+    for path in (name, "out.before-grant"):
+        (tmp_path / path).write_text(path)
+    run_directories.make_links(str(tmp_path), [(name, "/granted"), ("notes", "/granted")])
+    assert (tmp_path / name).read_text() == name
+    assert (tmp_path / "out.before-grant").read_text() == "out.before-grant"
+    assert os.readlink(tmp_path / "notes") == "/granted"
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files away")

@@ -30,6 +30,7 @@ TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EACCES))
 """Errors which mean that a name is taken, or that a parent is a file, a link, or a directory that
 the target has made inaccessible.
 """
+SET_ASIDE = ".before-grant"
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -38,7 +39,7 @@ def work_directory(run: str) -> str:
 
 
 def is_work_directory(path: str) -> bool:
-    """Return whether `path` has the form of a private directory of this user's runs."""
+    """Return whether `path` could be the private directory of one of this user's runs."""
     parent, _, name = path.rpartition("/")
     start = f"{PREFIX}{os.geteuid()}-"
     return (
@@ -60,8 +61,8 @@ class WorkDirectory:
     """Makes a private directory, on hosts where the target cannot have its own root directory.
 
     The directory itself belongs to corral. The directories in it belong to the target's `uid` and
-    `gid`. `links` are pairs (name in the home, granted path) of links to make, so that the target
-    finds grants below its home.
+    `gid`. `links` are pairs (name in the home, granted path) for the links to make, so that the
+    target finds grants below its home.
     """
 
     name = "work_directory"
@@ -106,9 +107,9 @@ class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
     `inside` is the path at which the target sees this directory. `links` are pairs (name in the
-    home, granted path) of links to make. Links of earlier runs stay, but the target cannot use a
-    link without a grant for its path. If root runs corral and the target has another user id,
-    `owner` has the target's uid and gid. Otherwise it is None.
+    home, granted path) for the links to make. Links from earlier runs stay, but the target cannot
+    use a link without a grant for its path. If root runs corral and the target has another user id,
+    `owner` is the target's uid and gid. Otherwise it is None.
     """
 
     name = "state_directory"
@@ -187,10 +188,14 @@ class State:
 
 
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
-    """Make symbolic links below a directory that targets may have written to. Leave existing names
-    as they are. Do not follow links that a target put into the path.
+    """Make symbolic links below a directory that targets may have written to. Do not follow links
+    that a target put into the path.
 
-    Ignore a name that is taken, or that the target has made inaccessible. Raise OSError for any
+    A server may have a file of its own where a link belongs, because it wrote the file before the
+    user granted the path. This file gets the ending SET_ASIDE. Otherwise the server would use its
+    own file, and the grant would have no effect.
+
+    Ignore a name that stays taken, or that the target has made inaccessible. Raise OSError for any
     other failure, such as a full disk, because the target would not find the grant below its home.
     """
     for name, target in links:
@@ -208,10 +213,35 @@ def _make_link(top: str, name: str, target: str) -> None:
         for parent in parents:
             _make_alike(parent, opened[-1])
             opened.append(os.open(parent, DIRECTORY, dir_fd=opened[-1]))
-        os.symlink(target, last, dir_fd=opened[-1])
+        try:
+            os.symlink(target, last, dir_fd=opened[-1])
+        except FileExistsError:
+            if not _is_link(last, target, opened[-1]):
+                _set_aside(last, opened[-1])
+                os.symlink(target, last, dir_fd=opened[-1])
     finally:
         for fd in opened:
             os.close(fd)
+
+
+def _is_link(name: str, target: str, above: int) -> bool:
+    try:
+        return os.readlink(name, dir_fd=above) == target
+    except OSError:
+        return False  # it is a file or a directory
+
+
+def _set_aside(name: str, above: int) -> None:
+    """Rename a file. Raise FileExistsError if it cannot get the ending SET_ASIDE."""
+    aside = name + SET_ASIDE
+    try:
+        os.stat(aside, dir_fd=above, follow_symlinks=False)
+    except FileNotFoundError:
+        os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
+    except OSError as error:
+        raise FileExistsError(errno.EEXIST, error.strerror, name) from error
+    else:
+        raise FileExistsError(errno.EEXIST, "is taken", aside)
 
 
 def _make_alike(name: str, above: int) -> None:
@@ -250,11 +280,11 @@ def state_path(program: Program) -> str:
 
 
 def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
-    """Remove a private directory with everything below it, whatever its depth and its modes.
+    """Remove a private directory with everything below it, whatever its depth and modes.
 
     Do nothing if `path` is a link, or belongs neither to this user nor to `owner`. After an error,
     or when `budget` allows no more files, the remaining files stay. In a home that is kept between
-    runs, the removal also ends at a directory that does not belong to the home's owner.
+    runs, the removal also stops at a directory that does not belong to the home's owner.
     """
     try:
         top = _open_top(path)
@@ -273,8 +303,8 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
 
 
 def remove_whole(path: str) -> None:
-    """Remove a directory with everything below it, whatever its depth and its modes. Raise OSError
-    if a part cannot be removed. The caller ensures that no process changes the directory meanwhile,
+    """Remove a directory with everything below it, whatever its depth and modes. Raise OSError if a
+    part cannot be removed. The caller ensures that no process changes the directory meanwhile,
     because owners are not compared.
     """
     top = _open_top(path)
@@ -358,8 +388,8 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
     """Make a directory accessible and open it. Raise OSError if it does not belong to `owner`,
     unless `owner` is None.
 
-    On Linux, read and change owner and mode through one descriptor, because the target may replace
-    the directory with a link or another directory.
+    On Linux, read and change the owner and the mode through one descriptor, because the target may
+    replace the directory with a link or another directory.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.
@@ -393,7 +423,7 @@ def _unlink(name: str, directory: int, budget: Budget) -> bool:
     except IsADirectoryError:
         return False
     except PermissionError:
-        # POSIX demands that unlink of a directory fails with EPERM, and macOS complies.
+        # POSIX requires unlink to fail with EPERM for a directory, and macOS complies.
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             return False
         _clear_flags(name, directory)
