@@ -1,11 +1,13 @@
 """Start corral as the users of these tests: root and an ordinary user, with and without namespaces.
 
-`corral` runs the command line in a real child process. If root runs the tests, each test also runs as an ordinary user,
-from a world-readable copy of the package. If an ordinary user runs them, they run only as that user.
+`corral` runs the command line in a real child process. If root runs the tests, each test also runs
+as an ordinary user, from a world-readable copy of the package. If an ordinary user runs them, they
+run only as that user.
 
-In the tier `bare` corral runs under a seccomp filter that forbids new namespaces and mounts, as in containers. In
-`replaced` the filter also forbids pidfd_getfd, as Docker's does. In `listened` the filter already has a seccomp
-listener, so corral cannot add its own, because the kernel allows only one.
+In the `bare` tier, corral runs under a seccomp filter that forbids new namespaces and mounts, as in
+containers. In `replaced` the filter also forbids pidfd_getfd, as Docker's does. In `listened` the
+filter already has a seccomp listener, so corral cannot add its own, because the kernel allows only
+one.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @contextlib.contextmanager
 def signals_at_their_defaults():
-    """Restore the defaults of SIGHUP, SIGINT and SIGQUIT. A shell or nohup may have set them to be
-    ignored, and corral would inherit this.
+    """Restore the default actions of SIGHUP, SIGINT and SIGQUIT. A shell or nohup may have made
+    this process ignore them, and corral would inherit this.
     """
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
@@ -140,7 +142,7 @@ class User:
         timeout: float = 60,
         **options,
     ) -> subprocess.CompletedProcess:
-        """Run `corral ARGUMENTS` to its end and capture the output."""
+        """Run `corral ARGUMENTS` to completion and capture the output."""
         process = self.popen(
             self.corral_argv(*arguments),
             env=env,
@@ -215,5 +217,5 @@ def make_user(name: str, package: pathlib.Path, tier: str = "walled") -> User:
         home.mkdir(mode=0o700)
         os.chown(home, user.uid, user.uid)
         if user.owner != user.uid:
-            home.chmod(0o711)  # root's target needs search permission for the home
+            home.chmod(0o711)  # root's target needs search permission on the home
     return user

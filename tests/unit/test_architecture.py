@@ -102,8 +102,8 @@ def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]
 
 
 def references(tree: ast.Module) -> set[str]:
-    """Return every corral module that a module names: in any import, even if it is lazy or only for
-    type checkers, and in strings that another interpreter would import.
+    """Return every corral module that a module refers to: in any import, even if it is lazy or only
+    for type checkers, and in strings that another interpreter would import.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -117,7 +117,7 @@ def references(tree: ast.Module) -> set[str]:
 
 
 def module_of(name: str) -> str:
-    """Return the corral module that a dotted name refers to, or an empty text if it refers to
+    """Return the corral module that a dotted name refers to, or an empty string if it refers to
     something else.
     """
     while name and name not in MODULES:
@@ -227,8 +227,8 @@ def test_only_abi_imports_ctypes():
 
 
 def test_native_modules_are_imported_only_on_their_system():
-    """Check that modules that exist only on one system are imported in functions or behind sys.platform. Every module
-    of corral must be importable on every system.
+    """Check that modules that exist only on one system are imported in functions or behind
+    sys.platform. All of corral's modules must be importable on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}
@@ -288,8 +288,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules as on another system. The test imitates only the name of that system, and that some modules
-    are missing there.
+    """Import all modules as if on another system. The test imitates only that system's name and the
+    absence of some modules there.
     """
     argv = [
         sys.executable,
@@ -369,7 +369,7 @@ def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
         assert done.returncode == 0, done.stderr
     loaded = set(json.loads(done.stdout))
-    assert "corral.cli.run" in loaded  # the control: the list belongs to a real run
+    assert "corral.cli.run" in loaded  # the control: the list is from a real run
     assert loaded & SLOW == set()
 
 

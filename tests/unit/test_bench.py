@@ -1,4 +1,4 @@
-"""Test the functions of the benchmarks that only compute: counts, texts and options."""
+"""Test the benchmark functions that only compute: counts, text and options."""
 
 from __future__ import annotations
 

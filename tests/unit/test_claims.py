@@ -32,7 +32,9 @@ def without_code(text: str) -> str:
 
 
 def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Return (id, text before the anchor) for every anchor of a claim in a page, with white space normalized."""
+    """Return (id, text before the anchor) for every claim anchor in a page, with white space
+    normalized.
+    """
     parts = ANCHOR.split(without_code(text_of(path)))
     return [(parts[at], " ".join(parts[at - 1].split())) for at in range(1, len(parts), 2)]
 
@@ -53,7 +55,9 @@ def names_in(path: pathlib.Path) -> set[str]:
 
 
 def test_no_anchor_begins_a_line():
-    """Markdown takes a line that begins with a comment as HTML, so it would show the text of that line unformatted."""
+    """Markdown treats a line that begins with a comment as HTML, so it would show the text of that
+    line unformatted.
+    """
     lines = [
         (path.name, line) for path in DOCS for line in without_code(text_of(path)).splitlines()
     ]

@@ -20,8 +20,8 @@ ELSEWHERE = os.path.abspath("elsewhere")
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return the home that the user database names. expanduser cannot be used here, because it returns the value of
-    HOME.
+    """Return the home directory from the user database. expanduser cannot be used here, because it
+    returns the value of HOME.
     """
     if sys.platform == "win32":
         monkeypatch.setenv("HOMEDRIVE", "C:")

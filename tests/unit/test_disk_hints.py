@@ -27,7 +27,9 @@ def test_other_errors_have_the_usual_hint(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no rlimits")
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
-    """Limit the size of files to imitate a full disk: only a part of the content can be written."""
+    """Limit the size of files to imitate a full disk, so that only part of the content can be
+    written.
+    """
     import resource
     import signal
 

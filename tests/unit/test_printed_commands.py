@@ -10,8 +10,8 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "quote", "join", "_quote_all"}
-# Matches a text that ends where a command needs a path, or a name from a file. A value in the text
-# is written as `{}`.
+# Matches text that ends where a command needs a path, or a name from a file. A value in the text is
+# written as `{}`.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"
@@ -49,7 +49,7 @@ def find_unquoted(source: str) -> list[str]:
 
 
 def _assign_quoted(node: ast.AST) -> list[str]:
-    """Return the names to which an assignment or a comprehension assigns words that are quoted."""
+    """Return the names to which an assignment or a comprehension assigns quoted words."""
     if isinstance(node, ast.Assign) and _has_quoting_call(node.value):
         targets = node.targets
     elif isinstance(node, ast.comprehension) and _has_quoting_call(node.iter):

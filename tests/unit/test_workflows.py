@@ -19,7 +19,7 @@ UNSAFE = (
 
 
 def tool(name: str) -> pathlib.Path:
-    """Return the path of a program of the rig `workflows`. The program is installed next to the
+    """Return the path of a program from the `workflows` rig. The program is installed next to the
     Python that runs the tests.
     """
     return pathlib.Path(sys.executable).parent / name

@@ -1,4 +1,4 @@
-"""Report each test of `guest/` as a test of the host. One boot runs all tests of a file.
+"""Report each test in `guest/` as a test on the host. One boot runs all tests in a file.
 
 A guest test that did not report a result counts as failed, because the machine may have crashed.
 """

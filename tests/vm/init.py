@@ -1,9 +1,9 @@
 """Run as PID 1 of the virtual machines of `uml` and `qemu`: make the root writable, mount cgroup
-v2, run one command.
+v2, and run one command.
 
 The machine starts `init.py JOB` with the system's Python and without other modules. JOB is a JSON
-file. The root of the machine is the host's root, read-only. All writes go to a tmpfs overlay, which
-is lost when the machine ends. After an error the machine prints the error and powers off.
+file. The machine's root is the host's root, mounted read-only. All writes go to a tmpfs overlay,
+which is lost when the machine ends. After an error the machine prints the error and powers off.
 """
 
 import ctypes
@@ -83,8 +83,8 @@ def mount_kernel_filesystems() -> None:
 
 
 def leave_the_hosts_container() -> None:
-    """Remove Docker's file /.dockerenv from the machine's root. If the host is a container, corral would otherwise take
-    the machine for a container, too.
+    """Remove Docker's file /.dockerenv from the machine's root. If the host is a container, corral
+    would otherwise mistake the machine for a container too.
     """
     if os.path.exists("/.dockerenv"):
         os.unlink("/.dockerenv")

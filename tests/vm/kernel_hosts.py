@@ -42,7 +42,7 @@ class Kernel:
 
 def emulated(whose: str, *source: str, **options: Any) -> Kernel:
     """Return a kernel that runs in QEMU. If its architecture is not the host's, the machine's root
-    lacks the programs of the rigs.
+    lacks the rigs' programs.
     """
     modules = (*kernels.DISK, *kernels.NETWORK)
     machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
@@ -59,7 +59,7 @@ KERNELS = {
     "6.1-uml": Kernel(
         uml,
         "User-mode Linux of Debian 12, which is built without Landlock and IPv6:",
-    ),  # without IPv6 the rig `world` cannot be used
+    ),  # without IPv6 the `world` rig cannot be used
     "6.5": emulated(
         "Ubuntu 22.04's kernel for new hardware of 2023",
         "jammy-updates",
@@ -164,7 +164,7 @@ class Attacks:
 
         def watch(output: str) -> None:
             found = host_trial.attacks_in(output)
-            if found:  # a kept result of an attack that is not chosen any more is dropped
+            if found:  # a kept result of an attack that is no longer chosen is dropped
                 self.told[user] = {name: entry or known.get(name) for name, entry in found.items()}
             running = next((n for n, e in found.items() if e and is_running(e)), "")
             over = time.monotonic() > end

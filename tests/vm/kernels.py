@@ -2,8 +2,8 @@
 mounts a 9p root.
 
 apt fetches the packages with a private state directory, so it needs no root and does not change the
-host's package lists. The key of Ubuntu's archive comes from a Debian package, so Debian's signature
-covers it.
+host's package lists. Ubuntu's archive key comes from a Debian package, so Debian's signature covers
+it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ exec /bin/busybox switch_root /root "$@"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A kernel in the archive of Debian or Ubuntu. `package` contains the kernel's image, or
-    depends on the package that contains it.
+    """A kernel in Debian's or Ubuntu's archive. `package` contains the kernel's image, or depends
+    on the package that contains it.
     """
 
     suite: str
@@ -65,7 +65,7 @@ class Source:
 
 
 def kernel(name: str, source: Source) -> pathlib.Path:
-    """Return a directory with `vmlinuz`, `initrd` and `version` of a kernel. The first call
+    """Return a directory with a kernel's `vmlinuz`, `initrd` and `version`. The first call
     downloads the kernel.
     """
     target = rigs.cache(f"kernel-{source.name}-{RECIPE}")
@@ -167,7 +167,7 @@ def download(apt: Apt, packages: list[str]) -> list[pathlib.Path]:
 
 
 def dependencies(apt: Apt, package: str, kind: str) -> list[str]:
-    """Return the packages `linux-KIND-...` on which a package depends."""
+    """Return the `linux-KIND-...` packages that a package depends on."""
     argv = ["apt-cache", *apt.options, "depends", package]
     show = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True)
     return re.findall(rf"Depends: (linux-{kind}-\d\S*)", show.stdout)

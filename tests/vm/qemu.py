@@ -1,4 +1,4 @@
-"""Boot kernels of distributions in QEMU's software emulation. These kernels have both Landlock and
+"""Boot distribution kernels in QEMU's software emulation. These kernels have both Landlock and
 cgroup v2.
 
 Emulation needs neither hardware support nor root. It is ten to twenty times slower than the host,

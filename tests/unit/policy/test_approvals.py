@@ -1,5 +1,5 @@
 """Test approvals: an approval applies to exactly the content that was shown, and is stored in a
-directory that only the user can write.
+directory that only the user can write to.
 """
 
 import json

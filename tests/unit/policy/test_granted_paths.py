@@ -157,7 +157,7 @@ def test_a_large_record_drops_paths_that_no_longer_exist(home, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows writes to a locked file differently")
 def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeypatch):
-    """Let a run write only a part of its entry before the write fails. While this run removes the
+    """Make a run write only part of its entry before the write fails. While this run removes that
     part, another run that adds its own entry has to wait.
     """
     file = str(tmp_path / "private" / "memory")

@@ -1,4 +1,4 @@
-"""Test that the home directory and /etc are not granted, and that the error names smaller grants
+"""Test that the home directory and /etc are not granted, and that the error suggests smaller grants
 that work.
 """
 

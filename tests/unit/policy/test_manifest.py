@@ -139,7 +139,7 @@ def test_toml_syntax_errors_have_their_line(text, line):
 
 def test_json_syntax_errors_have_their_line():
     [(_, line, _, words)] = mistakes('{\n "version": 1,\n}', manifest.parse_json)
-    assert line in {2, 3}  # the line depends on the version of Python
+    assert line in {2, 3}  # the line depends on Python's version
     assert words.startswith("not valid JSON")
 
 
@@ -276,8 +276,8 @@ def test_a_link_is_followed_only_on_request(tmp_path):
 
 
 def test_links_are_refused_on_systems_without_o_nofollow(tmp_path, monkeypatch):
-    """Imitate Windows, which lacks the flag O_NOFOLLOW. On such a system corral compares the opened file with the
-    result of lstat.
+    """Imitate Windows, which lacks the O_NOFOLLOW flag. On such a system corral compares the opened
+    file with the result of lstat.
     """
     monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
     (tmp_path / "policy").write_text("version = 1\n")
@@ -384,7 +384,9 @@ SCALARS = st.sampled_from(
 
 @st.composite
 def toml_document(draw):
-    """Draw a TOML text with comments and line breaks in unusual places, together with the line of each key."""
+    """Draw a TOML document with comments and line breaks in unusual places, together with the line
+    of each key.
+    """
     lines, expected = [], {}
 
     def bare(name):

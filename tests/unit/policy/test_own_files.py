@@ -80,7 +80,7 @@ def test_directories_of_modules_cannot_be_written(home, monkeypatch):
 
 @pytest.mark.parametrize("value", ["{}", "/nowhere:{}/deep", ":/nowhere", "/nowhere:"])
 def test_directories_of_pythonpath_cannot_be_written(home, monkeypatch, value):
-    """Use empty entries of PYTHONPATH too, because they mean the working directory."""
+    """Also use empty entries in PYTHONPATH, because they stand for the working directory."""
     monkeypatch.chdir(home / "data")
     allowed(home, home / "data")
     monkeypatch.setenv("PYTHONPATH", value.format(home / "data"))

@@ -35,7 +35,7 @@ GRANTS = {
 
 
 def test_each_profiles_server_is_started_or_a_reason_is_listed():
-    """Check for each profile that the rig `servers` starts the profile's server, or that
+    """Check for each profile that the `servers` rig starts the profile's server, or that
     NOT_STARTED gives a reason why it does not.
     """
     called = {one.profile for one in SERVERS}

@@ -101,7 +101,9 @@ def test_reports_and_plans_do_not_show_secrets(capsys):
 
 
 def test_masking_takes_linear_time():
-    """Mask a word with many pairs like `key=value`. Replacing each pair in the whole word would take minutes."""
+    """Mask a word with many `key=value` pairs. Replacing each pair in the whole word would take
+    minutes.
+    """
     pairs = [f"key=a{number:06}" for number in range(200_000)]
     assert masked(["x&" + "&".join(pairs)]) == ("x" + f"&key={MASK}" * len(pairs),)
     assert masked(["a=b&" * 200_000]) == ("a=b&" * 200_000,)

@@ -106,7 +106,7 @@ def view(program: Program, *, reads: bool = True) -> subprocess.CompletedProcess
 
 
 def works(program: Program) -> str:
-    """Run the program with only its files visible, and return its output. Check also that the
+    """Run the program with only its files visible, and return its output. Also check that the
     program fails without its `reads`.
     """
     rigs.need("bwrap")
@@ -118,8 +118,8 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """Create a script with this text and return its path. Without a text, create a native program, which is a copy of
-    cat.
+    """Create a script with this text and return its path. If no text is given, create a native
+    program, which is a copy of cat.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:

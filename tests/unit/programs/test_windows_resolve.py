@@ -1,4 +1,4 @@
-"""Resolve typed Windows commands to programs, on a disk that is a table of files."""
+"""Resolve typed Windows commands to programs, using a table of files as the disk."""
 
 import ntpath
 import struct
@@ -310,8 +310,8 @@ def test_editable_installs_are_readable():
 
 
 def test_an_environment_inside_its_own_project_is_readable():
-    """Use the layout of `uv sync`: the project contains the environment, and a file of the
-    environment names the project.
+    """Use the layout of `uv sync`: the project contains the environment, and a file in the
+    environment refers to the project.
     """
     disk = venv(
         **{
@@ -425,7 +425,7 @@ def test_scripts_are_not_programs_on_windows(name):
 
 def test_a_linked_node_is_followed():
     """Use the layout of nvm for Windows, in which the directory on PATH is a link. corral has to
-    use node in the target of this link.
+    use the node in this link's target.
     """
     disk = Table(
         {"C:\\nvm\\v22\\node.exe": b"MZ"}, links={"C:\\Program Files\\nodejs": "C:\\nvm\\v22"}

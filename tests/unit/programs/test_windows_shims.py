@@ -1,5 +1,5 @@
-"""Test how corral reads files that only start another program, on samples made by the
-real tools.
+"""Test how corral reads files that only start another program, using samples made by the real
+tools.
 """
 
 import io
@@ -121,7 +121,7 @@ COMPILERS = {"x86_64": "x86_64-w64-mingw32", "i686": "i686-w64-mingw32"}
 
 
 def program_with(tmp_path, kind, path, machine="x86_64"):
-    """Make a real program file with these resources, with a real resource compiler and linker."""
+    """Make a real program file with these resources, using a real resource compiler and linker."""
     tools = COMPILERS[machine]
     rigs.need("mingw")
     text = RESOURCES.format(kind=kind, path=path.replace("\\", "\\\\"))

@@ -19,7 +19,7 @@ RECIPE = 1  # increase this with each change, to make a new cache entry
 VERSION = "0.13.7"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps")
 COMPILER = "x86_64-w64-mingw32-gcc"
-# Debian 12's Wine lacks bcryptprimitives.dll, from which uv takes random numbers.
+# Debian 12's Wine lacks bcryptprimitives.dll, from which uv gets random numbers.
 RANDOM = """
 #include <windows.h>
 #include <ntsecapi.h>

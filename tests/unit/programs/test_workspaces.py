@@ -56,7 +56,7 @@ def test_broken_files_list_nothing(tmp_path, text):
 
 
 def test_hostile_patterns_take_little_time(tmp_path):
-    """Match patterns for which a matcher that backtracks would not end."""
+    """Match patterns on which a backtracking matcher would never finish."""
     pattern = "/".join(["**", "a"] * 200 + ["b"])
     (tmp_path / "package.json").write_text(json.dumps({"workspaces": [pattern] * 3}))
     assert not lists_package(str(tmp_path), str(tmp_path / "/".join("a" * 300)))

@@ -159,7 +159,7 @@ def test_an_archive_beyond_the_limits_is_refused_before_anything_is_written(tmp_
 
 
 def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
-    """State a size of four gigabytes for an entry of a few bytes. corral must refuse the archive
+    """Declare a size of four gigabytes for an entry of a few bytes. corral must refuse the archive
     before it unpacks anything.
     """
     data = bytearray(archive(("zeros", bytes(1000))))
@@ -169,7 +169,7 @@ def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """State a size of 5 bytes for an entry of half a megabyte. corral stops after 5 bytes, and
+    """Declare a size of 5 bytes for an entry of half a megabyte. corral stops after 5 bytes, and
     finds that the checksum is wrong.
     """
     data = bytearray(archive(("zeros", bytes(1 << 19))))
@@ -182,8 +182,8 @@ def test_a_false_size_is_found_while_unpacking(tmp_path):
 
 
 def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
-    """State a size that is one byte larger than the entry. The checksum still matches, so only the
-    size shows that the entry is too short.
+    """Declare a size that is one byte larger than the entry. The checksum still matches, so only
+    the size shows that the entry is too short.
     """
     data = bytearray(archive(("short", b"12345678")))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -220,8 +220,8 @@ def test_a_list_of_entries_beyond_its_limit_is_refused(tmp_path):
 
 
 def test_the_entries_are_counted_before_zipfile_reads_them(tmp_path, monkeypatch):
-    """State a count of one in an archive with a long list of entries. corral must refuse the
-    archive before zipfile makes an object of each entry.
+    """Declare a count of one in an archive with a long list of entries. corral must refuse the
+    archive before zipfile makes an object for each entry.
     """
     data = archive(*((f"f{at}", b"") for at in range(40)))
     monkeypatch.setattr(zipfile, "ZipFile", None)
@@ -296,8 +296,8 @@ def test_a_signed_bundle_is_unpacked(declared, tmp_path):
 
 
 def test_overlapping_entries_are_refused(tmp_path):
-    """Let two entries share the same bytes, as a zip bomb does, or an archive that two parsers read
-    differently.
+    """Make two entries share the same bytes, as in a zip bomb or in an archive that two parsers
+    read differently.
     """
     data = archive(("first", b"1" * 100), ("other", b"2" * 100))
     start = data.index(b"PK\x01\x02")
@@ -315,7 +315,9 @@ def test_an_entry_at_another_place_than_listed_is_refused(tmp_path):
 
 
 def test_an_entry_that_overlaps_the_list_is_refused(tmp_path):
-    """State a size that is too large, so that the entry's data overlaps the archive's central directory."""
+    """Declare a size that is too large, so that the entry's data overlaps the archive's central
+    directory.
+    """
     info = entry("stored")
     info.compress_type = zipfile.ZIP_STORED
     data = bytearray(archive((info, b"12345678")))
@@ -333,8 +335,8 @@ def test_an_archive_in_parts_is_refused(tmp_path):
 
 
 def test_an_archive_with_more_entries_than_it_states_is_refused(tmp_path):
-    """State a count of one in an archive that has two entries. Parsers that use the count see one entry, and parsers
-    that use the length of the central directory see two.
+    """Declare a count of one in an archive that has two entries. Parsers that use the count see one
+    entry, and parsers that use the length of the central directory see two.
     """
     data = bytearray(archive(*GOOD))
     end = data.rindex(END)
@@ -359,7 +361,9 @@ def test_an_entry_with_two_names_is_refused(tmp_path):
 
 
 def test_an_end_record_that_hides_another_list_is_refused(tmp_path):
-    """Write two complete archives one after the other. Parsers disagree about which of the two they read."""
+    """Write two complete archives one after the other. Parsers disagree about which of the two to
+    read.
+    """
     assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
 
 

@@ -146,7 +146,7 @@ ENDLESS = {
 
 @pytest.fixture(params=ENDLESS)
 def endless(request):
-    """Serve an answer that never ends, one piece after another, until the client has gone."""
+    """Serve a response that never ends, one piece at a time, until the client disconnects."""
     start, piece = ENDLESS[request.param]
     pause = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -167,7 +167,7 @@ def endless(request):
 
 @pytest.fixture
 def slow_handshake():
-    """Serve a TLS record one byte after another, until the client has gone."""
+    """Serve a TLS record one byte at a time, until the client disconnects."""
     pause = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -192,7 +192,9 @@ def test_a_tls_handshake_without_end_is_refused(slow_handshake, monkeypatch):
 
 
 def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
-    """The connection ends with the download, although the kept exception still refers to it."""
+    """Check that the connection is closed with the download, although the kept exception still
+    refers to it.
+    """
     monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)
     url, server = endless
     monkeypatch.setenv("https_proxy", url.removesuffix("/x"))
@@ -203,7 +205,7 @@ def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
 
 
 def test_a_name_with_many_silent_addresses_is_refused_at_the_deadline(registry, monkeypatch):
-    """Let each address of a name use up the time until the deadline. corral must not try another
+    """Make each address of a name use up the time until the deadline. corral must not try another
     address after the deadline.
     """
     tried = []

@@ -8,7 +8,7 @@ from corral.servers.packages.install_errors import UNKNOWN, explain_failure
 from corral.servers.packages.npm import find_unmet_engine
 from corral.servers.reference import parse_reference
 
-# npm 11.19, uv 0.9 and pip 23.2 printed these texts.
+# This output is from npm 11.19, uv 0.9 and pip 23.2.
 NPM_GIT = """\
 npm error     at promiseRetry (/usr/lib/node_modules/npm/node_modules/@gar/promise-retry/lib/index.js:43:10)
 npm error     at module.exports (/usr/lib/node_modules/npm/node_modules/@npmcli/git/lib/spawn.js:29:10) {

@@ -16,7 +16,7 @@ from corral.servers.reference import parse_reference
 
 @pytest.fixture
 def env(tmp_path):
-    """Return environment variables with which only the test's own settings are read."""
+    """Return environment variables that make npm, pip and uv read only the test's own settings."""
     (tmp_path / "config").mkdir()
     (tmp_path / "pip.conf").touch()
     return {
@@ -228,7 +228,7 @@ def test_the_order_of_indexes_and_the_scope_of_a_registry_change_the_cache_key(e
         pypi_settings.fingerprint_registry({**env, "UV_DEFAULT_INDEX": main, "UV_INDEX": more})
         for main, more in ((one, two), (two, one), (one, ""), (one, one))
     }
-    assert len(keys) == 3  # an index that is named twice counts once
+    assert len(keys) == 3  # an index that is listed twice counts once
     found = set()
     for scope in ("@a", "@b"):
         (tmp_path / ".npmrc").write_text(f"{scope}:registry=https://corp.example.com/\n")

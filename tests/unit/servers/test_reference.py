@@ -65,7 +65,7 @@ def test_commands_are_recognized(word):
 
 def test_a_plain_command_is_recognized_by_its_characters():
     """Check that corral recognizes a plain command by its characters. Otherwise every run would
-    have to import the parser of references.
+    have to import the reference parser.
     """
     assert not any(map(_may_be_reference, ["node", "/usr/bin/node", "bin/server", "./server"]))
 
@@ -123,7 +123,7 @@ NAMES = st.text(alphabet="aZ0._-~+", min_size=1, max_size=8)
 
 @given(st.sampled_from(["npm:", "npm:@a/", "npm:@", "pypi:", "pypi:a["]), NAMES)
 def test_no_name_becomes_an_option_or_a_path(start, name):
-    """Try random names. For example, `_x` would be normalized to `-x`, which is an option of pip."""
+    """Try random names. For example, `_x` would be normalized to `-x`, which is a pip option."""
     text = start + name + {"pypi:a[": "]", "npm:@": "/b"}.get(start, "")
     try:
         found = parse_reference(text)

@@ -204,8 +204,8 @@ def test_an_answer_for_another_server_is_refused(case):
 
 
 def test_a_version_from_the_registry_is_safe_to_print():
-    """Use hostile texts as versions. If the user does not name a version, the version comes from
-    the registry, and corral prints it on a terminal.
+    """Use hostile strings as versions. If the user does not give a version, it comes from the
+    registry, and corral prints it on a terminal.
     """
     newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}

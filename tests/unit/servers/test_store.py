@@ -1,5 +1,5 @@
-"""Test the store: an entry is complete or absent, a changed entry is refused, and entries of other
-users are not used.
+"""Test the store: an entry is complete or absent, a changed entry is refused, and other users'
+entries are not used.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def home(tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
-    for name in ("cache", "home"):  # on macOS the cache is in the home
+    for name in ("cache", "home"):  # on macOS the cache is in the home directory
         remove_tree(str(tmp_path / name))  # because pytest cannot remove read-only directories
 
 
@@ -318,8 +318,8 @@ def test_downloads_are_kept_for_a_day():
 
 
 def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
-    """Check that old downloads are kept, because an installer may run for more than a day, or
-    someone may have set the clock.
+    """Check that old downloads are kept, because an installer may run for more than a day, or the
+    clock may have been changed.
     """
     with store.lock_key("npm:old@1"):
         path = store.make_downloads(store.make_staging("npm:old@1"))
@@ -334,8 +334,8 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
     """Check that root does not remove garbage from another user's directory. To remove a path,
-    corral changes the path's mode. The other user could replace the path with a link, so that root
-    would change the mode of any file.
+    corral changes the path's mode. The other user could replace the path with a link, and so make
+    root change the mode of any file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")

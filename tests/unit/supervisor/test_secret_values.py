@@ -51,8 +51,8 @@ def test_masking_a_value_returns_the_name_of_its_variable():
 
 
 def test_the_host_in_an_address_is_not_a_secret():
-    """Check that a denial shows a database's host, but neither the whole address of the database
-    nor its password.
+    """Check that a denial shows a database's host, but neither the database's full address nor its
+    password.
     """
     value = "postgres://me:hunter2hunter2@db.example:5432/notes"
     secrets = find_secrets([("DATABASE_URL", value)], ["DATABASE_URL"], [])
@@ -178,7 +178,9 @@ def test_overlapping_values_take_linear_time():
 
 
 def test_a_long_variable_takes_linear_time():
-    """Mask a variable with many pairs like `key=value`. Replacing each pair in the whole text would take minutes."""
+    """Mask a variable with many `key=value` pairs. Replacing each pair in the whole text would take
+    minutes.
+    """
     value = "x" + "".join(f"&key=a{number:06}" for number in range(200_000))
     hide = hide_values(make_plan(("A", value), ("B", value), typed=("server", value)))
     assert hide("a000000.evil.com")[0] == "***.evil.com"

@@ -1,7 +1,7 @@
 """Provide fixtures for the tests inside a machine. These tests run as root or as a user with a
 delegated cgroup.
 
-The files of these tests are not called test_*.py, so that pytest does not collect them on the host.
+The test files are not called test_*.py, so that pytest does not collect them on the host.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ def whoever() -> User:
 
 @pytest.fixture
 def person() -> User:
-    """Return the user as whom this process runs."""
+    """Return the user that this process runs as."""
     return whoever()
 
 
 @pytest.fixture(scope="module")
 def module_person() -> User:
-    """Return the user as whom this process runs, for fixtures that are too slow to run in every test."""
+    """Return the user that this process runs as, for fixtures that are too slow to run in every
+    test.
+    """
     return whoever()
 
 

@@ -1,4 +1,6 @@
-"""Test faults of a whole host: the clock is set, or the memory of corral's own cgroup is used up."""
+"""Test faults that affect a whole host: the clock is set, or the memory of corral's own cgroup is
+used up.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def cgroups() -> set[str]:
 
 
 def processes() -> set[str]:
-    """Return all processes of the machine except kernel threads."""
+    """Return all processes on the machine except kernel threads."""
     return {
         pid
         for pid in filter(str.isdigit, os.listdir("/proc"))

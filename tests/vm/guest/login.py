@@ -24,7 +24,7 @@ def own_cgroup() -> pathlib.Path:
 
 @pytest.fixture
 def environment(person) -> dict[str, str]:
-    """Return the environment variables of a login, with the address of the user's bus."""
+    """Return the environment variables of a login session, with the address of the user's bus."""
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
     return person.environment(**{name: os.environ[name] for name in names})
 

@@ -140,7 +140,8 @@ def test_the_working_directory_and_variables_name_copies():
 
 
 def test_a_linked_node_is_copied_from_its_target():
-    """Start node through a link on PATH. The target of the link has to be copied, not the link."""
+    """Start node through a link on PATH. The link's target has to be copied, not the link itself.
+    """
     real = "C:\\nvm\\v22\\node.exe"
     tree = copied(real, ONE)
     found = runtimes.program_inside(
@@ -219,7 +220,7 @@ def test_a_tree_is_copied(source, tmp_path):
     assert (target / "lib" / "deep" / "b.py").read_bytes() == b"y"
     assert (target / "empty").is_dir()
     # The copied files keep their times, because Python uses a compiled module only if the module
-    # names the exact time of its source file.
+    # records the exact time of its source file.
     assert file_trees.list_files(str(target)).files == listing.files
     # The file in the copy is a separate file, not a hard link.
     assert (target / "a.py").stat().st_ino != (source / "a.py").stat().st_ino
