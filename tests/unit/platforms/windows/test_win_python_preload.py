@@ -20,8 +20,7 @@ DENIED = PermissionError(13, "Access is denied")
 
 @pytest.fixture
 def container(monkeypatch, tmp_path):
-    """Imitate the behaviour of Python 3.12.4 and newer in an AppContainer on Windows Server 2025.
-    """
+    """Imitate the behaviour of Python 3.12.4 and newer in an AppContainer on Windows Server 2025."""
     mkdir, lstat, realpath, open_file, os_open = os.mkdir, os.lstat, os.path.realpath, open, os.open
     named, closed = [], set()
 

@@ -234,7 +234,7 @@ def echo_server():
     def answer():
         end, _ = listener.accept()
         with end:
-            data = b"".join(iter(lambda: end.recv(1 << 16), b""))  # until the client ends its side
+            data = b"".join(iter(lambda: end.recv(1 << 16), b""))  # until the client closes it
             end.sendall(data[::-1])
 
     thread = threading.Thread(target=answer)
