@@ -49,7 +49,8 @@ class Registries:
         self.server.handle_error = lambda *_: None
         self.port = self.server.server_address[1]
         self.url = f"{'https' if tls else 'http'}://{address}:{self.port}"
-        # Each connection's own thread makes the handshake, because the accepting thread must not wait for a client.
+        # Each connection's own thread performs the handshake, because the accepting thread must not
+        # wait for a client.
         if tls:
             self.server.socket = tls.wrap_socket(
                 self.server.socket, server_side=True, do_handshake_on_connect=False
@@ -133,7 +134,7 @@ class Registries:
         return self.publish_file(name, file, made)
 
     def publish_file(self, name: str, file: str, content: bytes) -> str:
-        """Publish a file of a Python project with its hash."""
+        """Publish a file for a Python project, with its hash."""
         path = f"/files/{file}"
         self.files[path] = content
         digest = hashlib.sha256(content).hexdigest()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "CORRAL_RIGS"
 SHARED = "CORRAL_RIGS_SHARED"
-"""The variable with the path of a directory that all workers of a test run share."""
+"""The variable that contains the path of a directory that all workers of a test run share."""
 DEFINITIONS = "CORRAL_AGENT_SANDBOX"
-"""The variable with the path of a directory that has the definitions (CRDs) of agent-sandbox."""
+"""The variable that contains the path of a directory with agent-sandbox's definitions (CRDs)."""
 PREFIX = "needs the rig "
 ADMIN = "/usr/local/sbin:/usr/sbin:/sbin"
 

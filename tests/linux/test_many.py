@@ -1,6 +1,8 @@
-"""Run many servers at once and many starts in a row. No counter of bench/many.py may grow.
+"""Run many servers at once and many starts in a row. None of the counters in bench/many.py may
+grow.
 
-The real numbers are in bench/README.md. This test uses few servers and starts, and ignores memory and time.
+The real numbers are in bench/README.md. This test uses few servers and starts, and ignores memory
+and time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ def scripts(package):
 
 
 def options_of(user: User, **environment: str) -> dict[str, object]:
-    """Return the options with which `User.popen` starts a process."""
+    """Return the options that `User.popen` uses to start a process."""
     ids = {"user": user.uid, "group": user.uid, "extra_groups": [], "cwd": user.home}
     return {**ids, "env": user.environment(**environment), "stderr": subprocess.DEVNULL}
 
@@ -90,8 +92,8 @@ def test_many_servers_and_starts_leak_no_descriptors_wake_ups_or_run_records(
 
 
 def test_slow_growth_of_descriptors_or_wake_ups_is_reported_as_a_leak(many):
-    """Check that `judge` reports a slow growth of descriptors or of a supervisor's wake-ups, but
-    not of a target's wake-ups.
+    """Check that `judge` reports slow growth in descriptors or in a supervisor's wake-ups, but not
+    in a target's wake-ups.
     """
     flat = {
         "supervisors: descriptors": 100.0,

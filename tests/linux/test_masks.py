@@ -73,7 +73,7 @@ ALLOWED = {"source"}
 
 @pytest.fixture
 def home(user, scratch) -> pathlib.Path:
-    """Create an empty home directory of the user."""
+    """Return an empty home directory for the user."""
     return scratch
 
 
@@ -189,7 +189,7 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """Grant directories of the home with files that run at login or when a program starts.
+    """Grant directories in the home that contain files that run at login or when a program starts.
     ~/.config leads to one of these files through a link. The target must not be able to change
     these files.
     """
@@ -326,8 +326,8 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
 
 
 def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
-    """Grant a directory of root with a subdirectory that belongs to another user and is closed to root's target. The
-    run must still start.
+    """Grant one of root's directories, with a subdirectory that belongs to another user and is
+    closed to root's target. The run must still start.
     """
     if user.uid:
         pytest.skip("only root can read a closed directory")
@@ -449,8 +449,8 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Let each name contain the previous one, so that ten thousand names may have megabytes each. corral must not build
-    them, which would take minutes.
+    """Let each name contain the previous one, so that ten thousand names may each be megabytes
+    long. corral must not build them, which would take minutes.
     """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
@@ -586,7 +586,7 @@ def test_links_in_a_hooks_directory_are_followed(tmp_path):
 
 
 def test_planted_settings_and_submodules_take_bounded_time(tmp_path, monkeypatch):
-    """Plant many repositories. corral must spend only a bounded time on reading them."""
+    """Plant many repositories. corral must spend only a bounded amount of time on reading them."""
     for number in range(3):
         git = tmp_path / f"r{number}/.git"
         git.mkdir(parents=True)
@@ -630,8 +630,8 @@ def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
 
 
 def test_secrets_are_hidden_in_a_part_of_the_home_that_is_mounted_elsewhere(tmp_path, monkeypatch):
-    """Grant a directory of the home under another name, such as a bind mount. corral must hide the
-    same secrets in it.
+    """Grant a directory of the home under another name, for example through a bind mount. corral
+    must hide the same secrets in it.
     """
     home, other = tmp_path / "home", tmp_path / "elsewhere"
     (other / "gh").mkdir(parents=True)

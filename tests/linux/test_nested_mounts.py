@@ -37,7 +37,7 @@ SECRET = {"etc": "mount --bind /etc {}", "homes": "mount --bind /home {}"}
 
 
 class MountingUser(User):
-    """A user in a new mount namespace, in which root has made `mounts`."""
+    """A user in a new mount namespace, where root has made `mounts`."""
 
     mounts = ":"
 

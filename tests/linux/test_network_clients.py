@@ -171,7 +171,7 @@ server.listen(8080, "::", () => console.log("ready"));
 
 @pytest.fixture
 def authority(who, scratch):
-    """Return (file, key) of good.test's certificate, which no client trusts by default."""
+    """Return (file, key) for good.test's certificate, which no client trusts by default."""
     file = scratch / "ca.pem"
     shutil.copy(TLS / "certificate.pem", file)
     file.chmod(0o644)
@@ -245,7 +245,9 @@ fetch("https://good.test/").then(said => said.text()).then(text => console.log(t
 
 
 def test_nodes_own_resolver_works(who, world):
-    """Use c-ares, which asks by UDP, and checks the addresses of the answer's sender and receiver."""
+    """Use c-ares, which sends its queries over UDP, and checks the addresses of the answer's sender
+    and receiver.
+    """
     rigs.need("node")
     code = """
 const resolver = new (require("dns").Resolver)();
@@ -451,7 +453,7 @@ for end in ends:
 
 
 def echo(end):
-    """Send everything back after the client has ended its output."""
+    """Send everything back after the client has finished sending."""
     with end.makefile("rb") as file:
         end.sendall(file.read())
 
@@ -470,8 +472,8 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_server_that_ends_first_still_gets_data(who, world):
-    """Let the server end first. The client must see the end of file, and its later data must still
-    reach the server.
+    """Make the server finish sending first. The client must see the end of file, and its later data
+    must still reach the server.
     """
     heard = []
 

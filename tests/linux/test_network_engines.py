@@ -1,7 +1,7 @@
 """Compare the two network engines, gateway and proxy, over real sockets with the same policy and
 lookups.
 
-Both engines must allow the same connections, record the same denials, and agree with the check of
+Both engines must allow the same connections, record the same denials, and agree with the check in
 tests/unit/network/test_destinations.py. Synthetic addresses are in 127.77.0.0/16, so that clients
 reach the gateway without a network namespace.
 """
@@ -181,7 +181,7 @@ def is_answered(client, server, gateway):
 
 
 def directly(case, check, port):
-    """Return whether the check of destinations allows a case, without an engine or a server."""
+    """Return whether the destination check allows a case, without an engine or a server."""
     try:
         destination = address_destination(parse_address(case.host), port)
     except ValueError:

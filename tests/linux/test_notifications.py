@@ -91,8 +91,8 @@ def test_the_total_size_of_watched_paths_is_bounded():
 
 
 class Clock:
-    """A replacement for the listener's clock, so that the load of the machine does not decide the
-    test.
+    """A replacement for the listener's clock, so that the machine's load does not affect the test's
+    result.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Flood the gateway with denied requests and count how many of them the gateway handles, with a
 clock that does not move.
 
-The test runs the gateway step by step on loopback, where it listens on addresses of 127.77.0.0/16.
+The test runs the gateway step by step on loopback, where it listens on addresses in 127.77.0.0/16.
 """
 
 from __future__ import annotations

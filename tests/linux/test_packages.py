@@ -379,7 +379,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
-    """Let the download of a dependency fail. The next attempt must not download the other package
+    """Make the download of a dependency fail. The next attempt must not download the other package
     again. As the control, an installation without earlier downloads does download it.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
@@ -535,7 +535,7 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Use a package, because the home of a package belongs to its name and not to its installed
+    """Use a package, because a package's home belongs to the package's name, not to its installed
     files.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -635,8 +635,8 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
 @ONE_USER
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools, installer):
-    """Publish a newest version without a wheel. The controls are the same server before that
-    version was published, and with an exact version.
+    """Publish a server whose newest version has no wheel. The controls are the same server before
+    that version was published, and with an exact version.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -838,8 +838,8 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
 
 @ONE_USER
 def test_an_interpreter_that_prints_without_end_fills_no_file(user):
-    """Use an interpreter that prints without end. corral must read its answer from a pipe, and
-    close the pipe after the first 4096 bytes.
+    """Use an interpreter that prints endlessly. corral must read its answer from a pipe, and close
+    the pipe after the first 4096 bytes.
     """
     Caller(user).run(
         "import tempfile\n"

@@ -39,7 +39,7 @@ UNDUMPABLE = "assert libc.prctl(4, 0, 0, 0, 0) == 0"
 
 
 class Run:
-    """A run whose target tries to fork at each line of its stdin and prints the result."""
+    """A run whose target tries to fork for each line of its stdin and prints the result."""
 
     def __init__(self, user, *flags, before=""):
         self.report = user.home / "pending.json"
@@ -140,7 +140,7 @@ def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
 @BOTH_TIERS
 def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(user):
     """Leave the supervisor without free descriptors. It can then open neither the target's memory,
-    from which it reads a program's name, nor the files of its own modules.
+    to read a program's name, nor the files of its own modules.
     """
     run = Run(user)
     # Wait until the supervisor has imported all its modules. Without free descriptors it could not import them, and

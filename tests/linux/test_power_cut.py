@@ -20,7 +20,7 @@ PROGRAM = pathlib.Path(__file__).with_name("cut_calls.py").read_text()
 
 
 class Home:
-    """A new home for one trial, which has a copy of the findings about this host."""
+    """A new home for one trial, with a copy of the findings about this host."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -252,8 +252,8 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_an_interrupted_run_leaves_usable_files(home):
-    """Interrupt a run at each of its writes: of findings, of its record, of what it remembers about
-    granted paths, of denials and of the audit.
+    """Interrupt a run each time it writes something: findings, its record, what it remembers about
+    granted paths, denials or the audit.
     """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)

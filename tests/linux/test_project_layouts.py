@@ -1,5 +1,5 @@
-"""Run servers in the layouts of package managers. Each server must run, or the refusal must name
-flags with which the server runs.
+"""Run servers in the layouts that package managers create. Each server must run, or the refusal
+must name flags that make it run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.rig("node")
 
 
 class Layout:
-    """A user's home directory, in which a test makes files and runs commands."""
+    """A user's home directory, where a test creates files and runs commands."""
 
     def __init__(self, user, home):
         self.user, self.home = user, home
@@ -116,8 +116,8 @@ def test_a_server_with_packages_in_its_projects_pnpm_store_runs(layout):
 def test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed(
     layout, count
 ):
-    """Use pnpm's global store, in which each package has its own directory, with links to the directories of its
-    dependencies.
+    """Use pnpm's global store, where each package has its own directory, with links to its
+    dependencies' directories.
     """
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):

@@ -120,8 +120,8 @@ def test_a_package_that_needs_another_version_of_node_is_reported(user, env, reg
 
 @pytest.fixture
 def encrypted(request) -> Iterator[Registries]:
-    """Return a registry over TLS at 127.0.0.1, or at the address of the test's parameter. The certificate is for
-    127.0.0.1.
+    """Return a registry over TLS at 127.0.0.1, or at the address in the test's parameter. The
+    certificate is for 127.0.0.1.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "registry-certificate.pem", TLS / "registry-key.pem")

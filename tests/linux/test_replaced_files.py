@@ -65,8 +65,8 @@ def test_the_watch_is_not_woken_if_no_watched_name_is_replaced(watch, tmp_path):
 
 
 def test_a_file_with_the_same_inode_number_is_another_file(watch, tmp_path):
-    """Check that the watch reports a replaced file, even if the new file gets the inode number of the old file. The
-    watch relies on inotify, which reports the removal of the old file.
+    """Check that the watch reports a replaced file, even if the new file gets the old file's inode
+    number. The watch relies on inotify, which reports the removal of the old file.
     """
     path = tmp_path / ".env"
     path.write_text("old")

@@ -26,7 +26,7 @@ except OSError:
 """
 BROWSER = "/usr/bin/chromium"
 SCHEMES = {"light": 1, "dark": 0}
-"""The numbers of `preferredColorScheme` in Blink."""
+"""Blink's numbers for `preferredColorScheme`."""
 MIN_CONTRAST = 4.5
 """The minimum contrast of text that WCAG 2 requires at level AA."""
 
@@ -126,8 +126,8 @@ def test_every_text_colour_of_the_page_has_enough_contrast(scheme):
 
 
 def read_pixels(path) -> list[tuple[int, int, int]]:
-    """Return the pixels of a screenshot, which is a PNG with 8 bits for each channel, with or
-    without transparency.
+    """Return the pixels of a screenshot, which is a PNG with 8 bits per channel, with or without
+    transparency.
     """
     raw, at, body = path.read_bytes(), 8, b""
     width, height, _, kind = struct.unpack_from(">IIBB", raw, 16)

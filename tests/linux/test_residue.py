@@ -131,7 +131,7 @@ def test_two_hundred_runs_at_once_leave_no_files_or_processes(user):
 
 
 class Killings:
-    """Start runs, kill each of them at a different moment, and list what they left."""
+    """Start runs, kill each of them at a different moment, and list what they left behind."""
 
     def __init__(self, user):
         self.user = user

@@ -186,7 +186,7 @@ def plant(user, path, text):
 
 
 def left_directory(user) -> pathlib.Path:
-    """Make a directory like those that killed runs leave."""
+    """Make a directory like those that killed runs leave behind."""
     path = pathlib.Path("/tmp") / f"corral-{user.uid}-1-{os.urandom(4).hex()}"
     path.mkdir(mode=0o700)
     os.chown(path, user.uid, user.uid)
@@ -257,8 +257,8 @@ def test_a_pipe_among_the_records_does_not_block(user, runs):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's file")
 def test_another_users_record_is_ignored(user, runs):
-    """Run corral with another user's HOME, as sudo may do. The other user's record must not choose which directories
-    are removed.
+    """Run corral with another user's HOME, as sudo may do. The other user's record must not
+    determine which directories are removed.
     """
     victim = left_directory(user)
     path = runs / "planted"

@@ -1,7 +1,8 @@
-"""Count the system calls and page faults of a start, because times would depend on the load of the machine.
+"""Count the system calls and page faults of a start, because times would depend on the machine's
+load.
 
-The counts of a bare interpreter on the same host are subtracted. Each bound is a tenth above the counts of CPython 3.11
-to 3.13. A change that exceeds a bound needs a good reason.
+The counts of a bare interpreter on the same host are subtracted. Each bound is a tenth above the
+counts for CPython 3.11 to 3.13. A change that exceeds a bound needs a good reason.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ ROUNDS = 5
 
 @pytest.fixture
 def environment(tmp_path):
-    """Return an environment whose cache has corral's findings about the host, and its compiled code."""
+    """Return an environment whose cache contains corral's findings about the host, and its compiled
+    code.
+    """
     made = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):
         count_page_faults(RUN, made)
@@ -88,7 +91,7 @@ def test_the_zygote_has_few_modules(environment):
     argv = [sys.executable, "-I", "-c", ZYGOTE, str(SOURCE)]
     done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)
     loaded = done.stdout.split()
-    # The control: the list has the zygote's modules.
+    # The control: the list contains the zygote's modules.
     assert "corral.platforms.linux.spawn" in loaded
     assert len(loaded) <= MAX_ZYGOTE_MODULES, sorted(loaded)
     assert not {"re", "enum", "collections", "json", "socket", "subprocess"} & set(loaded)

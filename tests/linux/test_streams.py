@@ -109,9 +109,9 @@ found.recv(1)
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls):
-    """Let the target bind a socket to an abstract name. The socket is the target's stdin, and a
-    client made it. Another program of the host must still be able to bind the same name. Without
-    walls it cannot, which is the control.
+    """Make the target bind its stdin, a socket that a client made, to an abstract name. Another
+    program on the host must still be able to bind the same name. Without walls it cannot, which is
+    the control.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     one, other = socket.socketpair()
@@ -144,7 +144,7 @@ for fd in range(3):
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
-    """Give the target pipes that this process also has open, as a shell shares the pipe of a log
+    """Give the target pipes that this process also has open, just as a shell shares a log's pipe
     with other programs.
     """
     pipes = [os.pipe(), os.pipe(), os.pipe()]
@@ -349,8 +349,8 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin(ordinary, scratch, killed):
-    """Kill corral. Init cannot restore the file's mode, because init has no rights on the file and ends with corral. In
-    the control corral is not killed.
+    """Kill corral. Init cannot restore the file's mode, because init has no rights to the file and
+    ends when corral does. In the control, corral is not killed.
     """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"
@@ -418,8 +418,8 @@ termios.tcflow(0, termios.TCOOFF)
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed):
-    """Let the target turn echo off and stop the terminal's output. corral must undo both. In the
-    control, without the sandbox, the terminal stays like that.
+    """Make the target turn echo off and stop the terminal's output. corral must undo both. In the
+    control, without the sandbox, the terminal stays that way.
     """
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:
@@ -494,8 +494,8 @@ print("said", flush=True)
 
 @pytest.mark.parametrize("landlock", ["absent", "there"])
 def test_file_streams_cannot_be_opened_again(user, scratch, landlock):
-    """Let the target open its file streams again through /proc. Landlock denies this. Without
-    Landlock, corral passes a pipe instead of the file, so the target opens only the pipe.
+    """Make the target try to open its file streams again through /proc. Landlock denies this.
+    Without Landlock, corral passes a pipe instead of the file, so the target opens only the pipe.
     """
     os.chown(scratch, user.uid, user.uid)
     given, log, told = scratch / "given", scratch / "log", scratch / "told"

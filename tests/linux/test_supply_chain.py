@@ -44,7 +44,7 @@ def own(user, path: pathlib.Path, text: str, mode: int = 0o644) -> pathlib.Path:
 
 @pytest.fixture
 def project(user, scratch) -> pathlib.Path:
-    """Create a project of the user, to which an editable install can refer."""
+    """Create a project that belongs to the user and that an editable install can refer to."""
     own(user, scratch / "project" / "pyproject.toml", "[project]\n")
     return own(user, scratch / "project" / "notes.txt", "mine").parent
 
@@ -70,7 +70,7 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
 
 @ONE_USER
 def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
-    """Use names of scripts and files with `../` in a wheel, which would be written outside of the
+    """Use script and file names with `../` in a wheel. Such files would be written outside of the
     directory for packages.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -249,7 +249,7 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
-    """Run a second bundle with the name of another bundle. The user's values are stored by the
+    """Run a second bundle that has another bundle's name. The user's values are stored under the
     bundle's name, which any bundle can choose. So the second bundle must not get these values.
     """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
@@ -426,9 +426,10 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
-    """Start a script of another project, and hide this in the command. The command uses a link to an interpreter, a
-    `#!` line whose last option takes the next word as its value, a path that contains PATH's separator, `..` below a
-    directory of PATH, or variables whose default only the client fills in.
+    """Start another project's script, and hide this in the command. The command uses a link to an
+    interpreter, a `#!` line whose last option takes the next word as its value, a path that
+    contains PATH's separator, `..` below a directory of PATH, or variables whose default only the
+    client fills in.
     """
     private = own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
@@ -632,8 +633,8 @@ def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch
 
 @ONE_USER
 def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
-    """Check that `wrap --pin` installs the package, so that the client's first start does not ask a
-    registry.
+    """Check that `wrap --pin` installs the package, so that the client's first start does not
+    contact a registry.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     code = "import mcp\ndef main():\n    print(mcp.version)\n"
@@ -656,7 +657,7 @@ def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, 
 @ONE_USER
 def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
     """Put a link to an interpreter into an npm package. corral must refuse this link, because only
-    a virtual environment may have one.
+    a virtual environment may contain one.
     """
     for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
         script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
@@ -711,8 +712,8 @@ def test_a_directory_named_like_a_command_starts_only_by_its_path(user, env, scr
 
 @ONE_USER
 def test_a_directory_named_like_a_package_is_not_started(user, env, registry, npm, scratch):
-    """Make a directory with the name of a package. Clients start their servers in the open
-    project's directory, which may have any content, so corral must start the package.
+    """Make a directory with the same name as a package. Clients start their servers in the open
+    project's directory, which may contain anything, so corral must start the package.
     """
     files = {"main.js": "console.log(JSON.stringify('the package'))"}
     registry.publish_npm("server", "1.0.0", files, bin={"server": "main.js"})

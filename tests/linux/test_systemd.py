@@ -1,6 +1,8 @@
-"""Ask for a systemd scope over a real bus, on which a test service is silent, answers falsely, or records the calls.
+"""Ask for a systemd scope over a real bus, where a test service stays silent, gives false answers,
+or records the calls.
 
-tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages and the answers that it refuses.
+tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages and the answers
+that it refuses.
 """
 
 from __future__ import annotations
@@ -152,7 +154,7 @@ class Listener:
     """A service that takes systemd's name on the bus (with jeepney), records the calls, and answers
     them.
 
-    `result` is the result that the service reports for every job. With `forged` another client of
+    `result` is the result that the service reports for every job. With `forged` another client on
     the bus reports the result, and corral must ignore that report.
     """
 
@@ -205,9 +207,7 @@ class Listener:
 
 @pytest.fixture
 def listen(bus):
-    """Return a function that starts the listening service and returns the list of the calls
-    to it.
-    """
+    """Return a function that starts the listening service and returns the list of calls to it."""
     listeners: list[Listener] = []
 
     def start(**options) -> list:
@@ -292,7 +292,7 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
-    """Let the service report the job as done, although the process was not moved. corral must
+    """Make the service report the job as done, although the process was not moved. corral must
     notice this.
     """
     heard = listen()

@@ -40,8 +40,8 @@ def check_printed(done, *, marked: bool = True) -> None:
     assert not marked or MARK.encode() in done.stdout + done.stderr
 
 
-# One interpreter runs all command lines of a test, each in its own fork, because most of a command's time is the start
-# of the interpreter.
+# One interpreter runs all command lines of a test, each in its own fork, because a command spends
+# most of its time starting the interpreter.
 EACH = """
 import json, os, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -201,7 +201,7 @@ def test_check_prints_hostile_names_as_text(user, place):
 
 
 def offer(registry, path: str) -> None:
-    """Publish a server whose bundle is at this path of the registry."""
+    """Publish a server whose bundle is at this path in the registry."""
     content = packed(manifest())
     registry.files[unquote(path)] = content
     package = {
@@ -216,7 +216,7 @@ def offer(registry, path: str) -> None:
 @ONE_USER
 def test_installed_names_are_printed_as_text(user, env, registry):
     """Plant hostile names in the cache. Installers refuse such names, but corral does not trust the
-    content of the cache.
+    cache's contents.
     """
     offer(registry, "/hello.mcpb")
     assert user.corral("run", "org.example/hello", env=env).returncode == 0
@@ -231,8 +231,8 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """Download from a hostile address with a terminal, on which corral rewrites the progress line.
-    The line contains the end of the address.
+    """Download from a hostile address on a terminal, where corral rewrites the progress line. The
+    line contains the end of the address.
     """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}

@@ -1,7 +1,8 @@
-"""Let one user of a host attack another user's corral.
+"""Let one user on a host attack another user's corral.
 
-The attacker plants files, links, pipes and hard links in shared directories, tries to reach live runs, and plants files
-that root uses if it runs with an ordinary user's HOME. Every refusal has a control: the user's own file works.
+The attacker plants files, links, pipes and hard links in shared directories, tries to reach live
+runs, and plants files that root uses if it runs with an ordinary user's HOME. Every refusal has a
+control: the user's own file works.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def root(package):
 
 @pytest.fixture
 def sticky(tmp_path_factory):
-    """Return a directory like /tmp, in which the attacker may plant files."""
+    """Return a directory like /tmp, where the attacker may plant files."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="two-users-"))
     path.chmod(0o1777)
     yield path
@@ -65,7 +66,7 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Put the attacker's file, pipe or link at `path`. Return the user's file to which a link leads."""
+    """Put the attacker's file, pipe or link at `path`. Return the user's file that a link leads to."""
     own = user.home / "own"
     own.touch(mode=0o600)
     os.chown(own, user.uid, user.uid)
@@ -302,7 +303,9 @@ ALLOWED = {"signal", "mappings", "descriptors", "environment", "root", "namespac
 
 @contextlib.contextmanager
 def live(user: User, *flags: str):
-    """Start a target that waits for the end of its input. Yield the pids of supervisor, init and target."""
+    """Start a target that waits for the end of its input. Yield the pids of the supervisor, init
+    and the target.
+    """
     process = user.popen(
         user.corral_argv("run", *flags, "--", "/bin/sh", "-c", "echo ready; read line"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

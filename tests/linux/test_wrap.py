@@ -915,7 +915,7 @@ def test_a_clients_file_in_the_home_is_not_reported_as_a_project_file(desk):
 
 
 def test_printed_commands_run_nothing_else_when_copied(desk):
-    """Use hostile names of servers and arguments, which come from the client's file. The printed
+    """Use hostile server names and arguments, which come from the client's file. The printed
     command must quote them.
     """
     place = desk.put("notes; touch x/a", "").parent
@@ -1049,7 +1049,7 @@ print("started", os.path.exists({secret!r}))
 
 @pytest.mark.parametrize("kind", LATER)
 def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
-    """Wrap a server of a project, then replace one of the project's files with a link to another
+    """Wrap a project's server, then replace one of the project's files with a link to another
     project, as a new commit can. The server must not be able to read the other project. As the
     control, the server can read it without corral.
     """
@@ -1073,7 +1073,7 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
 
 
 def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
-    """Wrap a server whose `cwd` is a link, then let the link point to another directory. corral
+    """Wrap a server whose `cwd` is a link, then make the link point to another directory. corral
     must then refuse to start the server by its name.
     """
     for name in ("first", "second"):

@@ -1,7 +1,7 @@
 """Find leftovers of a run: processes with a unique argument, mounts and files.
 
-Every process of a sandbox starts as a fork of corral, so its command line has the argument from the
-beginning. The target gets the argument, too.
+Every process of a sandbox starts as a fork of corral, so its command line contains the argument
+from the beginning. The target gets the argument as well.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import uuid
 
 PATIENCE = 60.0
-"""Seconds until a test gives up waiting for the end of a process. Only failing tests wait this long."""
+"""Seconds until a test gives up waiting for a process to end. Only failing tests wait this long."""
 
 
 class Traces:

@@ -1,4 +1,4 @@
-"""Test an allowlist on a real Mac: the sandbox opens one loopback port, on which corral's proxy
+"""Test an allowlist on a real Mac: the sandbox opens one loopback port, where corral's proxy
 listens.
 """
 

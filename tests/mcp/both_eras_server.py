@@ -1,4 +1,4 @@
-"""Serve clients of the older and of the newer MCP protocol, with the official SDK (mcp >= 2).
+"""Serve clients of the older and the newer MCP protocol, with the official SDK (mcp >= 2).
 
 The tools send requests to the client, report progress or wait.
 """

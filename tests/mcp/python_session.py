@@ -3,7 +3,7 @@ print the results as JSON.
 
 The argument is a JSON object with the keys command, args, mode and calls, and optionally cancel,
 prompts and resources. `mode` selects the version of the protocol. `cancel` lists tools. The client
-cancels a call of these tools when it gets the call's first progress notification.
+cancels a call to one of these tools when it gets the call's first progress notification.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from mcp_types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 
 ASKED = json.loads(sys.argv[1])
 seen: list[str] = []
-"""The server's requests that reached the callbacks of this client."""
+"""The server's requests that reached this client's callbacks."""
 
 
 async def list_roots(_context: object) -> ListRootsResult:
@@ -52,7 +52,7 @@ async def cancel(client: Client, name: str) -> str:
 
 
 async def attempt(awaitable) -> object:
-    """Return the result, or the error with which the server answered."""
+    """Return the result, or the error that the server answered with."""
     try:
         return (await awaitable).model_dump(mode="json", exclude={"meta", "ttl_ms"})
     except MCPError as error:

@@ -371,7 +371,7 @@ def test_without_a_guard_the_target_has_the_clients_streams(ordinary):
 
 
 # The tests below try the ten kinds of attacks that the Damn Vulnerable MCP Server demonstrates,
-# with tools of `hostile.py`.
+# using tools from `hostile.py`.
 
 
 def guarded(**mcp) -> tuple[str, ...]:
@@ -424,7 +424,7 @@ def test_5_a_shadowing_tool_is_hidden_by_an_allowlist(ordinary, server):
 
 def test_6_injected_text_in_a_result_passes(ordinary, server):
     """Check that the guard lets injected text pass, because only the client and its model can
-    decide whether a text is an instruction.
+    decide whether text is an instruction.
     """
     assert "ignore all" in act(ordinary, server, "document", *GUARD)
 
@@ -522,7 +522,7 @@ def test_inspect_uses_only_flags_that_the_user_typed(ordinary, server):
 
 def test_inspect_starts_a_server_in_the_directory_of_the_clients_file(ordinary, server):
     """Start the server with a relative path to its script. The script exists only in the directory
-    that `cwd` in the client's file names.
+    that `cwd` names in the client's file.
     """
     (ordinary.home / "notes").mkdir()
     server.rename(ordinary.home / "notes" / "main.py")
@@ -605,7 +605,7 @@ def test_without_a_guard_its_modules_are_not_imported(ordinary):
 
 
 def test_inspect_shows_only_the_start_of_an_error(ordinary):
-    """Let a server answer with an error of 100 kilobytes."""
+    """Make a server answer with a 100-kilobyte error."""
     error = "{'jsonrpc': '2.0', 'id': m['id'], 'error': {'code': 1, 'message': 'x' * 100000}}"
     code = (
         "import json, sys\n"

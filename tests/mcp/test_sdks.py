@@ -199,7 +199,7 @@ CLIENTS = ("python legacy", "python auto", "typescript 1", "typescript 2")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_sampling_elicitation_and_cancellation_pass_the_guard(client, environment, packages):
     """Check that sampling, elicitation and cancellation work through the guard. The tool
-    `cancelled` answers only after the server has seen that a call of `wait` was cancelled.
+    `cancelled` answers only after the server has seen that a call to `wait` was cancelled.
     """
     interpreter = sdk.python("mcp-2", "mcp>=2")
     base = ("run", "--read", str(HERE))

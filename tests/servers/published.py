@@ -9,7 +9,7 @@ import dataclasses
 class Published:
     """A published server and the calls that tests make.
 
-    A call is a tool, its arguments, and a part of the expected answer. In these texts `{work}`
+    A call is a tool, its arguments, and a part of the expected answer. In these strings, `{work}`
     stands for the test's directory, `{url}` for a page that the test serves, and `{mark}` for a new
     word.
 

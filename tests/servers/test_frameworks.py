@@ -1,7 +1,7 @@
-"""Start servers through corral in several Python frameworks for agents, with each framework's own
+"""Start servers through corral in several Python agent frameworks, with each framework's own
 configuration.
 
-The configurations use npx and uvx, as the documentation of these servers says.
+The configurations use npx and uvx, as these servers' documentation says.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_framework_starts_its_servers_in_the_sandbox(name, installed):
     assert done.returncode == 0, done.stderr
     # mcp-use prints log lines before the answer, so skip them.
     inside = json.loads(done.stdout[done.stdout.index("{") :])
-    # These values are from the environment that corral makes for a target, not from the framework's
-    # environment. So the server runs in the sandbox.
+    # These values come from the environment that corral creates for a target, not from the
+    # framework's environment. So the server runs in the sandbox.
     assert (inside["GREETING"], inside["USER"]) == ("hello", "user")
     assert "corral installs npm:" in done.stderr

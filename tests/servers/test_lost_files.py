@@ -1,4 +1,4 @@
-"""Let a server write a file that is lost when the run ends.
+"""Make a server write a file that is lost when the run ends.
 
 The server has to report a failure, or corral has to name the lost file.
 
@@ -49,7 +49,7 @@ SERVERS = {
 
 
 def create(client: messages.Client, path: str) -> bool:
-    """Let the server create a workbook. Return whether it reports success."""
+    """Make the server create a workbook. Return whether it reports success."""
     tools = {one["name"]: one for one in client.list_all("tools/list")}
     (name,) = tools[TOOL]["inputSchema"]["required"]
     return not client.call_tool(TOOL, {name: path}).error

@@ -220,7 +220,7 @@ def listener():
 def test_a_published_server_cannot_do_forbidden_acts(
     server, environment, home, listener, page, work
 ):
-    """Try forbidden acts with the server's runtime. As the control, do the same acts without
+    """Try forbidden acts with the server's runtime. As the control, perform the same acts without
     corral.
     """
     words = {"work": str(work), "host": page, "url": f"http://{page}/"}
@@ -242,7 +242,7 @@ def test_a_published_server_cannot_do_forbidden_acts(
 
 
 def test_the_memory_server_keeps_its_own_state_between_runs(environment, client, home):
-    """Run the server twice with a profile that has `state`. The second run has to read what the
+    """Run the server twice with a profile that sets `state`. The second run has to read what the
     first run wrote into the server's own directory.
     """
     server = next(one for one in SERVERS if one.profile == "memory")

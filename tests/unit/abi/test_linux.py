@@ -1,4 +1,4 @@
-"""Test wrappers of Linux's system calls with real calls."""
+"""Test the wrappers around Linux's system calls with real calls."""
 
 import os
 import pathlib

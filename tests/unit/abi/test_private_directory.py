@@ -26,8 +26,8 @@ def test_a_private_directory_has_mode_0700_on_posix(tmp_path):
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Imitate Windows, with USER as the current user. Return a list to which the path and the
-    access list of each new directory are added.
+    """Imitate Windows, with USER as the current user. Return a list that collects the path and the
+    access list of each new directory.
     """
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(private_directory.sys, "platform", "win32")
@@ -42,7 +42,7 @@ def windows(monkeypatch):
 
 def test_the_access_list_of_a_private_directory_names_the_user_and_not_its_owner(windows, tmp_path):
     """Check that the access list names the user. It must not name the owner, because a directory
-    that an elevated process makes belongs to the group of administrators.
+    that an elevated process makes belongs to the administrators' group.
     """
     make_private_directory(str(tmp_path / "above" / "own"))
     assert windows == [

@@ -62,7 +62,7 @@ def test_requested_streams_have_no_optional_type(tmp_path):
 
 
 def test_type_checkers_find_mistakes_in_policies_and_streams(tmp_path):
-    """Check that the checker reports each mistake in its line. This is the control for the tests
+    """Check that the checker reports each mistake on its line. This is the control for the tests
     above, which would also pass with a checker that finds nothing.
     """
     lines = ["import corral"]

@@ -25,7 +25,7 @@ from corral.policy.model import CONTROLS
 from corral.programs.model import Program
 from corral.record import replace
 
-# File names are bytes. For bytes that are not UTF-8, Python uses lone surrogates, so the texts
+# File names are bytes. For bytes that are not UTF-8, Python uses lone surrogates, so the strings
 # include them.
 words = st.text() | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 lists = st.lists(words, max_size=4).map(tuple)
