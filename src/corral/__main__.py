@@ -29,11 +29,11 @@ def main() -> None:
 
 def remove_foreign_paths() -> None:
     """Remove the script's directory, the working directory, the directories in PYTHONPATH and the
-    user's site from `sys.path`.
+    user site directory from `sys.path`.
 
-    A directory stays if corral itself or the standard library is in it. Python loads `encodings`,
-    `sitecustomize` and `.pth` files before this function runs, so a write grant must not cover
-    these files.
+    A directory stays if it contains corral itself or the standard library. Python loads
+    `encodings`, `sitecustomize` and `.pth` files before this function runs, so a write grant must
+    not cover these files.
     """
     standard = os.path.dirname(os.__file__)
     own = {os.path.dirname(os.path.dirname(__file__)), standard, f"{standard}{os.sep}lib-dynload"}

@@ -48,7 +48,7 @@ class Zygote:
         atexit.register(self.close)
 
     def launch(self, plan: Plan, stdio: Streams) -> socket.socket:
-        """Let the zygote fork a supervisor for `plan`; return the channel to the supervisor.
+        """Make the zygote fork a supervisor for `plan`, and return the channel to the supervisor.
 
         Without `stdio` the sandbox is a spare, which waits for its command.
         """
@@ -98,8 +98,8 @@ class Zygote:
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    # With LD_BIND_NOW the zygote binds all C functions at its start. Otherwise each
-                    # fork would bind them again and copy memory.
+                    # With LD_BIND_NOW the zygote binds all C functions when it starts. Otherwise
+                    # each fork would bind them again and copy memory.
                     env={**kept, "LD_BIND_NOW": "1"},
                 )
             self._requests = ours
@@ -120,7 +120,7 @@ class Zygote:
                 self._process.kill()
                 self._process.wait()
             except PermissionError:
-                # The caller has changed its user since, so it may not kill the zygote. The zygote
+                # The caller has since changed its user, so it may not kill the zygote. The zygote
                 # ends when every copy of its connection is closed, but a fork of the caller may
                 # keep one open forever.
                 self._process.returncode = 0
@@ -128,7 +128,7 @@ class Zygote:
 
     def _forget(self) -> None:
         """Close everything that this fork has inherited, because it belongs to the parent."""
-        self._lock = threading.Lock()  # a thread that was not forked may have locked the old one
+        self._lock = threading.Lock()  # a thread of the parent may have locked the old one
         for channel in (self._requests, *self._channels):
             if channel is not None:
                 channel.close()

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _main(list(arguments))
     output.use_utf8()
-    gc.disable()  # garbage collection is not worth its time, because a run allocates little memory
+    gc.disable()  # garbage collection is not worthwhile, because a run allocates little memory
     code = _main(sys.argv[1:])
     try:
         code_cache.keep()

@@ -1,4 +1,4 @@
-"""`corral audit verify FILE`: check that each line has the hash of the line before it."""
+"""`corral audit verify FILE`: check that each line contains the hash of the line before it."""
 
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError

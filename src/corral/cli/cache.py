@@ -22,7 +22,7 @@ usage: corral cache [--json] [ls]               list installed packages and bund
        corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
-MIN_DIGITS = 12  # `ls` shows this many digits of a digest, which are enough to name an entry
+MIN_DIGITS = 12  # `ls` shows this many digits of a digest, which are enough to identify an entry
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -65,7 +65,9 @@ def _entry_to_json(entry: Entry) -> object:
 
 
 def _remove(words: list[str], *, as_json: bool) -> int:
-    """Remove the entries that the words name by reference, by name, or by the start of a digest."""
+    """Remove the entries that the words identify by reference, by name, or by the start of a
+    digest.
+    """
     removed: list[Entry] = []
     for word in words:
         fitting = [entry for entry in store.entries() if _is_meant(entry, word)]
@@ -92,8 +94,8 @@ def _list_homes(*, as_json: bool) -> int:
 
 
 def _remove_homes(words: list[str], *, as_json: bool) -> int:
-    """Remove the home directories that each word names: by wrapped server, by the server's command,
-    or by path. If a word names no home directory, remove nothing.
+    """Remove the home directories that each word identifies by wrapped server, by the server's
+    command, or by path. If a word does not match any home directory, remove nothing.
     """
     homes = states.list_states()
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted

@@ -40,7 +40,7 @@ class Selection:
 
 @record
 class Permissions:
-    """A server's permissions beyond the defaults (`may`), and its settings of the MCP guard
+    """A server's permissions beyond the defaults (`may`), and its settings for the MCP guard
     (`guard`), which permit nothing.
     """
 
@@ -69,7 +69,7 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
         for item in requested_items(source.manifest, home_directory(), here)
     ]
     may = [item.text for item in items if item.field != GUARD]
-    # A profile may grant the paths in the server's arguments. If an argument has a variable
+    # A profile may grant the paths in the server's arguments. If an argument contains a variable
     # (`${...}`), only the client knows the path, so the argument is shown as it is.
     name = options.get("--profile")
     access = profiles.load(name).arguments if name else ""
@@ -127,7 +127,7 @@ def _name_clients() -> str:
 
 def list_existing(client: Client) -> list[str]:
     """Return the client's own files that exist. If there are several, leave out empty files,
-    because an editor's settings file may be empty while another file has the servers.
+    because an editor's settings file may be empty while another file lists the servers.
     """
     found = [path for path in catalogue.own_files(client) if os.path.lexists(path)]
     if len(found) > 1:
@@ -256,7 +256,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
 
 
 def _note_project_files(word: str, verb: str) -> None:
-    """Name the client's files in the current project to the user, because they are not changed."""
+    """Tell the user which of the client's files in the current project are not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return

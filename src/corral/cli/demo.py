@@ -88,7 +88,7 @@ def _print_table(results: list[ActResult]) -> None:
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:
-    """Return the cells of a row. Each text of the server is shown as one line of printable
+    """Return the cells of a row. Each string from the server is shown as one line of printable
     characters.
     """
     inside, outside = (

@@ -56,8 +56,8 @@ def describe_host(host: Host) -> dict[str, object]:
 
 
 def judge(host: Host) -> tuple[bool, str]:
-    """Return whether `corral run` works here with the default policy, and a sentence that names
-    what cannot be enforced.
+    """Return whether `corral run` works here with the default policy, and a sentence that says what
+    cannot be enforced.
     """
     # With `best_effort`, `decide` returns what is missing instead of raising an error.
     policy = replace(Policy(), best_effort=True)

@@ -70,7 +70,7 @@ def _summarize(plan: Plan) -> list[str]:
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """Return the plan as data, without values of variables and without secret arguments."""
+    """Return the plan as data, without the values of variables and without secret arguments."""
     program = plan.program
     commands = [program.argv, program.typed, program.server]
     return {
@@ -116,8 +116,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Return the description of a step, with names escaped. A step with `has_lines` has a
-    description of several lines, in which it has already escaped the names.
+    """Return the description of a step, with names escaped. If the step has `has_lines`, its
+    description spans several lines, in which the names are already escaped.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

@@ -38,7 +38,7 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
-    """A flag, its value, and the words of the command line in which both are written."""
+    """A flag, its value, and the words of the command line that contain both."""
 
     flag: str
     value: str
@@ -179,7 +179,7 @@ def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
 
 
 def _parse_allow(allow: str) -> list[FlagWords]:
-    """Parse the flags in the text `allow` of a denial. Return [] if they are not flags of `run`."""
+    """Parse the flags in a denial's `allow` text. Return [] if they are not flags of `run`."""
     try:
         return split_flags(shlex.split(allow))
     except (SandboxError, ValueError):
@@ -187,7 +187,7 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _find_missing(allow: str) -> str:
-    """Return a path that the flags of a denial name although the path does not exist, or "".
+    """Return a path that is named in a denial's flags but does not exist, or "".
 
     The caller does not ask about such a denial, because `grant` refuses all flags together if one
     of the paths does not exist.

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 def report_changes(
     read_state: Callable[[], Mapping[str, object]], *, none: str, some: str
 ) -> Iterator[None]:
-    """If Ctrl-C ends the block, list the parts of the state that have changed in the exception's
-    text. The state before the block is compared with the state after it. The block cannot record
-    its changes itself, because Ctrl-C could come between a change and its record. The text of the
-    exception is `none`, or `some` followed by the names of the changed parts.
+    """If Ctrl-C ends the block, say in the exception's text which parts of the state have changed.
+    The text is `none`, or `some` followed by the names of the changed parts. The state before the
+    block is compared with the state after it. The block cannot record its changes itself, because
+    Ctrl-C could come between a change and its record.
     """
     before = read_state()
     try:

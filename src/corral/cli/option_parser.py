@@ -64,7 +64,7 @@ def parse(
     flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
 ) -> tuple[Options, list[str]]:
     """Split arguments into options and other words. `--` ends the options. Unless options may be
-    `anywhere`, the first other word ends them, too.
+    `anywhere`, the first other word also ends them.
     """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})

@@ -1,8 +1,8 @@
 """Print all of corral's output. `run` uses stderr, because stdout belongs to the target.
 
-Names of files, packages, servers and variables are untrusted. So this module escapes control
-characters, line ends, and characters that change the direction of text in everything that it
-prints. Because line ends are escaped, callers pass one line at a time. Only this module adds escape
+Names of files, packages, servers and variables are untrusted. So in everything that it prints, this
+module escapes control characters, line ends, and characters that change the direction of text.
+Because line ends are escaped, callers pass one line at a time. Only this module adds escape
 sequences for colours, to `Painted` text.
 """
 
@@ -41,7 +41,7 @@ class ReaderGoneError(Exception):
 
 
 def from_os_error(problem: OSError) -> SandboxError:
-    """Make a message with a hint for an OSError that no other code has translated."""
+    """Turn an OSError that no other code has translated into an error with a message and a hint."""
     why = problem.strerror or str(problem)
     if problem.filename is not None:
         why = f"{os.fsdecode(problem.filename)!r}: {why}"

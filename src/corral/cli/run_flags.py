@@ -1,6 +1,6 @@
 """Define the flags of `run` that set what a target may do, and make a manifest from them.
 
-Most flags set a key of the policy. Their names and kinds of values come from the policy's schema.
+Most flags set a policy key. Their names and the kinds of their values come from the policy schema.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def list_grants(options: Options) -> list[str]:
 
 
 def _strip_value(key: str, value: str) -> str:
-    """Return a flag's value, with a path made absolute. Of `NAME=VALUE`, return only the name."""
+    """Return a flag's value, with a path made absolute. For `NAME=VALUE`, return only the name."""
     if key.startswith("environment."):
         return value.partition("=")[0]
     if BY_PATH[key].kind == "paths":

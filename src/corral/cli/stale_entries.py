@@ -20,7 +20,7 @@ from corral.servers.reference import parse_reference
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that repairs its entry. If no reason is
-    found, both texts are empty. If the program is missing, the command is empty. Install nothing.
+    found, both strings are empty. If the program is missing, the command is empty. Install nothing.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """

@@ -46,7 +46,7 @@ class ServerStatus:
     refused: str = ""  # the reason why the server would not start now
     mend: str = ""  # the command that makes it start again; "" if there is none
     may: tuple[str, ...] = ()
-    guard: tuple[str, ...] = ()  # the settings of the MCP guard
+    guard: tuple[str, ...] = ()  # the settings for the MCP guard
     command: tuple[str, ...] = ()
 
 
@@ -255,7 +255,7 @@ def _print_file(file: FileStatus) -> None:
             permissions = client_output.Permissions(may=server.may, guard=server.guard)
             output.write_lines(permissions.lines())
         if server.denials:
-            # `why` finds a server by its name only in the files of clients.
+            # `why` finds a server by its name only in clients' files.
             known = catalogue.find_client(file.client)
             asked = shlex.quote(server.name) if known else shlex.join(server.command)
             output.write_line(
@@ -273,7 +273,7 @@ def _print_file(file: FileStatus) -> None:
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"
             again = f"corral wrap {words}"
-            if not server.own:  # this corral did not write its lines
+            if not server.own:  # this corral did not write the entry
                 again = (
                     f"corral unwrap {words} && corral wrap {words}, and grant its permissions again"
                 )

@@ -1,5 +1,5 @@
-"""Restore the settings of the user's terminal, because a target may change them and then be killed
-before it restores them.
+"""Restore the user's terminal settings, because a target may change them and then be killed before
+it restores them.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def _select(words: list[str]) -> list[Entry]:
 
 
 def _find_wrapped(word: str) -> list[str]:
-    """Return the references with which clients start the wrapped server that `word` names."""
+    """Return the references that clients use to start the wrapped server that `word` names."""
     found = [server.inner_argv[0] for _, _, server in wrapped_servers.match_wrapped(word)]
     return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
 

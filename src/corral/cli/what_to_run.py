@@ -29,7 +29,7 @@ USAGE = (
 )
 BUNDLES = (".mcpb", ".dxt")
 RUNTIMES = ("python", "node")
-"""These are the runtimes of packages. The flag with the same name chooses the version of a runtime.
+"""These are the runtimes that packages use. The flag of the same name chooses a runtime's version.
 """
 NOT_FOR_COMMANDS = {
     "--python": "pypi: packages",
@@ -70,8 +70,8 @@ def replace_runner(options: Options, rest: list[str]) -> list[str]:
 
 
 def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
-    """Warn about flags for packages or bundles if the user runs a plain command, on which these
-    flags have no effect.
+    """Warn about flags for packages or bundles if the user runs a plain command, because these
+    flags do not affect plain commands.
     """
     unused = [name for name in NOT_FOR_COMMANDS if options.has(name)]
     if unused and rest and not _may_be_reference(rest[0]):
@@ -82,7 +82,7 @@ def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
 
 
 def start_directory(rest: list[str]) -> str:
-    """Return the directory in which the command starts: `cwd` of the server in a client's file, or
+    """Return the directory that the command starts in: the server's `cwd` in a client's file, or
     else the current directory.
     """
     server = _find_configured(rest)
@@ -144,8 +144,8 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    The words `rest`, which the user typed, name the server. They decide in which directory the
-    server starts, and under which name its data is stored.
+    The words `rest`, which the user typed, name the server. They determine which directory the
+    server starts in, and under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL
@@ -268,8 +268,8 @@ def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
     """If the first word is CLIENT:SERVER, return three things from the client's file: the server's
-    flags, to which the typed `options` are added, its command, and a source with its variables.
-    Otherwise return `options`, `rest` and no source.
+    flags with the typed `options` added, its command, and a source with its variables. Otherwise
+    return `options`, `rest` and no source.
     """
     server = _find_configured(rest)
     if server is None:
@@ -300,7 +300,7 @@ def _is_directory(word: str) -> bool:
 
 def _may_be_reference(word: str) -> bool:
     """Return whether a word may be a reference such as npm:NAME. Check only its characters, so that
-    a plain command imports no further module.
+    a plain command does not import any more modules.
     """
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])

@@ -58,7 +58,7 @@ OWN = (
 FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
-"""The value of these flags is a version or a path."""
+"""Each of these flags takes a version or a path."""
 # Values that begin like this are not paths: `${` begins a variable, which the client also replaces
 # in corral's arguments, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
@@ -250,7 +250,7 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
     except SandboxError:
-        pass  # `check_run` has checked the flags; the program may be on the client's PATH only
+        pass  # `check_run` has checked the flags; the program may only be on the client's PATH
     return proposal
 
 
@@ -288,7 +288,7 @@ def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
     try:
         plan = _prepare_server(proposal, command)
     except SandboxError:
-        return  # the program may be on the client's PATH only
+        return  # the program may only be on the client's PATH
     current.load().rehearse(plan)
 
 
@@ -349,7 +349,7 @@ def select_flags(options: Options) -> list[str]:
             chosen.values.setdefault(flag.name, []).append(value)
             found += [flag.name, value] if flag.value else [flag.name]
     if found:
-        # Report mistakes in the flags now, and not when the client starts a server.
+        # Report mistakes in the flags now rather than when the client starts a server.
         what_to_run.sources_and_command(chosen, [os.devnull])
     return found
 

@@ -2,7 +2,7 @@
 
 A server is named by SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
 the project in the current directory are searched first. Other files in which corral wrapped servers
-count only if no file of the first search has the server, because servers of two projects often have
+count only if the first search did not find the server, because servers of two projects often have
 the same name.
 """
 
@@ -39,7 +39,7 @@ def find_all_files() -> list[tuple[str, str]]:
 
 
 def find_recorded_files() -> list[tuple[str, str]]:
-    """Return the files in which corral wrapped servers and that `find_all_files` does not return.
+    """Return the files in which corral wrapped servers, except those that `find_all_files` returns.
     Each is returned as (file, file), because its path takes the place of a client's name.
     """
     known = {os.path.realpath(path) for _, path in find_all_files()}
@@ -107,7 +107,7 @@ def _find_named_files(word: str) -> list[tuple[str, str]]:
 
 
 def match_wrapped(word: str) -> list[Row]:
-    """Return the wrapped servers that `word` names; [] if there are none.
+    """Return the wrapped servers that `word` names, or [] if there are none.
 
     If `word` names no file, the servers may be in several files.
     """
@@ -188,8 +188,8 @@ def describe_unwrapped(row: Row) -> tuple[str, str]:
 
 
 def name_target(client: str, path: str) -> str:
-    """Return the word by which `wrap` and `unwrap` find a file: its client, or the path if the file
-    belongs to a project.
+    """Return the word that `wrap` and `unwrap` use to find a file: its client, or the path if the
+    file belongs to a project.
     """
     known = catalogue.find_client(client)
     return client if known and path in catalogue.own_files(known) else path

@@ -49,7 +49,7 @@ class Original:
 
 
 def lock(path: str) -> AbstractContextManager[None]:
-    """Let only one corral edit a file at a time. Two processes would overwrite each other's
+    """Allow only one corral to edit a file at a time. Two processes would overwrite each other's
     records.
     """
     name = _stored_path(path, "lock")
@@ -76,7 +76,7 @@ def load(path: str) -> dict[tuple[str, ...], Original]:
 
 
 def list_files() -> list[str]:
-    """Return the files that have records. Skip records of other users."""
+    """Return the files that have records. Skip other users' records."""
     directory = os.path.join(directories().state, STORE)
     found: list[str] = []
     for name in sorted(glob(os.path.join(escape(directory), "*.json"))):

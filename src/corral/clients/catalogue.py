@@ -55,8 +55,8 @@ def project_files(client: Client, directory: str) -> list[str]:
 
 
 def find_project(path: str) -> str:
-    """Return the directory of the project to which a client's file belongs. Return "" for a
-    client's own file, and for a file that no client reads in a project.
+    """Return the directory of the project that a client's file belongs to. Return "" for a client's
+    own file, and for a file that no client reads in a project.
     """
     path = os.path.abspath(path)
     own = {os.path.realpath(file) for client in CLIENTS for file in own_files(client)}

@@ -1,9 +1,9 @@
 """Read the servers in a client's file, with the positions of their values.
 
 Most clients have a table of servers under one key. Continue has a list of servers, Claude Code has
-tables inside projects, older versions of Zed put program and arguments into a nested table, and
-opencode has one list of program and arguments. A server at any other place in a file is reported as
-not understood, so that no command overlooks it.
+tables inside projects, older versions of Zed put the program and its arguments into a nested table,
+and opencode puts them into one list. A server at any other place in a file is reported as not
+understood, so that no command overlooks it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ IS_REMOTE = "it is remote, so it does not run on this machine"
 class ConfiguredServer:
     name: str
     key_path: tuple[str, ...]  # the keys from the top of the file to the server
-    table: Value  # the table that has `command` and `args`
+    table: Value  # the table that contains `command` and `args`
     command: Value | None = None
     args: Value | None = None
     joined: bool = False  # whether `args` is one list that begins with the program
@@ -78,7 +78,7 @@ class ConfiguredServer:
 
     @property
     def run_flags(self) -> tuple[str, ...]:
-        """Return the words between `run` and `--` of a wrapped server."""
+        """Return the words between `run` and `--` in a wrapped server's command."""
         words = self.argv[2:]
         return words[: words.index("--")] if "--" in words else words
 
@@ -126,7 +126,7 @@ def may_contain_server(keys: tuple[str, ...]) -> bool:
 
 def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
     """Return the start and end of the text of one part of a server, or (0, 0) if it has no such
-    part. The part `both` goes from the command to the end of the arguments.
+    part. The part `both` extends from the command to the end of the arguments.
     """
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):

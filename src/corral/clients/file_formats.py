@@ -49,7 +49,7 @@ def _installation(prefix: str) -> str:
 
 
 def load_format(path: str) -> Format | None:
-    """Choose the format by the ending of a file name. Import its module only if it is needed."""
+    """Choose the format by a file name's extension. Import its module only if it is needed."""
     ending = os.path.splitext(path)[1].lower()
     if ending in {".json", ".jsonc"}:
         from corral.formats import jsonc

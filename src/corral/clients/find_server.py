@@ -28,7 +28,7 @@ class FoundServer:
 
 
 def find_server(name: str) -> FoundServer:
-    """Find `CLIENT:SERVER` in the client's own files. Files of projects are not searched."""
+    """Find `CLIENT:SERVER` in the client's own files. Project files are not searched."""
     client, _, wanted = name.partition(":")
     known = catalogue.find_client(client)
     if known is None:

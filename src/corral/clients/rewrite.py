@@ -17,7 +17,7 @@ State = Literal["wrapped", "already", "left", "refused", "changed", "restored", 
 
 @record
 class ServerOutcome:
-    """The result for one server of a file, with the reason. `command` is the server's command after
+    """The result for one server in a file, with the reason. `command` is the server's command after
     corral's own path: `run FLAGS -- PROGRAM ARGUMENTS`.
     """
 
@@ -72,8 +72,8 @@ def rewrite_servers(
 ) -> tuple[str, frozenset[KeyPath]]:
     """Return the new text, and the servers that were changed.
 
-    Make all changes if `_is_right` accepts the result. Otherwise try one change after another, and
-    keep those with which `_is_right` accepts the result.
+    Make all changes if `_is_right` accepts the result. Otherwise try the changes one after another,
+    and keep those that `_is_right` accepts.
     """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):
@@ -107,7 +107,7 @@ def _is_right(form: Format, old: str, new: str, rewrites: Mapping[KeyPath, Rewri
 
 
 def _remove_command(data: object, key_path: KeyPath) -> tuple[str, ...]:
-    """Remove program and arguments from the server's table, and return them."""
+    """Remove the program and its arguments from the server's table, and return them."""
     table, key = _find_command(data, key_path)
     program, arguments = table.pop(key), table.pop("args", None)
     words = program if isinstance(program, list) else [program]
@@ -115,7 +115,7 @@ def _remove_command(data: object, key_path: KeyPath) -> tuple[str, ...]:
 
 
 def _find_command(data: object, key_path: KeyPath) -> tuple[dict[object, object], str]:
-    """Return the table that has the program and its arguments, and the key of the program."""
+    """Return the table that contains the program and its arguments, and the program's key."""
     for name in key_path:
         if isinstance(data, list):
             [data] = [item for item in data if isinstance(item, dict) and item.get("name") == name]

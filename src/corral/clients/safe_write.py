@@ -57,7 +57,7 @@ def read(path: str) -> FileContent:
 
 
 def refuse_unwritable(content: FileContent) -> None:
-    """Refuse a read-only file, even if root could write it.
+    """Refuse a read-only file, even if root could write to it.
 
     Refuse a file with several hard links, because its other names would keep the old content.
     """

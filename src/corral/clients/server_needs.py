@@ -1,4 +1,4 @@
-"""Find out what a server needs from the host, as far as its configuration shows it.
+"""Find out what a server needs from the host, as far as its configuration shows.
 
 The user gave the server its variables, so corral passes them on, and treats secrets as secrets.
 Paths in the server's arguments are only suggested as grants, because a path in a command line is
@@ -84,7 +84,9 @@ class UnfitError(SandboxError):
 
 
 def refuse_unencodable(server: ConfiguredServer) -> None:
-    """Refuse a command that no process can have, such as a word with half of a surrogate pair."""
+    """Refuse a command that no process can have, such as one with half of a surrogate pair in a
+    word.
+    """
     try:
         check_argv((*server.argv, *server.unwrapped_argv, server.cwd))
     except CommandError as error:
@@ -156,14 +158,14 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     tops = {*known, *map(os.path.realpath, known)}
     mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
     # Check the real path of `cwd`. The client changes to `cwd` before it starts corral, so corral
-    # cannot see at the start whether the path contains links.
+    # cannot tell at that point whether the path contains links.
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # The path may be a link in the project. At the server's start corral checks where a link
+        # The path may be a link in the project. When the server starts, corral checks where a link
         # leads, so here it is enough that the link itself is inside. In two cases corral does not
-        # check the link at the start: in a directory that several servers share, and on Windows for
-        # links before `..`. In these cases only the real path counts here.
+        # check the link then: in a directory that several servers share, and on Windows for links
+        # before `..`. In these cases only the real path counts here.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -198,13 +200,13 @@ def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
         try:
             return find_script(argv, environment=environment, cwd=here, home=home)
         except CommandError:
-            pass  # the program may be on the client's PATH only
+            pass  # the program may only be on the client's PATH
     script = read_arguments(detect_kind(argv[0], argv[0]), argv[1:]).script
     return argv[1 + script] if script is not None else ""
 
 
 def _fill(text: str, project: str) -> str:
-    """Replace clients' variables for the project and the home directory by their paths."""
+    """Replace clients' variables for the project and the home directory with their paths."""
     for name in PROJECT_VARIABLES:
         text = text.replace(f"${{{name}}}", project)
     for name in ("${HOME}", "${env:HOME}", "${userHome}"):
@@ -240,7 +242,7 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
         search = search.replace(f"${{{name}}}", text).replace(f"${{env:{name}}}", text)
     search = search.replace("${userHome}", home)
     for path in search.split(os.pathsep):
-        # Relative directories are never searched. A directory with another variable counts as
+        # Relative directories are never searched. A path that contains another variable counts as
         # foreign, because only the client knows the variable's value.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
@@ -257,7 +259,7 @@ def _own_search_path() -> set[str]:
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
     """Refuse a profile if other packages or variables add code to the server's package.
 
-    The added code would get the profile's grants, too.
+    The added code would also get the profile's grants.
     """
     variables = [
         name
