@@ -37,8 +37,8 @@ def pytest_runtest_setup(item):
 
 @functools.cache
 def without_links() -> str:
-    """Return the reason why this Windows cannot make symbolic links, or "" if it can make them.
-    Under Wine, os.symlink succeeds without making a link, so check that the link exists.
+    """Return the reason why this Windows system cannot make symbolic links, or "" if it can make
+    them. Under Wine, os.symlink succeeds without making a link, so check that the link exists.
     """
     with tempfile.TemporaryDirectory() as place:
         try:

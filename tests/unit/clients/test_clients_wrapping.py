@@ -1,5 +1,5 @@
 """Test how servers in the text of a configuration are wrapped and unwrapped. Values must keep their
-meaning, and the rest of the text must not change by a byte.
+meaning, and the rest of the text must not change by a single byte.
 """
 
 import json
@@ -687,7 +687,7 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
 
 
 def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkeypatch):
-    """Make corral insert a wrong text, and check that corral notices the mistake. This is the
+    """Make corral insert the wrong text, and check that corral notices the mistake. This is the
     control for the test above.
     """
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
@@ -698,7 +698,7 @@ def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkey
 
 def test_a_server_that_cannot_be_unwrapped_does_not_stop_the_others():
     """Add a key between the command and the arguments of `a`, so that the record of `a` no longer
-    fits. corral must still restore `b`.
+    matches. corral must still restore `b`.
     """
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}'
     done = wrap(text, jsonc, REQUEST)

@@ -46,6 +46,14 @@ def test_a_run_without_denials_is_stored_only_after_a_run_with_denials():
     assert [run.time for run in kept.load_server(COMMAND)] == [2, 3]
 
 
+def test_a_failed_run_is_stored_without_denials():
+    kept.keep(COMMAND, [], 1.0, failure="it ended with exit code 1")
+    kept.keep(COMMAND, [], 2.0, failure="it ended with exit code 2")
+    kept.keep(identify_command(("other",)), [], 3.0)
+    [run] = kept.load_all()  # only the last of the runs without denials is kept
+    assert (run.server, run.time, run.failure) == (COMMAND, 2, "it ended with exit code 2")
+
+
 def test_a_run_without_denials_does_not_hide_earlier_denials():
     kept.keep(COMMAND, [denial(str(at)) for at in range(kept.MAX_DENIALS)], 1.0)
     for second in range(2, kept.MAX_LINES + 50):

@@ -28,7 +28,7 @@ def home(tmp_path, monkeypatch):
 
 
 def put(kind: str, key: str, files: dict[str, str]) -> str:
-    """Put a tree with these files into the store, and return the path of the tree."""
+    """Put a tree with these files into the store, and return its path."""
     store.make_directories()
     place = store.make_staging(key)
     for name, text in files.items():

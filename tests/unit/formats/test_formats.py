@@ -313,8 +313,8 @@ def test_an_invalid_yaml_tag_is_an_error(text):
     ids=["a text", "escapes", "a comment", "comments"],
 )
 def test_a_large_file_needs_little_memory(text):
-    """Measure the memory for a large file, because `corral status` reads files of a project, which
-    may be large.
+    """Measure the memory that a large file needs, because `corral status` reads a project's files,
+    which may be large.
     """
     tracemalloc.start()
     try:

@@ -42,7 +42,7 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Report a failed mkdir for every directory above a new file, as it happens with programs that
+    """Report a failed mkdir for every directory above a new file, as happens with programs that
     first create these directories. Only a write to the file's own directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]

@@ -146,7 +146,7 @@ def test_unknown_edns_versions_get_an_error():
 
 def test_responses_are_not_answered():
     """Send a response instead of a query. If corral answered responses, two servers could answer
-    each other without end.
+    each other endlessly.
     """
     assert names("api.example.com").respond(query(NAME, flags=0x8180)) is None
 

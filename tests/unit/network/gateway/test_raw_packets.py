@@ -1,4 +1,4 @@
-"""Test how packets of raw sockets are parsed. The tests of the allowlist use real raw sockets."""
+"""Test how packets from raw sockets are parsed. The tests of the allowlist use real raw sockets."""
 
 import socket
 import sys

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 LOOPBACK = (parse_network("127.0.0.0/8"),)
 HERE = bytes([127, 0, 0, 1])
 NODE = "24.9.0"
-"""The version of node in these tests. node supports NODE_USE_ENV_PROXY since version 24."""
+"""The version of node in these tests. node has supported NODE_USE_ENV_PROXY since version 24."""
 
 
 @pytest.fixture(autouse=True)
@@ -314,8 +314,8 @@ def test_node_uses_the_proxy_variables(both, certificate, node):
 
 
 def test_requests_go_through_the_hosts_own_proxy(run, web):
-    """Use a second proxy of corral as the host's proxy. The host's proxy has to get the
-    destination's name, not its address.
+    """Use a second corral proxy as the host's proxy. The host's proxy has to get the destination's
+    name, not its address.
     """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
