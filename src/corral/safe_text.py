@@ -18,7 +18,7 @@ different names look equal, and can make a name look as if it ended early.
 
 
 def is_digest(text: object) -> bool:
-    """Return whether a text is a hexadecimal SHA-256, which is safe as a file name."""
+    """Return whether a string is a hexadecimal SHA-256, which is safe as a file name."""
     return isinstance(text, str) and len(text) == 64 and HEX_DIGITS.issuperset(text)
 
 
@@ -41,7 +41,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape all characters of a text that could change the display of a terminal.
+    """Escape all characters in a string that could change what a terminal displays.
 
     Quotes are not escaped, because the text may be a command that a user pastes into a shell.
     """
@@ -61,7 +61,7 @@ def _escape_invisible(text: str) -> str:
 
 
 def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Replace each span (start, end) of a text with MASK. Spans that overlap or touch become one
+    """Replace each span (start, end) of a string with MASK. Spans that overlap or touch become one
     mask.
     """
     found: list[str] = []
@@ -74,7 +74,7 @@ def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Quote a text as one word for a shell. `shlex` is not used, because it imports `re`."""
+    """Quote a string as one word for a shell. `shlex` is not used, because it imports `re`."""
     if text and all(c.isascii() and (c.isalnum() or c in PLAIN) for c in text):
         return text
     return "'" + text.replace("'", "'\"'\"'") + "'"

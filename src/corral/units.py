@@ -35,7 +35,7 @@ DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def is_digits(text: str) -> bool:
-    """Return whether all characters are ASCII digits. `str.isdigit` also accepts digits of other
+    """Return whether all characters are ASCII digits. `str.isdigit` also accepts digits from other
     scripts.
     """
     return text.isascii() and text.isdigit()

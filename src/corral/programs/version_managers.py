@@ -1,7 +1,7 @@
 """Resolve programs that only start another program, such as shims of version managers.
 
-If the policy denies subprocesses, a shim could not start its program. So this module finds out
-which program a shim would start, from the files that the shim itself would read. The shim is not
+If the policy denies subprocesses, a shim cannot start its program, so this module finds out which
+program it would start, by reading the files that the shim itself would read. The shim is not
 executed. Shell scripts that only execute another program are resolved in the same way.
 """
 
@@ -43,7 +43,7 @@ def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
 
 
 def resolve_trampoline(found: Executable, text: str, caller: Caller) -> tuple[str, ...]:
-    """Return the command of a shell script that pip, uv or pnpm write instead of a `#!` line."""
+    """Return the command of a shell script that pip, uv or pnpm writes instead of a `#!` line."""
     first, _, rest = text.partition("\n")
     if os.path.basename(first[2:].strip().split(" ")[0]) not in SHELLS and "env bash" not in first:
         return ()
@@ -116,8 +116,8 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version that a name or the start of a name selects. If the name leads
-    out of the directory of versions, return '.', so that no program is found.
+    """Return the installed version that matches a name or the start of a name. If the name leads
+    out of the versions directory, return '.', so that no program is found.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
@@ -174,8 +174,8 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
-    """Return the versions that are pinned by the nearest package.json, and by the files to which
-    its `extends` refers.
+    """Return the versions that are pinned by the nearest package.json, and by the files that its
+    `extends` refers to.
     """
     file = next((f for d in walk_up(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
     pinned: dict[str, str] = {}

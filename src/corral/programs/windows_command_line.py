@@ -23,13 +23,14 @@ from corral.paths.windows import upper_case
 from corral.safe_text import shown
 
 MAX_LENGTH = 32767
-"""The maximum number of UTF-16 units of a command line or of one variable, with the final NUL."""
+"""The maximum number of UTF-16 units in a command line or in one variable, including the final NUL.
+"""
 MAX_BATCH_LENGTH = 8191
-"""The maximum number of characters of a line that cmd.exe reads."""
+"""The maximum number of characters in a line that cmd.exe reads."""
 SPACE = frozenset(" \t\n\v\f\r")
 BATCH = (".bat", ".cmd")
 # cmd.exe expands % and ! even inside quotes, and a quote ends the quoted text. The other characters
-# are operators once a batch file removes the quotes of its argument (%~1).
+# are operators once a batch file removes the quotes around its argument (%~1).
 REINTERPRETED = frozenset('"%!^&|<>()')
 # Parentheses are safe in a batch file's own path, which stays quoted until the file runs.
 REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
@@ -78,7 +79,7 @@ def is_batch(path: str) -> bool:
 
 
 def batch_line(interpreter: str, argv: Sequence[str]) -> str:
-    """Return the command line with which cmd.exe runs a batch file.
+    """Return the command line that makes cmd.exe run a batch file.
 
     Refuse text that cmd.exe would reinterpret. /d turns off AutoRun and /v:off delayed expansion,
     because both could run or insert other text. With /s, cmd.exe removes only the outer quotes.
@@ -128,8 +129,8 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
     """Return the environment for CreateProcessW: UTF-16 text, sorted, with a NUL after each
     `name=value` and one more at the end.
 
-    Raise ValueError for invalid variables, and for two names that differ only in case, because they
-    are one variable for Windows and two for some programs.
+    Raise ValueError for invalid variables, and for two names that differ only in case, because
+    Windows treats them as one variable, and some programs as two.
     """
     seen: dict[str, str] = {}
     lines: list[tuple[bytes, str]] = []

@@ -18,8 +18,8 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Follow links, and return the kind of the file at their end. "alias" is an alias of the
-        Microsoft Store, and "" means that there is no file.
+        """Follow links, and return the kind of file that they lead to. "alias" is a Microsoft Store
+        alias, and "" means that there is no file.
         """
 
     def read(self, path: str) -> bytes:
@@ -36,7 +36,7 @@ def is_remote(path: str) -> bool:
     r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or the same with
     slashes.
 
-    To open a file on a server, Windows sends the user's credentials to this server, and untrusted
+    To open a file on a server, Windows sends the user's credentials to that server, and untrusted
     files can name any server.
     """
     return path[:2].replace("/", "\\") == "\\\\"

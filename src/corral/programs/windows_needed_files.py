@@ -68,7 +68,7 @@ class Needs:
             self.take(self.disk.real(venv), "the virtual environment")
         prefix = ntpath.dirname(program)
         if kind == "java":
-            prefix = ntpath.dirname(prefix)  # java.exe is in its directory `bin`
+            prefix = ntpath.dirname(prefix)  # java.exe is in its `bin` directory
         if kind in {"python", "java"} and not self.forbids(prefix):
             self.take(prefix, f"the prefix of {kind}")
         elif kind:

@@ -79,7 +79,7 @@ def _file_offset(address: int, sections: list[Section]) -> int | None:
 
 
 def _entries(raw: bytes, base: int, at: int) -> Iterator[tuple[str | int, int]]:
-    """Yield (name or number, offset) for each entry of one directory of resources."""
+    """Yield (name or number, offset) for each entry of one resource directory."""
     named, numbered = struct.unpack_from("<HH", raw, base + at + 12)
     for index in range(min(named + numbered, MAX_ENTRIES)):
         name, offset = struct.unpack_from("<II", raw, base + at + 16 + 8 * index)

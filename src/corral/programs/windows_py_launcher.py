@@ -37,7 +37,7 @@ def follow(hop: Hop, caller: Caller) -> Hop:
 
 
 def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Split off `-3`, `-3.12`, `-3.12-32` or `-V:3.12`. Other words belong to the interpreter."""
+    """Split off `-3`, `-3.12`, `-3.12-32` or `-V:3.12`. Other words are for the interpreter."""
     first = arguments[0] if arguments else ""
     if first.startswith("-V:") and len(first) > 3:
         return first[3:].rpartition("/")[2], arguments[1:]
@@ -60,7 +60,7 @@ def choose(found: Mapping[str, str], wanted: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    """Return {tag: executable} of the registered Pythons. If a tag is registered both for the user
+    """Return {tag: executable} for the registered Pythons. If a tag is registered both for the user
     and for the machine, the user's Python is returned.
     """
     found: dict[str, str] = {}

@@ -1,6 +1,6 @@
 r"""Resolve the words after `corral run --` on Windows into a Program.
 
-If the policy denies subprocesses, a launcher could not start the real program. So this module finds
+If the policy denies subprocesses, a launcher cannot start the real program, so this module finds
 the real program itself. It searches PATH with PATHEXT, and follows launchers: the redirectors of
 virtual environments, `Scripts\*.exe`, uv's trampolines, npm's `.cmd` files, scoop's shims, the `py`
 launcher, and the launchers of Python's install manager. It does not execute launchers, and never
@@ -71,8 +71,8 @@ class Caller:
 
 @record
 class Hop:
-    """A file on the way from the typed name to the program, with the arguments that the file gets.
-    `venv` is the file's virtual environment, and `scripts` are the scripts that the file runs.
+    """A file on the way from the typed name to the program, with the arguments passed to it. `venv`
+    is the file's virtual environment, and `scripts` are the scripts that the file runs.
     """
 
     path: str
@@ -265,8 +265,8 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Return `hop` with the redirector's virtual environment, and with the variable by which Python
-    finds this environment. The redirector would set the variable, but corral does not execute it.
+    """Return `hop` with the redirector's virtual environment, and with the variable that Python
+    uses to find it. The redirector would set the variable, but corral does not execute it.
     """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:

@@ -50,7 +50,7 @@ class Shim:
 
 
 def launcher(raw: bytes) -> Launcher | None:
-    """Parse a program file. Return None if it is not a launcher of Python's tools."""
+    """Parse a program file. Return None if it is not a launcher written by a Python tool."""
     return _uv_resources(raw) or _uv_trailer(raw) or _appended(raw)
 
 
@@ -121,7 +121,7 @@ NEUTRAL = frozenset((
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
-# npm writes one of these texts before the program, on the same line.
+# npm writes one of these strings before the program, on the same line.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
     "endlocal & goto #_undefined_# 2>nul || ",
@@ -213,6 +213,6 @@ def scoop(text: str) -> Shim | None:
 
 
 def settings(text: str) -> dict[str, str]:
-    """Parse the lines `key = value` of a pyvenv.cfg or of scoop's file."""
+    """Parse the `key = value` lines of a pyvenv.cfg or of scoop's file."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {key.strip().lower(): value.strip() for key, mark, value in pairs if mark}

@@ -43,8 +43,8 @@ def linux_word(word: str) -> str:
 
 
 def find_distribution() -> str:
-    """Return the user's default distribution of WSL2, or any other distribution of WSL2, or "" if
-    there is none.
+    """Return the user's default WSL2 distribution, or any other WSL2 distribution, or "" if there
+    is none.
     """
     if sys.platform != "win32":
         return ""

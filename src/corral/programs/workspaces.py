@@ -23,8 +23,8 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match a path with a pattern. Do not backtrack, because a hostile pattern could make that very
-    slow.
+    """Match a path against a pattern. Do not backtrack, because a hostile pattern could make that
+    very slow.
     """
     reached = {0}
     for word in pattern:

@@ -1,4 +1,4 @@
-"""Start a server in a sandbox, list its tools and other definitions, and end it."""
+"""Start a server in a sandbox, list its tools and other definitions, and stop it."""
 
 import threading
 from collections.abc import Iterable, Mapping
@@ -30,8 +30,8 @@ HINT = (
 
 @record
 class Inspection:
-    """The result of an inspection. `offer` has the server's lists (`tools`, `prompts`, ...) and its
-    description of itself. `strays` is the number of lines on stdout that are not messages.
+    """The result of an inspection. `offer` contains the server's lists (`tools`, `prompts`, ...)
+    and its description of itself. `strays` is the number of lines on stdout that are not messages.
     """
 
     server: tuple[str, ...]

@@ -41,9 +41,9 @@ class Choices:
 class ReadyServer:
     """A server that can be started.
 
-    `request` has the permissions that the server requests. `granted` has the permissions that
-    follow from the user's values for the server. `secrets` has the sensitive values, keyed by the
-    names of their variables.
+    `request` contains the permissions that the server requests. `granted` contains the permissions
+    that follow from the user's values for the server. `secrets` contains the sensitive values,
+    keyed by the names of their variables.
     """
 
     command: tuple[str, ...]
@@ -79,8 +79,8 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
     if reference.kind in SOURCES:
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
-        # Check the command, because a wheel's .pth line or a program's `#!` line could name any
-        # file of the user, and the target could then read that file.
+        # Check the command, because a wheel's .pth line or a program's `#!` line could name any of
+        # the user's files, and the target could then read that file.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

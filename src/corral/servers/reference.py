@@ -1,11 +1,11 @@
 """Parse references. A reference names a package, a bundle or a server, and is typed in place of a
 command.
 
-    npm:@scope/name@1.2.3#program     a package of npm's registry
-    pypi:name[extra]==1.2.3#program   a package of PyPI
+    npm:@scope/name@1.2.3#program     a package from npm's registry
+    pypi:name[extra]==1.2.3#program   a package from PyPI
     ./server.mcpb                     a bundle
-    org.example/name@1.2.3            a server of an MCP registry, also as mcp:org.example/name
-    cursor:github                     a server of a client's configuration
+    org.example/name@1.2.3            a server in an MCP registry, also as mcp:org.example/name
+    cursor:github                     a server in a client's configuration
 
 If a reference has no version, the newest version is looked up once and then used for all runs.
 `#program` selects one of several programs in a package. Any other text is a command.
@@ -93,7 +93,7 @@ def name_server(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_server_name(text: str) -> bool:
-    """Return whether a text has the form `org.example/name`. A path such as `bin/server` does not
+    """Return whether a string has the form `org.example/name`. A path such as `bin/server` does not
     have this form, because the part before the slash contains no dot.
     """
     space, slash, name = text.partition("/")
@@ -152,7 +152,7 @@ def normalize_name(name: str) -> str:
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Return whether a text starts with a letter or digit and contains only characters of
+    """Return whether a string starts with a letter or digit and contains only characters from
     `letters`. Names such as `_x` must be refused, because their normal form, here `-x`, would be
     read as an option.
     """

@@ -1,9 +1,9 @@
 """Read the `corral.toml` or `corral.json` in a server's directory, and check its command.
 
 The server's author wrote that file, so the user has to approve its requests. The command may start
-the server's own program, or a runtime of the host with the server's own script. A command may also
-need other files of the user, because of a link, a `#!` line or a linked package. Such a command is
-refused unless the user grants these files.
+the server's own program, or a runtime on the host with the server's own script. A command may also
+need some of the user's other files, because of a link, a `#!` line or a linked package. Such a
+command is refused unless the user grants these files.
 """
 
 import os

@@ -36,8 +36,9 @@ Notify = Callable[[str], None]
 class Candidate:
     """A version that may replace `current`.
 
-    `changes` describes all differences except the version. `request` has the permissions that the
-    new version requests, and is None for a package. `accept` makes the new version the current one.
+    `changes` describes all differences except the version. `request` contains the permissions that
+    the new version requests, and is None for a package. `accept` makes the new version the current
+    one.
     """
 
     current: Entry
@@ -98,7 +99,7 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
 
 
 def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
-    """Describe all differences except the version: changes of the command and of the other
+    """Describe all differences except the version: changes to the command and to the other
     packages.
     """
     before, after = list_versions(old), list_versions(new)
@@ -137,7 +138,7 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
 
 def _compare_packages(old: bytes, new: bytes, reference: Reference) -> tuple[str, ...]:
-    """Describe how the package and the arguments differ between two answers of a registry."""
+    """Describe how the package and the arguments differ between two registry answers."""
     before, after = (
         choose_package(lookup.parse_answer(content, reference), reference.name)
         for content in (old, new)

@@ -159,8 +159,8 @@ def _key() -> str:
 def _newest_change(folder: str) -> str:
     """Return the time when a file of the backend was last added, replaced or removed.
 
-    This time is part of the key, because changed probes may have different results. A change of a
-    file in place is not noticed.
+    This time is part of the key, because changed probes may have different results. A change made
+    to a file in place is not noticed.
     """
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))

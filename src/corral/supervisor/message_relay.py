@@ -51,7 +51,7 @@ MAX_LATE_ANSWERS = 64
 are dropped.
 """
 STALLED_SECONDS = 1.0
-"""After the target's end, corral waits this long for a client that has stopped reading. Then the
+"""After the target ends, corral waits this long for a client that has stopped reading. Then the
 remaining messages are dropped.
 """
 MAX_ARGUMENTS_LENGTH = 2000
@@ -59,7 +59,7 @@ TABLES = ("tools", "prompts", "resources")
 
 
 class MessageRelay:
-    """Passes messages between client and server, as a service of the watcher. `stdio` are the
+    """Passes messages between client and server, as a service of the watcher. `stdio` contains the
     streams for the target.
     """
 
@@ -107,7 +107,7 @@ class MessageRelay:
         """Do nothing, because the threads do the work."""
 
     def close(self) -> None:
-        """Wait, after the target's end, until the client has read everything or stops reading."""
+        """After the target ends, wait until the client has read everything or stops reading."""
         if self._guard is None:
             return
         written = -1
@@ -209,7 +209,7 @@ class Sink:
 
 
 class Reporter:
-    """Records the guard's decisions as denials and in the audit file."""
+    """Records the guard's decisions in the list of denials and in the audit file."""
 
     def __init__(self, denials: Denials, *, refuses: bool) -> None:
         self._denials = denials
@@ -251,7 +251,7 @@ def make_rules(mcp: Mcp, pins: Iterable[Pin] | None) -> Rules:
 
 
 def describe_guard(mcp: Mcp) -> Held:
-    """Return the row for the guard in the list of a run's controls."""
+    """Return the guard's row in the list of a run's controls."""
     asked = []
     for name in TABLES:
         allow: tuple[str, ...] | None = getattr(mcp, f"{name}_allow")
@@ -268,7 +268,7 @@ def describe_guard(mcp: Mcp) -> Held:
 
 
 def describe_arguments(hide: Hide) -> Callable[[object], str]:
-    """Return a function that describes a call's arguments in a short text, with secrets masked."""
+    """Return a function that describes a call's arguments in a short string, masking secrets."""
 
     def describe(arguments: object) -> str:
         text = ""
@@ -303,8 +303,8 @@ def _format(value: object, hide: Hide) -> Iterator[str]:
 
 
 def _format_text(text: str, hide: Hide) -> str:
-    """Return a text as JSON. Mask the run's secrets, and anything that looks like a secret, such as
-    the password in a URL.
+    """Return a string as JSON. Mask the run's secrets, and anything that looks like a secret, such
+    as the password in a URL.
     """
     return json.dumps(masked((hide(text[:MAX_ARGUMENTS_LENGTH])[0],))[0])
 

@@ -205,7 +205,7 @@ def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
     """Return the policy that results from all sources. Without sources and user configuration,
-    return the default policy without importing any further module.
+    return the default policy without importing any more modules.
     """
     if not sources and not os.path.lexists(config_file()):
         return Policy()
@@ -298,8 +298,8 @@ def _with_reads(program: Program, paths: Iterable[str]) -> Program:
 
 
 def _fold(name: str) -> str:
-    """Return a variable's name in the form for comparisons. On Windows `Path` and `PATH` are the
-    same variable.
+    """Return a variable's name in the form used for comparisons. On Windows `Path` and `PATH` are
+    the same variable.
     """
     return name.upper() if sys.platform == "win32" else name
 

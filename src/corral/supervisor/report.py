@@ -31,13 +31,13 @@ SIGNALLED = 128
 NOT_ENOUGH_QUOTA = 1816
 """The exit code of the processes in a Windows job that has used up its user-mode time."""
 ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
-"""For each signal, the share of the CPU limit that a target must have used before corral takes the
-limit as the cause of the signal.
+"""For each signal, the share of the CPU limit that a target must have used before corral assumes
+that the limit caused the signal.
 
-The reported CPU time may be below the limit although the limit was reached. For the limit the
-kernel counts ticks, which are up to a fifth ahead of the reported time on a busy machine. SIGXCPU
-rarely has a different cause, so half is enough. SIGKILL comes a second after the limit and has many
-other causes.
+The reported CPU time may be below the limit even though the limit was reached. To enforce the
+limit, the kernel counts ticks, which are up to a fifth ahead of the reported time on a busy
+machine. SIGXCPU rarely has a different cause, so half is enough. SIGKILL comes a second after the
+limit and has many other causes.
 """
 
 
@@ -67,9 +67,9 @@ class Usage:
 class Report:
     """The requests, controls and resource usage of one run.
 
-    `hit` names the limits that were reached, fatal or not. `created` are files that the target
-    created and that the user's programs would execute without being asked, such as a git hook.
-    `discarded` are the files in the private directories, which were removed after the run.
+    `hit` names the limits that were reached, fatal or not. `created` lists the files that the
+    target created and that the user's programs would execute without being asked, such as a git
+    hook. `discarded` lists the files in the private directories, which were removed after the run.
     `discarded_whole` is true if `discarded` is complete. `timeline` is empty unless the run was
     sampled.
     """
@@ -158,7 +158,7 @@ def find_outcome(plan: Plan, ending: Ending) -> Outcome:
     number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows lacks
     if not number:
         code = (status or 0) >> 8
-        # If Windows refuses memory to a process, the process crashes, and its exit code shows only
+        # If Windows denies memory to a process, the process crashes, and its exit code shows only
         # the crash. So the memory limit counts as the cause if it was reached.
         crashed = code >> 31 and "memory" in ending.reaped.hit
         if code == NOT_ENOUGH_QUOTA and "cpu_time" in ending.reaped.hit:

@@ -1,15 +1,15 @@
-"""Mask the values of a run's secrets in every text that its target can influence.
+"""Mask the values of a run's secrets in all text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a user's variable or argument that looks like a
 secret. Nothing else is masked, because a mask hides what the target does.
 
 A target may put a secret into a DNS name. DNS names ignore case, cannot contain every character,
-and are split into labels. So values are compared without regard to case, and of longer values only
-the letters and digits are compared. A secret that the target has encoded is not recognized, so
+and are split into labels. So values are compared without regard to case, and only the letters and
+digits of longer values are compared. A secret that the target has encoded is not recognized, so
 masking does not keep a target from passing on a secret.
 
-The time to mask a text grows only linearly with its length. Otherwise a target could keep corral
-busy, because the target decides how many denials there are.
+The time needed to mask a string grows only linearly with its length. Otherwise a target could keep
+corral busy, because the target decides how many denials there are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Plan
 
 MIN_LENGTH = 4
-"""A value that is shorter than this occurs in many texts, so it is masked only if it is a whole
+"""A value that is shorter than this occurs in many strings, so it is masked only if it is a whole
 word.
 """
 MIN_SPLIT_LENGTH = 8
@@ -37,7 +37,7 @@ MIN_GUESSED_LENGTH = 8
 not masked. Such values are often plain words, such as `basic` or `none`.
 """
 PART_LENGTH = 10
-"""Any part of a value that has at least this length is masked too, because a text may be cut in the
+"""Any part of a value that has at least this length is masked too, because text may be cut in the
 middle of a value.
 """
 MAX_VALUE_LENGTH = 4096
@@ -87,7 +87,7 @@ class SecretValues:
                 self._parts[letters[at : at + PART_LENGTH]] = name
 
     def _find(self, text: str) -> Iterator[tuple[str, int, int]]:
-        """Yield the name, the start and the end of each secret that occurs in a text."""
+        """Yield the name, the start and the end of each secret that occurs in a string."""
         folded = _fold(text)
         for value, name in (*self._words.items(), *self._short.items()):
             for at in _find_places(folded, value):
@@ -107,8 +107,8 @@ class SecretValues:
 
 
 def hide_values(plan: Plan) -> Hide:
-    """Return a function that masks a plan's secrets in a text. That function also returns the name
-    of a secret that it masked, or "" if it masked none.
+    """Return a function that masks a plan's secrets in a string. That function also returns the
+    name of a secret that it masked, or "" if it masked none.
     """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]
@@ -154,13 +154,13 @@ def _without_host(value: str) -> str:
 
 
 def _letters(text: str) -> tuple[str, list[int]]:
-    """Return the letters and digits of a text in lower case, and their positions in the text."""
+    """Return the letters and digits of a string in lower case, and their positions in it."""
     places = [at for at, letter in enumerate(text) if letter.isalnum()]
     return _fold("".join(text[at] for at in places)), places
 
 
 def _fold(text: str) -> str:
-    """Return a text in lower case with the same length."""
+    """Return a string in lower case, with its length unchanged."""
     folded = text.lower()
     return folded if len(folded) == len(text) else "".join(one.lower()[0] for one in text)
 
@@ -171,7 +171,7 @@ def _split(value: str) -> list[str]:
 
 
 def _find_places(text: str, value: str) -> Iterator[int]:
-    """Yield each position at which a value occurs in a text, without overlaps."""
+    """Yield each position at which a value occurs in a string, without overlaps."""
     at = text.find(value)
     while at >= 0:
         yield at

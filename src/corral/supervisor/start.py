@@ -1,7 +1,7 @@
-"""Start the target of a plan. Only this module starts targets.
+"""Start a plan's target. Only this module starts targets.
 
-It runs in a process of corral with a single thread: the process of the command line, or a
-supervisor that the zygote forked. corral never forks a process that has several threads.
+It runs in a single-threaded corral process: the command line's own process, or a supervisor that
+the zygote forked. corral never forks a process that has several threads.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     Spawn = Callable[[Plan, tuple[int, int, int]], Child]
 
 UNBOUND = frozenset((errno.EINVAL, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT))
-"""Errors that are ignored when the socket of a stream is bound to a name. EINVAL means that the
-socket already has a name. The other errors mean that a filter around corral forbids the call, and
-that filter applies to the target too.
+"""Errors that are ignored when a stream's socket is bound to a name. EINVAL means that the socket
+already has a name. The other errors mean that a filter around corral forbids the call, and that
+filter applies to the target too.
 """
 ERRNO_HINTS = {
     errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64"
@@ -58,8 +58,8 @@ STEP_HINTS = {
     "state_directory": "set XDG_STATE_HOME to another directory that you own",
 }
 MAX_SWEPT_FILES = 10_000
-"""The maximum number of files of dead runs that one start removes. Removing this many takes a tenth
-of a second.
+"""The maximum number of files from dead runs that one start removes. Removing this many takes a
+tenth of a second.
 """
 
 
@@ -136,7 +136,7 @@ def _lock_installed_files(plan: Plan) -> None:
             fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            continue  # just removed; the step `Sources` will refuse it
+            continue  # just removed; the `Sources` step will refuse it
 
 
 def _open_services(
@@ -187,7 +187,7 @@ def _bind_to_unused_name(fd: int) -> None:
     """Bind a connected unix socket to an unused abstract name, which the kernel chooses.
 
     The socket belongs to the host's network namespace. Without this call, the target could bind it
-    to an abstract name that a program of the host needs. A socket can be bound only once, so after
+    to an abstract name that a program on the host needs. A socket can be bound only once, so after
     this call it cannot. Other processes cannot connect to the new name, because the socket does not
     listen.
     """

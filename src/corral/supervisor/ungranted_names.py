@@ -46,8 +46,8 @@ def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungrante
 def find_variables(
     words: Iterable[str], environment: Mapping[str, str], given: Iterable[str]
 ) -> tuple[Ungranted, ...]:
-    """Return (kind, name, flag) for each argument that is the name of a variable which is set here,
-    but which the target does not get. The flag would pass it.
+    """Return (kind, name, flag) for each argument that is the name of a variable that is set here
+    but not passed to the target. The flag would pass it.
     """
     known = set(given)
     found: list[Ungranted] = []

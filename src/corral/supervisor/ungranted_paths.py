@@ -58,7 +58,7 @@ def _describe(path: str, mode: int) -> Ungranted:
 
 
 def socket_flag(path: str) -> str:
-    """Return the flag that would let a target connect to a unix socket of the host."""
+    """Return the flag that would let a target connect to a unix socket on the host."""
     import json
 
     policy = {"version": 1, "filesystem": {"unix_sockets": [path]}}

@@ -74,7 +74,7 @@ def open_stored(
     """Open a bundle that is in the store. `origin` is what the user typed.
 
     If the user named a server in a registry, and that server uses this bundle with additional
-    arguments, `publisher` has the server's name and these arguments. The combination needs an
+    arguments, `publisher` contains the server's name and these arguments. The combination needs an
     approval of its own, because any server in a registry can name a bundle that the user has
     approved.
     """
@@ -116,7 +116,7 @@ def _make_ready(
     command = [*_build_command(found, values, known), *arguments]
     check_command(command, tree, granted)
     origin = printable(found.origin)
-    # The approval covers all requests of the bundle, even those that the user's values replace.
+    # The approval covers all of the bundle's requests, even those that the user's values replace.
     complete, approval = request_from(
         build_request(bundle, user_values.defaults(bundle), known, origin=origin),
         found.content,
@@ -179,8 +179,8 @@ def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
 
 
 def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
-    """Copy the bundle's file into the staging directory, and unpack the copy. Other processes
-    cannot change the copy after corral has checked its digest.
+    """Copy the bundle file into the staging directory, and unpack the copy. Other processes cannot
+    change the copy after corral has checked its digest.
     """
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")

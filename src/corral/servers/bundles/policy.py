@@ -1,4 +1,4 @@
-"""Make the two policy sources of a bundle. One has the permissions that the bundle requests, and
+"""Make a bundle's two policy sources. One contains the permissions that the bundle requests, and
 the other grants the paths in the user's own values.
 """
 
@@ -28,7 +28,7 @@ def variables(
     bundle: Bundle, values: Values, known: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
     """Return the environment variables that the bundle sets, and the names of those variables that
-    contain a sensitive value of the user.
+    contain one of the user's sensitive values.
     """
     found = bundle.environment.items()
     environment = {name: user_values.substitute(text, known, values) for name, text in found}
@@ -36,7 +36,7 @@ def variables(
 
 
 def secret_names(bundle: Bundle, values: Values) -> list[str]:
-    """Return the names of the variables that contain a sensitive value of the user."""
+    """Return the names of the variables that contain one of the user's sensitive values."""
     found: list[str] = []
     for name, text in bundle.environment.items():
         used = [
@@ -97,8 +97,8 @@ def build_request(
 
 
 def _make_absolute(paths: tuple[str, ...] | None, tree: str) -> tuple[str, ...] | None:
-    """Return the paths, with relative paths made absolute: they are relative to the bundle's
-    directory. Absolute paths and paths that start with `~` stay as they are.
+    """Return the paths, with relative ones resolved against the bundle's directory. Absolute paths
+    and paths that start with `~` stay as they are.
     """
     if paths is None:
         return None

@@ -106,8 +106,8 @@ def _check_number(setting: Setting, value: str) -> None:
 def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Setting]:
     """Return the required settings that have no value.
 
-    `provided` are the names of the variables that the user passes. A setting is not missing if the
-    bundle puts its value into one of these variables.
+    `provided` contains the names of the variables that the user passes. A setting is not missing if
+    the bundle puts its value into one of these variables.
     """
     passed = set(provided)
     found: list[Setting] = []

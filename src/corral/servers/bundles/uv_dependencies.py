@@ -1,5 +1,5 @@
-"""Install the dependencies of a bundle of the type `uv`. Such a bundle names its dependencies but
-does not contain them.
+"""Install the dependencies of a `uv` bundle. Such a bundle names its dependencies but does not
+contain them.
 
 The dependencies are installed like those of a package, into a virtual environment beside the
 bundle's files. corral does not read the bundle's own `uv.lock`, because it writes its own lock file
@@ -62,7 +62,7 @@ def _read_dependencies(path: str) -> list[str]:
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether a text names a package in an index, with or without versions (PEP 508).
+    """Return whether a string names a package in an index, with or without versions (PEP 508).
 
     Return False for `name @ url`, paths, options, variables and line breaks, because these could
     make the installer read other files.

@@ -1,7 +1,7 @@
 """Find the cause of a failed installation in the package manager's output, and a hint for the user.
 
-corral knows the error messages of npm 9 to 11, uv and pip. If corral knows no line of the output,
-the hint is a general one.
+corral knows the error messages of npm 9 to 11, uv and pip. If corral recognizes no line of the
+output, it gives a general hint.
 """
 
 import re
@@ -27,7 +27,7 @@ class Cause:
 
 MAX_LINE_LENGTH = 1000
 """Longer lines are cut before they are searched. Packages and registries choose parts of the
-output, and the time of a regular expression may grow with the square of a line's length.
+output, and the time that a regular expression takes may grow with the square of a line's length.
 """
 PACKAGE = r"(?<![\w@/.\-])(?P<package>[\w@/.\-]{1,214})"
 NO_WHEEL = "{package} has no wheel for this Python, so it would have to be built"

@@ -25,7 +25,7 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 MAX_ALONE_SECONDS = 600
 GO_ON = b"G"
-LEAVING = (signal.SIGTERM, signal.SIGHUP)  # signals by which a client that gives up ends corral
+LEAVING = (signal.SIGTERM, signal.SIGHUP)  # what a client that gives up sends to end corral
 
 
 def install_apart(
@@ -58,7 +58,7 @@ def install_apart(
         os.waitpid(child, 0)  # the installer removes incomplete files
         raise
     finally:
-        os.close(corral)  # an installer that is still running ends
+        os.close(corral)  # this ends an installer that is still running
         os.close(answers)
         with suppress(ChildProcessError):
             os.waitpid(child, 0)

@@ -59,8 +59,8 @@ def install(
         "version": version,
         "integrity": integrity,
         "origin": origin,
-        # If a package may have run code, corral does not record from which registry the packages
-        # came, because that code may have written false addresses into the lock file.
+        # If a package may have run code, corral does not record which registry the packages came
+        # from, because that code may have written false addresses into the lock file.
         "index": "" if how.scripts else find_index(*list_sources(staging), os.environ),
         "command": build_command(staging, reference, node or "node"),
     }

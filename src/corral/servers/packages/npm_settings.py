@@ -54,7 +54,7 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry from which all packages with these names and archive addresses came.
+    """Return the registry that all packages with these names and archive addresses came from.
 
     Return "" if a package may have come from elsewhere. This is possible if the scope of a package
     has its own registry, or if an address is on a different host, because a package may name an
@@ -87,7 +87,7 @@ def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[s
 
 def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the keys and values of the .npmrc for the sandbox. For each credential the file
-    contains only a variable such as ${CORRAL_NPM_0}, so no secret is in the file.
+    contains only a variable such as ${CORRAL_NPM_0}, so no secrets are in the file.
     """
     settings = read_settings(environment)
     kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
@@ -122,7 +122,7 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _resolve_path(path: str, home: str) -> str:
     """Return the absolute form of a path, as npm does. `~/` means the home directory, and any other
-    relative path starts in the working directory.
+    relative path is relative to the working directory.
     """
     if path.startswith(("~/", "~\\") if sys.platform == "win32" else "~/"):
         return os.path.join(home, path[2:])

@@ -80,7 +80,7 @@ def current_key(reference: Reference, how: InstallOptions) -> str:
 
 def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
     """Return the reference and the options from which a package's key was made. Return None if the
-    key is not that of a package, or if the user's settings now name a different registry.
+    key does not belong to a package, or if the user's settings now name a different registry.
     """
     head, *extra = key.split(" with:")
     first, *words = head.split(" ")
@@ -139,8 +139,8 @@ def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | 
     """Return an installation that was made under different settings but may be used now, because
     all its packages came from the one index that the current settings name.
 
-    Return None if the current settings name several indexes. One of them may not have been asked
-    for the installation, and may have a different package of the same name.
+    Return None if the current settings name several indexes. One of them may not have been used for
+    the installation, and may contain a different package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:
@@ -166,7 +166,7 @@ def _announce(reference: Reference, notify: Notify) -> None:
 
 
 def pin_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Install a package, and store it under the key of its exact version too."""
+    """Install a package, and also store it under the key of its exact version."""
     found = fetch_package(reference, how, notify)
     if not reference.version:
         store.add_key(found, current_key(replace(reference, version=found.version), how))

@@ -2,7 +2,7 @@
 runs the package later.
 
 Without `--allow-install-scripts` only wheels are installed, because building a source archive would
-run code of the package. The installer is uv if the host has it, and otherwise pip. On Windows it is
+run the package's code. The installer is uv if the host has it, and otherwise pip. On Windows it is
 always pip, because uv starts the interpreter at its original path, which no AppContainer can read.
 Each file is checked against the index's hash, and the list of hashes is kept beside the installed
 packages.
@@ -46,7 +46,7 @@ REQUIREMENTS = "requirements.in"
 REPORT = "report.json"
 START_SCRIPT = "start.py"
 HINT = "install uv (https://docs.astral.sh/uv/) or pip (Debian, Ubuntu: apt install python3-pip)"
-SAFE_PATH = (3, 11)  # the first Python version with the option -P
+SAFE_PATH = (3, 11)  # the first Python version with the -P option
 WINDOWS_HINT = "install Python from python.org, which brings pip, and corral with it"
 INDEX_MARK = "    # from "
 LOCKED = r"(?P<project>[a-zA-Z0-9][\w.\-]*)(?:\[[\w.,\-]*\])?==(?P<version>[\w.!+\-]+)"
@@ -93,7 +93,7 @@ def install(
         "version": chosen[reference.name],
         "integrity": integrity,
         "origin": without_credentials(urls[0]) if urls else "this machine",
-        # If a package may have run code, corral does not record from which index the packages came,
+        # If a package may have run code, corral does not record which index the packages came from,
         # because that code may have written false addresses into the lock file.
         "index": "" if how.scripts else find_index(staging),
         "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
@@ -114,7 +114,7 @@ def resolve(
 def _prepare(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> tuple[Environment, Reference]:
-    """Make an empty environment and write the requirements of the package into it. If the reference
+    """Make an empty environment and write the package's requirements into it. If the reference
     names no version, choose the newest.
     """
     for item in how.extra:
@@ -259,8 +259,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments with which the interpreter `base` starts pip. Also return the directory
-    of pip, if it is outside of the interpreter's own files.
+    """Return the arguments that make the interpreter `base` start pip. Also return pip's directory,
+    if it is outside of the interpreter's own files.
     """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
@@ -362,8 +362,8 @@ def list_checksums(_tree: str) -> dict[str, str]:
 
 
 def write_start_script(staging: str, site: str, reference: Reference) -> None:
-    """Write a script that starts the package's program. In contrast to an installer's script, this
-    script has no `#!` line with a path.
+    """Write a script that starts the package's program. Unlike an installer's script, this one has
+    no `#!` line with a path.
     """
     scripts = console_scripts(site, reference.name)
     module = reference.name.replace("-", "_")

@@ -1,4 +1,4 @@
-"""Read the user's settings of uv and pip: the indexes that uv and pip would use, and their
+"""Read the user's uv and pip settings: the indexes that uv and pip would use, and their
 credentials.
 """
 
@@ -62,8 +62,8 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
     return Registry(
         urls=tuple(dict.fromkeys(urls)),
         reads=tuple(dict.fromkeys(path for path in reads if os.path.exists(path))),
-        # pip takes the best version from all indexes, so uv must do so too if the indexes come from
-        # pip's settings.
+        # pip takes the best version from all indexes, so uv must do the same if the indexes come
+        # from pip's settings.
         settings={
             **({} if from_uv else {"UV_INDEX_STRATEGY": "unsafe-best-match"}),
             **(dict.fromkeys(UV_CERTIFICATES, "true") if found.system_certificates else {}),
@@ -89,7 +89,7 @@ def fingerprint_registry(environment: Mapping[str, str]) -> str:
 
 
 def _parse_host(url: str) -> str:
-    """Return the host of a web address, or "" for a path on this machine. Refuse any other text."""
+    """Return the host of a web address, or "" for a path on this machine. Refuse anything else."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -158,7 +158,7 @@ def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:
-    """Return the machine's directory of settings, and the user's."""
+    """Return the machine's settings directory, and the user's."""
     if sys.platform == "win32":
         # Do not use /etc on Windows, because any user may create such a directory there.
         machine = environment.get("PROGRAMDATA") or "C:\\ProgramData"

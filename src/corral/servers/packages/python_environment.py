@@ -20,8 +20,8 @@ VENV_SETTINGS = "pyvenv.cfg"
 OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
 MAX_SETTINGS_BYTES = 1 << 16
 REDIRECTORS = ("venvlauncher.exe", "python.exe")
-"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`. The first is used since Python 3.13,
-and the second before.
+"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`. The first has been used since Python
+3.13, and the second was used before.
 """
 
 

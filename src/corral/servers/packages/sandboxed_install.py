@@ -1,8 +1,8 @@
 """Run one command of a package manager in a sandbox, and read its result.
 
 In the sandbox the package manager sees only the system, itself, and one staging directory. It
-reaches only the hosts of its registry, and gets only those settings of the user that it needs. When
-all its processes have ended, corral checks the staging directory.
+reaches only the hosts of its registry, and gets only those of the user's settings that it needs.
+When all its processes have ended, corral checks the staging directory.
 """
 
 import json
@@ -57,7 +57,7 @@ CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
 """Directories whose names begin with these words do not count as downloads. npm (for its log) and
-uv (for facts about a Python) write to them even if the registry does not answer.
+uv (for facts about an interpreter) write to them even if the registry does not answer.
 """
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
@@ -115,7 +115,7 @@ def run_installer(
 
 
 def ask_program(argv: Sequence[str]) -> str:
-    """Run a program in a sandbox without network access and grants. Return its output, or "" if it
+    """Run a program in a sandbox without network access or grants. Return its output, or "" if it
     fails.
 
     corral uses this for interpreters. A sandbox is needed, because a client's configuration may
@@ -150,7 +150,7 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 
 
 def _remove_repository_marks(downloads: str) -> None:
-    """Remove the file `.git` that uv writes into its directory for sources.
+    """Remove the `.git` file that uv writes into its directory for sources.
 
     corral would protect this file with a mount, and uv cannot rename across mounts. Links are not
     followed, because a package may have made them while it was built.
@@ -259,7 +259,7 @@ def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
 
 
 def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
-    """Return the end of the installer's output, without secrets and control characters."""
+    """Return the end of the installer's output, without secrets or control characters."""
     log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG_BYTES))
     text = log.read().decode(errors="replace")
     for secret in hidden:
@@ -299,7 +299,7 @@ def urls_to_rules(urls: Sequence[str]) -> list[str]:
 
 
 def _find_guarded_addresses(host: str, port: int) -> list[str]:
-    """Return those addresses of a host that the address guard would refuse."""
+    """Return those of a host's addresses that the address guard would refuse."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -338,7 +338,7 @@ def read_json(path: str) -> dict[str, object]:
 
 def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
     """Choose a program as npx and uvx do: the program that the reference names, or the only
-    program, or the program with the name of the package.
+    program, or the program that has the package's name.
     """
     if not programs:
         raise SandboxError(f"{reference.name} has no program to run: it is a library")

@@ -7,7 +7,7 @@ from corral.record import record
 
 @record
 class Registry:
-    """What an installer may use: the addresses that it may reach, and the directories of this
+    """What an installer may use: the addresses that it may reach, and the directories on this
     machine that it may read.
     """
 
@@ -34,7 +34,7 @@ class Source:
     """One kind of package. `host` is the public registry of this kind, and `index` is the
     registry's address.
 
-    `fingerprint` returns a text that identifies the registries in the user's settings, or "" if
+    `fingerprint` returns a string that identifies the registries in the user's settings, or "" if
     these name only the public registry. `runtime` is the program that runs an installed package.
     """
 
@@ -47,11 +47,11 @@ class Source:
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:
-    """Return a text that identifies these registries, without credentials. Return "" if the only
+    """Return a string that identifies these registries, without credentials. Return "" if the only
     registry is the default one.
 
-    The text is part of an installation's key, because the same name in a different registry is a
-    different package. The order of the registries is part of the text, because it matters too.
+    The string is part of an installation's key, because the same name in a different registry is a
+    different package. It preserves the order of the registries, because their order matters too.
     """
     found = [plain_index(url) for url in urls]
     return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))

@@ -1,8 +1,8 @@
 """End a download at its deadline, whatever the server sends.
 
-The timeout of a socket is not enough, because it starts again with each byte. `http.client` reads
-headers, interim answers and trailers for as long as a server sends them. A TLS handshake and the
-answer of a proxy have no limit either. So a server could keep a download busy forever.
+A socket's timeout is not enough, because it starts again with each byte. `http.client` reads
+headers, interim answers and trailers for as long as a server sends them. A TLS handshake and a
+proxy's answer have no limit either. So a server could keep a download going forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Look up the package of a server in an MCP registry: `org.example/name@version`.
+"""Look up a server's package in an MCP registry: `org.example/name@version`.
 
 The user chooses the registry with `CORRAL_REGISTRY`; the default is the official registry. The
 registry's answer is stored, and later runs use the stored answer, even if the user gave no version.

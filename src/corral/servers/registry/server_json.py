@@ -37,8 +37,8 @@ class Package:
 class Variables:
     """The environment variables of a package, as permissions.
 
-    `asked` has the variables whose values come from the publisher, and those that the server
-    requires from the user's environment. `granted` has the variables for which the user gave a
+    `asked` contains the variables whose values come from the publisher, and those that the server
+    requires from the user's environment. `granted` contains the variables for which the user gave a
     value. `secrets` maps the names of secret variables to the user's values.
     """
 
@@ -101,8 +101,8 @@ def _host(url: str) -> str | None:
 def build_arguments(
     package: Package, given: Mapping[str, str], *, complete: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the arguments for the package's program, and those arguments that are paths from the
-    user.
+    """Return the arguments for the package's program, and those arguments that are paths given by
+    the user.
     """
     words: list[str] = []
     paths: list[str] = []
@@ -116,8 +116,8 @@ def build_arguments(
                 hint=f"--config {shell_word(key.lstrip('-'))}=VALUE:"
                 f" {shown(item.get('description', ''), 200)}",
             )
-        # Grant a path only if it is exactly a value of the user, because a publisher can write
-        # `{folder}/../.ssh`.
+        # Grant a path only if it is exactly a value that the user gave, because a publisher can
+        # write `{folder}/../.ssh`.
         granted = own and item.get("format") == "filepath" and value in given.values()
         if value is not None and granted:
             value = os.path.abspath(os.path.expanduser(value))
@@ -136,8 +136,8 @@ def _is_switch(item: Mapping[str, object]) -> bool:
 def _resolve_value(
     item: Mapping[str, object], key: str, given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Return the value of an argument or variable, and whether this value contains a value of the
-    user.
+    """Return the value of an argument or variable, and whether it contains a value that the user
+    gave.
     """
     if isinstance(fixed := item.get("value"), str):
         inner = item.get("variables")
@@ -201,7 +201,7 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    for name in filter(is_loader_variable, secrets):  # secrets become variables of corral itself
+    for name in filter(is_loader_variable, secrets):  # secrets become corral's own variables
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(

@@ -15,7 +15,7 @@ def _open(path: str) -> int:
 
 
 class Lock:
-    """A context manager that waits for a lock. If another process has the lock, `waits` is called
+    """A context manager that waits for a lock. If another process holds the lock, `waits` is called
     first.
     """
 
@@ -46,7 +46,7 @@ class Lock:
             ) from error
 
     def __exit__(self, *_: object) -> None:
-        # Keep the lock file. If it were removed, two processes could have the lock, one on the old
+        # Keep the lock file. If it were removed, two processes could hold the lock, one on the old
         # file and one on a new file.
         os.close(self._descriptor)
 

@@ -85,8 +85,8 @@ def entry_path(key: str) -> str:
 
 
 def make_directories() -> None:
-    """Make the directories of the store. Refuse a directory in which another user could have
-    written.
+    """Make the directories of the store. Refuse a directory that another user could have written
+    to.
     """
     parts = ("trees", "entries", "locks", "verified", "files")
     for path in (store_path(), *map(store_path, parts)):
@@ -120,8 +120,8 @@ def find(key: str) -> Entry | None:
 
 
 def find_usable(key: str) -> Entry | None:
-    """Return the entry with a key. Return None if there is no entry, or if its interpreter has
-    gone.
+    """Return the entry with a key. Return None if there is no entry, or if its interpreter no
+    longer exists.
     """
     found = find(key)
     words = found.argv()[:1] if found else []
@@ -146,7 +146,7 @@ def read_entry(path: str) -> Entry | None:
 
 
 def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] = ()) -> Entry:
-    """Move a staging directory into the store as a tree, under the entry's key. `allowed` are the
+    """Move a staging directory into the store as a tree, under the entry's key. `allowed` lists the
     links that may lead out of the tree, because corral made them itself.
     """
     make_directories()
@@ -193,7 +193,7 @@ def _move_tree(staging: str, digest: str) -> None:
     discard_tree(digest)  # if there is still a tree with this name, it is damaged
     fresh = f"{path}.{os.urandom(8).hex()}"
     try:
-        # Moving a directory needs write permission for it, because its entry `..` changes.
+        # Moving a directory needs write permission for it, because its `..` entry changes.
         os.chmod(staging, 0o700)
         try:
             os.rename(staging, fresh)
@@ -221,7 +221,7 @@ def _unwritable(path: str, error: OSError) -> SandboxError:
 
 
 def boot_id() -> str:
-    """Return a text that changes at each boot. On systems other than Linux, it changes each day
+    """Return a string that changes at each boot. On systems other than Linux, it changes each day
     instead.
     """
     try:
@@ -244,7 +244,7 @@ def mark_verified(digest: str) -> None:
 
 
 def verify(entry: Entry) -> None:
-    """Hash the tree of an entry again. Raise SandboxError if the tree has changed."""
+    """Hash an entry's tree again. Raise SandboxError if the tree has changed."""
     if tree_digest(entry.path()) != entry.digest:
         word = shell_word(entry.key.partition(" ")[0])
         raise SandboxError(
@@ -276,8 +276,8 @@ def remove(entry: Entry) -> None:
 
 
 def lock_all() -> Lock:
-    """Return a lock on the store, for changes of trees and entries that belong together. Without
-    the lock, a new tree could be removed as garbage before it has an entry.
+    """Return a lock on the store, for changes that affect a tree and its entry. Without the lock, a
+    new tree could be removed as garbage before it has an entry.
     """
     return Lock(store_path("locks", "store"))
 
@@ -337,7 +337,7 @@ def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
 
 
 def staging_root() -> str:
-    """Return a directory beside the cache. Installers may write in this directory, but not in the
+    """Return a directory beside the cache. Installers may write to this directory, but not to the
     cache.
     """
     return directories().cache + STAGING
@@ -381,7 +381,7 @@ def make_staging(key: str) -> str:
 
 
 def make_downloads(staging: str) -> str:
-    """Make the directory for the downloads of an installer, beside its staging directory."""
+    """Make the directory for an installer's downloads, beside its staging directory."""
     path = staging + DOWNLOADS
     make_private_directory(path)
     os.utime(path)
@@ -399,7 +399,7 @@ def _discard_old_downloads() -> None:
 
 
 def find_leftovers() -> Iterator[str]:
-    """Yield trees without an entry, and the files that failed or killed installations left."""
+    """Yield trees without an entry, and files that failed or killed installations left behind."""
     used = {one.digest for one in entries()}
     trees = store_path("trees")
     for name in list_names(trees):

@@ -74,8 +74,8 @@ def sha256_of_file(path: str) -> bytes:
 
 
 def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
-    """Refuse devices, sockets, links out of the tree, and trees that are too large. `allowed` are
-    links out of the tree that corral made itself.
+    """Refuse devices, sockets, links out of the tree, and trees that are too large. `allowed` lists
+    the links out of the tree that corral made itself.
     """
     size = 0
     real = os.path.realpath(top)
@@ -112,7 +112,7 @@ def make_read_only(top: str) -> None:
 
 
 def measure_tree(top: str) -> tuple[int, int]:
-    """Return the total size in bytes and the number of all regular files in a tree."""
+    """Return the total size in bytes and the number of regular files in a tree."""
     found = [item for _, item in walk(top) if stat.S_ISREG(item.st_mode)]
     return sum(item.st_size for item in found), len(found)
 
