@@ -1,11 +1,11 @@
-"""Choose attacks of `tests/inside` for a host on which all attacks would take hours, and report
-each result.
+"""Choose attacks from `tests/inside` for a host where running all of them would take hours, and
+report each result.
 
 This pytest plugin reports a test when it starts and when it ends, because the machine may crash or
 be cut off. `CORRAL_ATTACKS_DONE` may name tests that already have a result, so that they are not
 run again.
 
-If corral cannot run in the test's tier on this host, the test is skipped. The reason of the skip
+If corral cannot run in the test's tier on this host, the test is skipped. The reason for the skip
 quotes corral's refusal.
 """
 
@@ -53,7 +53,9 @@ def belongs_to_this_user(item: Any) -> bool:
 
 
 def only_root(item: Any) -> bool:
-    """Return whether only root can run the test, because its mark says so, or because it uses the rig `world`."""
+    """Return whether only root can run the test, because its mark says so, or because it uses the
+    `world` rig.
+    """
     marked = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
     return "world" in item.fixturenames or any("only root" in reason for reason in marked)
 
@@ -104,9 +106,7 @@ def user_of(item: Any) -> str:
 
 @functools.cache
 def refusal(name: str, tier: str) -> str:
-    """Return the error with which corral refuses to run as this user in this tier, or "" if corral
-    runs.
-    """
+    """Return corral's error if it refuses to run as this user in this tier, or "" if it runs."""
     from users import SOURCE, make_user
 
     with tempfile.TemporaryDirectory() as folder:

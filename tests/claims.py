@@ -1,10 +1,11 @@
 """Collect the ledger: every promise in README and docs, its page, and the tests that check it.
 
-In the docs a promise is a sentence with an anchor after it: `<!-- claim: id -->`. `unit/test_claims.py` compares docs,
-ledger and the names of tests. If no test checks a promise, the field `where` says so.
+In the docs a promise is a sentence with an anchor after it: `<!-- claim: id -->`.
+`unit/test_claims.py` compares the docs, the ledger and the names of the tests. If no test checks a
+promise, the `where` field says so.
 
-`ledger/` has a module for each page, and three for docs/SECURITY.md. `python3 tests/claims.py` writes the tables of
-docs/SECURITY.md.
+`ledger/` has a module for each page, and three for docs/SECURITY.md. `python3 tests/claims.py`
+writes the tables of docs/SECURITY.md.
 """
 
 from __future__ import annotations

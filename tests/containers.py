@@ -1,7 +1,7 @@
-"""Start podman containers for the rig `containers`: a small Debian with Python and corral's source.
+"""Start podman containers for the `containers` rig: a small Debian with Python and corral's source.
 
 The containers are as hardened as pods: they have no capabilities, no new privileges, a read-only
-root and a tmpfs at /tmp. The profile `docker` is podman's profile without the calls that Docker's
+root and a tmpfs at /tmp. The `docker` profile is podman's profile without the calls that Docker's
 default profile denies. The tests use this profile in place of Docker and containerd, which the rig
 does not have.
 """
@@ -137,7 +137,7 @@ class Podman:
 
 def _wait_for_processes(listed: pathlib.Path) -> None:
     """Wait until podman's monitor of a container has ended, which happens a moment after the
-    container's end.
+    container ends.
     """
     for pid in listed.read_text().split():
         try:

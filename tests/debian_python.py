@@ -1,4 +1,4 @@
-"""Provide a Python 3.9, which is too old for corral. It comes from packages of an old Debian release."""
+"""Provide Python 3.9, which is too old for corral. It comes from packages of an old Debian release."""
 
 from __future__ import annotations
 

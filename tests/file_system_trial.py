@@ -100,7 +100,7 @@ def output_of(done) -> bytes:
 
 
 def make_tree(user: Resident, name: str, *, secrets: bool) -> str:
-    """Make a private directory of the user and a file beside it, and return the directory's path.
+    """Make a private directory for the user and a file beside it, and return the directory's path.
 
     With `secrets`, put secret files into the directory.
     """
@@ -170,7 +170,9 @@ def own_home(user: Resident, name: str) -> Resident:
 
 
 def behind(user: Resident) -> str:
-    """Return a path by which root can read the user's home, even if the mount itself denies root."""
+    """Return a path that root can use to read the user's home, even if the mount itself denies
+    root.
+    """
     return f"{user.mounted.top}/{user.home.name}"
 
 
@@ -313,7 +315,7 @@ TRIED = {
     # Root is not tried without namespaces ("bare"): root's target would then have the id of an
     # ordinary user, and the ordinary user is tried anyway.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
-    # The kernel of this machine has no Landlock, so corral refuses a run without namespaces.
+    # This machine's kernel has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],
 }
 """The users and tiers to try, for this host ("") and for each virtual machine."""

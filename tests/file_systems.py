@@ -56,7 +56,7 @@ DIOD = (
     "do sleep 0.1; done"
 )
 MAX_SECONDS = 300
-"""Timeout of one command on a file system, long enough for a slow machine."""
+"""The timeout for one command on a file system, long enough for a slow machine."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

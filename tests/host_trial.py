@@ -153,11 +153,11 @@ def attacks_in(output: str) -> Told:
 
 
 def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
-    """Return the results of all users: totals, reasons of skipped tests, and one row for each file
-    and user.
+    """Return the results of all users: totals, the reasons for skipped tests, and one row for each
+    file and user.
 
-    The user of a row is the user who runs corral. Root's process also runs cases of the ordinary
-    user.
+    The user of a row is the user who runs corral. Root's process also runs the ordinary user's
+    cases.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     skipped: dict[str, int] = {}
@@ -196,7 +196,7 @@ PARTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def parts_in(output: str) -> dict[str, Any]:
-    """Merge the marked lines in the output of a trial into a record."""
+    """Merge the marked lines in a trial's output into a record."""
     seen: dict[str, Any] = {}
     for line in output.splitlines():
         if line.startswith(MARK):

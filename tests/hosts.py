@@ -1,7 +1,7 @@
 """Try corral on a host and record the results, check the records, and make a page from them.
 
-A record is the file `docs/hosts/KIND-NAME.json`. It has the results of `tests/host_trial.py` or
-`tests/file_system_trial.py` on one host. `docs/hosts.md` is made from the records.
+A record is the file `docs/hosts/KIND-NAME.json`. It contains the results of `tests/host_trial.py`
+or `tests/file_system_trial.py` on one host. `docs/hosts.md` is made from the records.
 
     python3 tests/hosts.py try KIND NAME [PART...]   try a host, and write its record and the page
     python3 tests/hosts.py write                     write the page from the records
@@ -50,15 +50,16 @@ FILE_SYSTEM_FIELDS = {
     **dict.fromkeys(("kind", "name", "how", "system", "date", "corral"), str),
     "tries": list,
 }
-"""Fields in the record of a file system. `tries` are the results of `tests/file_system_trial.py`.
-Each result has a place (a directory that corral uses), a user and a tier.
+"""Fields in the record of a file system. `tries` contains the results of
+`tests/file_system_trial.py`. Each result has a place (a directory that corral uses), a user and a
+tier.
 """
 
 KINDS = {
     "kernel": ("Kernels", "vm.kernel_hosts"),
     "file_system": ("File systems", "file_system_hosts"),
 }
-"""For each kind, its title in the page, and the module that tries a host of this kind. The module's
+"""For each kind, its title on the page, and the module that tries a host of this kind. The module's
 `look(name, *parts)` returns parts of the record.
 """
 
@@ -290,7 +291,7 @@ def version() -> str:
 
 
 def source() -> str:
-    """Return git's hash of the directory `src`. It stays the same if the history is rewritten."""
+    """Return git's hash of the `src` directory. It stays the same if the history is rewritten."""
     git = ["git", "-C", str(ROOT)]
     tree = subprocess.check_output([*git, "rev-parse", "--short", "HEAD:src"], text=True).strip()
     changed = subprocess.call([*git, "diff", "--quiet", "HEAD", "--", "src"])

@@ -94,7 +94,7 @@ def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
 
 
 def find_unlinked(machine: str, names: set[str]) -> set[str]:
-    """Return those of the functions that libSystem does not export."""
+    """Return the functions that libSystem does not export."""
     require()
     ordered = sorted(names)
     text = "".join(f"extern int {name}();\n" for name in ordered)

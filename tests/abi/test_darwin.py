@@ -126,7 +126,7 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
-    """Check that one wrong statement of each kind is found. As the control, correct statements must
+    """Check that one wrong statement of each kind is found. As a control, correct statements must
     be accepted.
     """
     calls = prototypes()
@@ -155,8 +155,8 @@ def test_private_names_have_a_source():
 
 
 def test_private_names_are_in_no_public_header():
-    """Check that no public header has the listed names. A name that a header has must be checked
-    against the header instead.
+    """Check that no public header contains the listed names. A name that a header contains must be
+    checked against the header instead.
     """
     public = {
         name: f"{name.lstrip('_')} == {value}"

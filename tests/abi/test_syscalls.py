@@ -50,7 +50,7 @@ def macros(source, *options):
 def headers():
     rigs.need("libseccomp")
     x86_64 = macros(f'#include "{X86_HEADER}"\n')
-    # The header of arm64 (arch/arm64/include/uapi/asm/unistd.h) selects these parts of the generic
+    # The arm64 header (arch/arm64/include/uapi/asm/unistd.h) selects these parts of the generic
     # table.
     wanted = ("RENAMEAT", "NEW_STAT", "SET_GET_RLIMIT", "SYS_CLONE3", "MEMFD_SECRET")
     asked = "".join(f"#define __ARCH_WANT_{name}\n" for name in wanted)

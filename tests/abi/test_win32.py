@@ -33,7 +33,7 @@ DOCUMENTED: dict[str, str] = {}
 
 
 def public(modules, kind):
-    """Return (name, value) of all public names in the modules whose value has the type `kind`."""
+    """Return (name, value) for all public names in the modules whose value has the type `kind`."""
     found = {
         (name, value)
         for module in modules
@@ -60,7 +60,7 @@ def prototypes(modules):
 
 
 def fields(structure, prefix="", offset=0):
-    """Return (path, offset, size) of each field, and of the fields inside nameless members."""
+    """Return (path, offset, size) for each field, and for the fields inside nameless members."""
     for name, kind in structure._fields_:
         member = getattr(structure, name)
         assert member.size >> 16 == 0, "bit fields have no offset to compare"
@@ -108,8 +108,8 @@ def passing_of(kind):
 
 
 class Measured:
-    """The values that one set of headers has for all modules, from one compilation in C and one in
-    C++.
+    """The values that one set of headers gives for all modules, from one compilation in C and one
+    in C++.
     """
 
     def __init__(self, headers, modules):
@@ -202,7 +202,7 @@ class ULARGE_INTEGER(ctypes.Union):
 
 
 CONTROL = types.ModuleType("control")
-"""A control: in this module every value is wrong or missing in the headers. The checks must find
+"""A control: every value in this module is wrong, or missing from the headers. The checks must find
 all of them.
 """
 vars(CONTROL).update(

@@ -489,8 +489,7 @@ answer = {
     assert sorted(os.listdir(scratch)) == ["below", "file"]
     written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
     failed = {name: said for name, said in written.items() if said != "done"}
-    # The acts after `unlink` do not find the file, so their errors are different from that of a
-    # denial.
+    # The acts after `unlink` do not find the file, so their errors are not those of a denial.
     allowed = {"ENOENT", "EEXIST", "ENOTSUP"}
     assert set(failed.values()) <= by_tier(user, allowed, allowed | {"EPERM"})
     assert written["write"] == written["create"] == written["unlink"] == "done"
@@ -540,7 +539,7 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
 @BOTH_TIERS
 def test_a_target_cannot_make_a_setuid_file_in_a_write_grant(user, scratch):
     """Check that the target cannot make a setuid file in a write grant. The file would belong to
-    the user or to root, so every process that runs it would get the rights of this user.
+    the user or to root, so every process that runs it would get that user's rights.
     """
     code = """
 import shutil
@@ -620,8 +619,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
-    """Try to link an ungranted file, and a file of a read grant, into a write grant. With
-    namespaces, the ungranted file is not visible, and the file of the read grant is on another
+    """Try to link an ungranted file, and a file in a read grant, into a write grant. With
+    namespaces, the ungranted file is not visible, and the file in the read grant is on another
     mount. Without namespaces, Landlock denies both links.
     """
     give_directory(user, scratch / "read")

@@ -43,7 +43,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Listens on sockets of the host, and counts how many of them the target reaches."""
+    """Listens on sockets on the host, and counts how many of them the target reaches."""
 
     def __init__(self):
         self.sockets = []
@@ -194,7 +194,7 @@ def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
 
 
 def _is_free(name):
-    """Return whether a program of the host can take an abstract name."""
+    """Return whether a program on the host can take an abstract name."""
     with socket.socket(socket.AF_UNIX) as other:
         try:
             other.bind(f"\0{name}")

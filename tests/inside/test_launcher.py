@@ -362,9 +362,9 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 
 @BOTH_TIERS
 def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
-    """Name a key of the user as the script, as a client's configuration that came with a project could do. If the key
-    were readable, code in a variable such as NODE_OPTIONS could read it. Here the key itself is code, so that its
-    output shows whether it was read.
+    """Name one of the user's keys as the script, as a client's configuration that came with a
+    project could do. If the key were readable, code in a variable such as NODE_OPTIONS could read
+    it. Here the key itself is code, so that its output shows whether it was read.
     """
     give_directory(user, scratch / "keys")
     key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)
@@ -379,7 +379,7 @@ def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
 
 @BOTH_TIERS
 def test_a_link_planted_in_a_write_grant_grants_nothing(user, scratch):
-    """Grant a path at which an earlier run has left a link."""
+    """Grant a path where an earlier run has left a link."""
     give_directory(user, scratch / "work")
     give_directory(user, scratch / "private")
     (scratch / "work/data").symlink_to(scratch / "private")

@@ -255,7 +255,7 @@ answer = {
 
 @BARE
 def test_only_the_owner_may_change_a_file(user, scratch):
-    """Try to change files of other users in a grant of root's target. The kernel protects these
+    """Try to change other users' files in a grant of root's target. The kernel protects these
     files.
     """
     give_directory(user, scratch)
@@ -275,7 +275,7 @@ def test_only_the_owner_may_change_a_file(user, scratch):
 
 @BARE
 def test_files_of_a_directory_that_replaced_a_granted_one_are_not_changed(user, scratch):
-    """Replace the granted directory on the host during the run. The target must not change files of
+    """Replace the granted directory on the host during the run. The target must not change files in
     the new directory.
     """
     give_directory(user, scratch / "it")
@@ -322,7 +322,7 @@ answer = [tried(os.chmod, "file", 0o700), tried(os.fchmod, fd, 0o700), tried(os.
 
 @BARE
 def test_a_change_that_has_to_wait_does_not_delay_the_timeout(user, scratch):
-    """Check that corral ends the run in time, although the kernel delays a change while other
+    """Check that corral ends the run in time, even though the kernel delays a change while other
     threads write to the file.
     """
     give_directory(user, scratch)
@@ -379,7 +379,7 @@ def used_time(pid: int) -> float:
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
     """Check that a target under `corral learn` cannot change modes outside of its write grants.
     `learn` lets most calls that it watches continue in the kernel, but the supervisor itself makes
-    the changes of modes and times.
+    the changes to modes and times.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)

@@ -190,7 +190,8 @@ def test_only_harmless_socket_families_open(user):
         else:
             expected[name] = unix if name == "unix" else "EPROTONOSUPPORT"
     assert everywhere(user, FAMILIES) == (expected, expected)
-    # The control: outside, the user may open these families. Root may open packet and raw sockets, too.
+    # The control: outside, the user may open these families. Root may also open packet and raw
+    # sockets.
     assert {name for name, said in free.items() if said == "done"} >= {*ALLOWED, "unix", "uevent"}
     if user.uid == 0:
         assert {free[name] for name in ("packet", "raw icmp", "raw tcp")} == {"done"}
@@ -286,7 +287,8 @@ def routed():
 answer = [tried(low), tried(down), tried(routed)]
 """
     assert everywhere(user, code) == (["EACCES", "EPERM", "EPERM"],) * 2
-    # The control: in a new namespace, in which the process has capabilities, the same requests succeed.
+    # The control: in a new namespace, where the process has capabilities, the same requests
+    # succeed.
     up = "fcntl.ioctl(control, 0x8914, struct.pack('16sH22x', b'lo', 1))"
     own = code.replace("control =", 'call("unshare", 0x50000000)\ncontrol =')
     own = own.replace("tried(down), ", f"tried(down), {up} and ")

@@ -1,5 +1,5 @@
-"""Test `--own-unix-sockets`, with which a server's processes can use unix sockets among themselves,
-but not the host's.
+"""Test `--own-unix-sockets`, which lets a server's processes use unix sockets among themselves, but
+not the host's.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ INSIDE = {"node_modules": "node_modules/notes.txt"}
 
 
 def flags_in(done):
-    """Return the flags that the hint of a refusal names."""
+    """Return the flags in a refusal's hint."""
     [hint] = [line for line in done.stderr.decode().splitlines() if "hint:" in line]
     words = shlex.split(hint)
     return tuple(words[words.index("--read") :])
@@ -278,8 +278,8 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
     """Name a directory beside an interpreter in `pyvenv.cfg`, instead of the interpreter's own
-    directory. corral must not make this directory readable, because it could contain all
-    environments of conda.
+    directory. corral must not make this directory readable, because it could contain all conda
+    environments.
     """
     prefix = managed_python(user, private).parent.parent
     put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")
@@ -340,7 +340,7 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
 
 
 def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
-    """Start a file in a directory of downloads, in which no file marks a server's root."""
+    """Start a file in a download directory, where no file marks a server's root."""
     path = user.home / "Downloads/server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))

@@ -117,8 +117,8 @@ def test_programs_for_git_cannot_be_planted(user, repository, case):
 
 @needs_git
 def test_hooks_of_the_users_own_configuration_are_protected(user, repository):
-    """Set `core.hooksPath` in the user's own configuration, which applies to every repository of the user. The target
-    must not be able to change these hooks.
+    """Set `core.hooksPath` in the user's own configuration, which applies to all of the user's
+    repositories. The target must not be able to change these hooks.
     """
     give(user, repository / ".team/pre-commit", "#!/bin/sh\n")
     settings = user.home / ".gitconfig"
@@ -147,8 +147,8 @@ answer = tried(swap, sys.argv[2])
     "how", ["a link", "a link above", "a quoted path with a comment", "a path with a zero byte"]
 )
 def test_settings_are_protected_behind_links_and_comments(user, repository, how):
-    """Check that a path in a git setting is protected, and also the directory to which the path
-    resolves.
+    """Check that a path in a git setting is protected, and so is the directory that the path
+    resolves to.
     """
     give(user, repository / "real/hooks/pre-commit", "#!/bin/sh\n")
     link, value = {
@@ -262,7 +262,7 @@ answer = tried(plant)
 @needs_git
 @pytest.mark.parametrize("index", ["2", "4", "split", "sha256"])
 def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
-    """Try to create a repository in the empty directory of a submodule. `git status` in the outer
+    """Try to create a repository in a submodule's empty directory. `git status` in the outer
     repository would then also run in the submodule, with settings that the target chose.
     """
     outer = scratch / "outer"
@@ -676,8 +676,8 @@ def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_st
     """Close a directory between plan and start, as another run with the same grant could do. The
     target must not be able to open the directory again, or to read the secret in it.
 
-    With `group` the files belong to another group of the user. Init is not a member of it, because
-    init has only the user's first group.
+    With `group` the files belong to another of the user's groups. Init is not a member of it,
+    because init has only the user's first group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

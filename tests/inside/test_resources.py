@@ -258,7 +258,9 @@ def test_a_flood_on_stderr_is_passed_on(user):
 
 
 def test_a_full_stderr_without_a_reader_does_not_block_corral(user):
-    """Let the target fill the pipe of stderr until its timeout. corral's message about the timeout must not block."""
+    """Let the target fill the stderr pipe until its timeout. corral's message about the timeout
+    must not block.
+    """
     code = "import os\nos.set_blocking(2, True)\nwhile True: os.write(2, b'x' * 4096)"
     argv = user.corral_argv("run", "--timeout", "300ms", "--", user.python, "-c", code)
     process = user.popen(
@@ -313,8 +315,8 @@ def locked(path):
 
 @BOTH_TIERS
 def test_a_daemon_dies_with_the_target(user, scratch):
-    """Start a daemon in a new session, and let its parents end. The daemon has a file lock as long
-    as it lives.
+    """Start a daemon in a new session, and let its parents end. The daemon holds a file lock as
+    long as it lives.
     """
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")

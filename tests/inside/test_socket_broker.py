@@ -309,7 +309,7 @@ answer = [option, end.recv(64).decode()]
 
 
 def test_a_connect_that_the_kernel_delays_until_the_first_write_is_refused(who, world):
-    """Use TCP_FASTOPEN_CONNECT, with which the kernel connects only at the first write. The broker
+    """Use TCP_FASTOPEN_CONNECT, which makes the kernel connect only at the first write. The broker
     does not see that write.
     """
     failing = FAST_CONNECT.replace("end.connect(", "connect = tried(end.connect, ").replace(
@@ -425,8 +425,8 @@ def test_ordinary_uses_of_sockets_work(who, world):
 
 
 def test_hosts_are_reached_without_ipv6(who, world):
-    """Turn IPv6 off, as some container engines do. An IPv6 socket must still reach allowed hosts by
-    mapped IPv4 addresses.
+    """Turn IPv6 off, as some container engines do. An IPv6 socket must still reach allowed hosts
+    through mapped IPv4 addresses.
     """
     world.near.ip("address", "del", "::1/128", "dev", "lo")
     try:
@@ -483,7 +483,7 @@ def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(
     """Check that the supervisor takes the target's own socket and connects it, if pidfd_getfd
     works. The socket stays the same file, so its copies are connected and can be polled.
 
-    Otherwise the supervisor replaces the socket by another file, as `explain` says.
+    Otherwise the supervisor replaces the socket with another file, as `explain` says.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
@@ -545,8 +545,8 @@ answer = [first, tried(talked, good)]
 
 
 def test_a_target_that_closes_its_streams_keeps_its_walls(who, world, scratch):
-    """Close all streams of the target, which then writes its answers to a granted file. The walls
-    and grants must remain.
+    """Close all of the target's streams. The target then writes its answers to a granted file. The
+    walls and grants must remain.
     """
     place = scratch / "granted"
     place.mkdir()

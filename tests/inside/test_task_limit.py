@@ -1,4 +1,4 @@
-"""Test the limit on tasks if the kernel cannot count tasks, so that the supervisor has to decide on
+"""Test the task limit where the kernel cannot count tasks, so that the supervisor has to decide on
 every start.
 
 Each attack stops soon after the limit, so that a failing test does not flood the machine.
@@ -193,8 +193,8 @@ answer["spawn"] = len(made)
 
 
 def test_processes_one_after_the_other_are_never_refused(user):
-    """Start processes one after the other, each after the previous one has ended. In total they are
-    far more than the limit.
+    """Start processes one after the other, each after the previous one has ended. In total there
+    are far more of them than the limit allows.
     """
     code = """
 import subprocess

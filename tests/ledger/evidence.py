@@ -1,5 +1,4 @@
-"""List the statements that corral's code for macOS and Windows makes about these systems, and the
-test of each statement.
+"""List the statements about macOS and Windows that corral's code relies on, each with its test.
 
 These tests do not run for every change. `corral.platforms.evidence` records which of them have
 passed, and where.
@@ -105,7 +104,7 @@ TABLES: dict[System, tuple[Row, ...]] = {"darwin": MACOS, "windows": WINDOWS}
 
 
 def format_table(system: System) -> str:
-    """Return the table of a system for SECURITY.md, in Markdown."""
+    """Return a system's table for SECURITY.md, in Markdown."""
     machine = MACHINES[system]
     lines = [f"| statement | known from | the test that must pass on {machine} |", "|---|---|---|"]
     lines += [f"| {row.what} | {_source(system, row)} | `{row.test}` |" for row in TABLES[system]]

@@ -23,7 +23,7 @@ def refused(act, *errors):
 
 
 class Caller:
-    """Run a user's Python programs that call corral. The programs pass the argument `trace` to each
+    """Run a user's Python programs that call corral. The programs pass the `trace` argument to each
     target, so that the test can find processes that are left over.
     """
 
@@ -39,7 +39,7 @@ class Caller:
 
     def run(self, code: str) -> str:
         """Run a program and return its stdout. Check that it printed nothing to stderr, not even a
-        warning of a leak, and that no processes are left.
+        leak warning, and that no processes are left.
         """
         with self.start(code) as process:
             try:
@@ -55,9 +55,10 @@ class Caller:
     def check_fork_keeps_nothing_alive(self, code: str, number: int, in_fork: str = "pass") -> None:
         """Check that a child that the caller has forked keeps no other process alive.
 
-        `code` starts processes and stores their pids in `pids`. The caller then forks a child, which has copies of all
-        the caller's descriptors and runs `in_fork`. When the signal `number` ends the caller, the processes in `pids`
-        must end, although the child still runs.
+        `code` starts processes and stores their pids in `pids`. The caller then forks a child,
+        which has copies of all the caller's descriptors and runs `in_fork`. When the signal
+        `number` ends the caller, the processes in `pids` must end, even though the child still
+        runs.
         """
         code += (
             "child = os.fork()\n"

@@ -119,11 +119,11 @@ class Call:
 
 
 class Disk:
-    """A model of the content of a disk after a power cut. No power is really cut.
+    """A model of a disk's content after a power cut. No power is really cut.
 
-    A file's content is safe after its fsync, and a directory's entry after the directory's fsync. Everything else may
-    be lost: the latest entries of each directory, and the unsynced content of a file, in whole or in half. Modes are
-    never lost.
+    A file's content is safe after its fsync, and a directory's entry after the directory's fsync.
+    Everything else may be lost: the latest entries of each directory, and the unsynced content of a
+    file, in whole or in half. Modes are never lost.
     """
 
     def __init__(self, root: str) -> None:
@@ -474,7 +474,7 @@ def warm(words: list[str], start: dict) -> None:
 
 def trial(job: dict) -> list[dict]:
     """Interrupt `command` at each of its calls in each way that `how` lists. After each
-    interruption run the commands of `after`.
+    interruption run the commands in `after`.
     """
     start = snapshot(ROOT)
     for words in [job["command"], *job["after"]]:

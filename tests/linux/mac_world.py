@@ -136,7 +136,7 @@ def label(marker):
 
 
 def substitute(world):
-    """Replace parts of `corral` in this process, so that it runs as on a Mac."""
+    """Replace parts of `corral` in this process, so that it runs as it would on a Mac."""
     from corral.api import wire_format
     from corral.platforms import current, deadlines
     from corral.platforms.macos.backend import Macos
@@ -182,7 +182,7 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """Make the processes that the API starts call `substitute`, too."""
+    """Make the processes that the API starts call `substitute` as well."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
