@@ -1,8 +1,8 @@
-"""Make a small internet for the tests: two network namespaces that a veth pair connects.
+"""Make a small internet for the tests: two network namespaces that are connected by a veth pair.
 
-corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far namespace, which has every
-address that a name may resolve to. So if corral refuses an address, the refusal is the only reason that no server
-answers. There is no route to the machine's own network.
+corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far
+namespace, which has every address that a name may resolve to. So if corral refuses an address, the
+refusal is the only reason that no server answers. There is no route to the machine's own network.
 """
 
 from __future__ import annotations

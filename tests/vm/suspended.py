@@ -1,7 +1,7 @@
 """Run in a virtual machine as root: put the machine to sleep during a run, and print when corral
 notices the run's timeout.
 
-To sleep, the machine uses the kernel's own test of suspend at the level "core". This test freezes
+To sleep, the machine uses the kernel's own suspend test at the "core" level. This test freezes
 processes, suspends devices, interrupts and clocks, and then waits for `pm_test_delay` seconds
 instead of calling the firmware.
 

@@ -1,7 +1,7 @@
 """Boot a virtual machine with systemd as PID 1, logind and a user manager. The machine is user-mode
 Linux with an image from mmdebstrap.
 
-The command runs in a login session of the user. The session's cgroup is not delegated, but the user
+The command runs in the user's login session. The session's cgroup is not delegated, but the user
 manager's cgroup is.
 """
 

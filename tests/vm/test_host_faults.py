@@ -1,4 +1,4 @@
-"""Run the tests of guest/faults.py, which cause faults of a whole virtual machine."""
+"""Run the tests in guest/faults.py, which cause faults that affect a whole virtual machine."""
 
 from __future__ import annotations
 

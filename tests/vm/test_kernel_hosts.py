@@ -1,4 +1,4 @@
-"""Check that corral still works as recorded on each kernel of docs/hosts.md."""
+"""Check that corral still works as recorded on each kernel in docs/hosts.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDS = {record["name"]: record for record in hosts.records("kernel") if "not_
 
 
 def now(name: str) -> hosts.Record:
-    """Try the kernel once, and return the result to all tests of this pytest run. Only one machine
+    """Try the kernel once, and return this result to all tests in this pytest run. Only one machine
     runs at a time.
     """
     with rigs.alone("kernels"):

@@ -68,7 +68,7 @@ def test_a_machine_leaves_no_files_processes_or_mounts_on_the_host(place):
 
 
 def test_a_machine_cannot_write_to_the_hosts_files(place):
-    """Mount the host's root again, as root in the machine. Then try to write to a directory of the
+    """Mount the host's root again, as root in the machine. Then try to write to a directory on the
     host that all users may write to.
     """
     shared = place / "shared"

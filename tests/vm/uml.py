@@ -1,9 +1,11 @@
 """Boot Debian's user-mode Linux: a kernel that is an ordinary process and boots in seconds.
 
-The kernel has pure cgroup v2 with cpu, io, memory and pids, user namespaces and seccomp, but no Landlock.
+The kernel has pure cgroup v2 with cpu, io, memory and pids, user namespaces and seccomp, but no
+Landlock.
 
-The machine's root is the host's root, read-only. The machine cannot reach any other part of the host, and all writes
-stay in the machine. The home is on a separate disk, whose contents are lost when the machine ends.
+The machine's root is the host's root, mounted read-only. The machine cannot reach any other part of
+the host, and all writes stay in the machine. The home is on a separate disk, whose contents are
+lost when the machine ends.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ def boot(
 ) -> Result:
     """Run `command` as root or, if `as_user` is set, as that user in a delegated cgroup subtree.
 
-    `wanted` names further kernel modules to load.
+    `wanted` lists additional kernel modules to load.
     """
     kernel = require()
     with rig.workplace() as work:

@@ -24,8 +24,8 @@ from corral.plan.model import Results
 
 MARK = "@@windows@@"
 PYTHON = getattr(sys, "_base_executable", "") or sys.executable
-"""The Python of the targets. If the tests run in a virtual environment, this is the base Python of
-the environment, because each run copies its Python with all packages, and the base Python has few
+"""The Python of the targets. If the tests run in a virtual environment, this is the environment's
+base Python, because each run copies its Python with all packages, and the base Python has few
 packages.
 """
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
@@ -84,7 +84,7 @@ class Corral:
     def __call__(
         self, *arguments: str, input: bytes = b"", timeout: float = 60, **options
     ) -> subprocess.CompletedProcess:
-        """Run `corral ARGUMENTS` until it ends, and capture the output."""
+        """Run `corral ARGUMENTS` to completion, and capture the output."""
         return subprocess.run(
             self.argv(*arguments),
             input=input,

@@ -1,4 +1,4 @@
-"""Run programs for Windows on a Linux host, under Wine.
+"""Run Windows programs on a Linux host, under Wine.
 
 Each run has its own Wine prefix in memory, which is a copy of a prefix that is made once.
 C:\\Python is the Python that `windows_python` installs, and C:\\corral is a copy of this checkout.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NAME = "wine"
-RECIPE = 1  # increased with each change of the prefix, to make a new cache entry
+RECIPE = 1  # increased with each change to the prefix, to make a new cache entry
 PYTHON = "C:\\Python\\python.exe"
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 PROGRAMS = {"python": (PYTHON,), "corral": (PYTHON, "-c", MAIN)}
@@ -69,8 +69,8 @@ def run(
     stdin: bytes = b"",
     timeout: float = 120,
 ) -> Result:
-    """Run a program for Windows until it ends. `python` means the rig's Python, and `corral` means
-    the corral of this checkout.
+    """Run a Windows program until it ends. `python` means the rig's Python, and `corral` means this
+    checkout's corral.
     """
     program = PROGRAMS.get(argv[0], (argv[0],))
     done = enclosed([wine(), *program, *argv[1:]], str(prefix()), env or {}, stdin, timeout)

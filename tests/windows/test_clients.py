@@ -1,4 +1,4 @@
-"""Test client configurations at the paths and with the line endings of Windows."""
+"""Test client configurations at Windows paths and with Windows line endings."""
 
 import json
 

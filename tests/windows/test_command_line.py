@@ -1,4 +1,6 @@
-"""Let CommandLineToArgvW, a C runtime and cmd.exe parse corral's command lines, and compare the arguments."""
+"""Have CommandLineToArgvW, a C runtime and cmd.exe parse corral's command lines, and compare the
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,12 @@ def test_windows_splits_a_quoted_command_line_into_the_same_arguments():
 
 
 def test_a_c_runtime_splits_a_quoted_command_line_into_the_same_arguments():
-    """Let python.exe print its arguments. Its C runtime or Windows has split the command line into
-    them.
+    """Have python.exe print its arguments, into which its C runtime or Windows has split the
+    command line.
     """
     for argv in random_arguments(2, 8):
-        # An argument may contain a line feed, because only batch files cannot get line feeds.
+        # An argument may contain a line feed here, because only batch files cannot be given line
+        # feeds.
         application, line = start_line([sys.executable, "-c", SHOW, *argv], system_root=ROOT)
         done = subprocess.run(line, executable=application, capture_output=True, check=True)
         assert json.loads(done.stdout) == argv
@@ -94,8 +97,8 @@ def test_cmd_expands_variables_in_wrongly_quoted_arguments(batch):
 
 @pytest.mark.parametrize("code", [0, 1, 2, 5, 9, 125])
 def test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file(tmp_path, code):
-    """Run the line with which the workflow writes an exit code to a file. In `echo 2> file` cmd would take `2>` as a
-    redirection, so the redirection comes first.
+    """Run the line that the workflow uses to write an exit code to a file. In `echo 2> file` cmd
+    would take `2>` as a redirection, so the redirection comes first.
     """
     script, file = tmp_path / "line.cmd", tmp_path / "code"
     script.write_bytes(f"@cmd /c exit {code}\r\n@>{file} echo %ERRORLEVEL%\r\n".encode())

@@ -92,7 +92,7 @@ def ended(pid: int) -> bool:
 
 
 def test_a_target_that_cannot_be_resumed_leaves_no_process_or_handle(plan, monkeypatch, tmp_path):
-    """Let ResumeThread fail. The suspended process must end without having run an instruction."""
+    """Make ResumeThread fail. The suspended process must end without having run an instruction."""
     before = win32.open_handles()
 
     def fail(thread):

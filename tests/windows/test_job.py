@@ -1,4 +1,4 @@
-"""Test job objects of this system: limits, kills and messages."""
+"""Test this system's job objects: limits, kills and messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ child.wait()
 
 @pytest.fixture
 def read_back() -> bool:
-    """Return whether this system keeps the limits of a job. Wine does not keep them."""
+    """Return whether this system keeps a job's limits. Wine does not keep them."""
     try:
         job.create(Job()).release()
     except OSError:
@@ -194,8 +194,8 @@ def test_job_messages_report_processes(read_back):
 
 
 def test_only_the_streams_are_inherited(read_back):
-    """Check that the target does not inherit a handle of the supervisor that is inheritable, but not in the list of
-    handles to inherit.
+    """Check that the target does not inherit a supervisor handle that is inheritable but not in the
+    list of handles to inherit.
     """
     read, write = os.pipe()
     os.set_inheritable(read, True)
@@ -264,8 +264,8 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 
 def test_no_handle_is_left_when_a_step_fails_to_verify(read_back):
-    """Let `verify` fail. At this time the process already exists and is suspended, so corral also
-    has to close the handles of the process.
+    """Make `verify` fail. At this point the process already exists and is suspended, so corral also
+    has to close the process's handles.
     """
     steps = (
         Job(read_back=read_back),

@@ -1,4 +1,4 @@
-"""End runs in every way, and check that they leave nothing behind."""
+"""End runs in every possible way, and check that they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOSE_POLICY = {
         ]
     },
 }
-# This program prints the pids of itself and of its child, and then waits forever.
+# This program prints its own pid and its child's, and then waits forever.
 TREE = (
     "import os, subprocess, sys, threading\n"
     "wait = 'import threading; threading.Event().wait()'\n"
@@ -41,7 +41,7 @@ TREE = (
 
 
 class Tree:
-    """A run of the program TREE. This object keeps handles of the run's processes, because Windows
+    """A run of the program TREE. This object keeps handles to the run's processes, because Windows
     may reuse their pids.
     """
 
@@ -201,8 +201,8 @@ def test_trees_end_with_their_caller():
 
 
 def test_corral_ends_with_a_job_that_its_client_put_it_into(tree):
-    """Put corral into a job after its start, as MCP's Python SDK does. The end of the job ends all
-    processes in it.
+    """Put corral into a job after its start, as MCP's Python SDK does. When the job ends, all
+    processes in it end.
     """
     outer = job.create(Job(read_back=keeps()))
     running = tree()
@@ -213,7 +213,7 @@ def test_corral_ends_with_a_job_that_its_client_put_it_into(tree):
 
 
 def test_a_run_works_inside_a_clients_job(corral):
-    """Start corral in the job of a client. corral then makes a nested job for its target."""
+    """Start corral in a client's job. corral then makes a nested job for its target."""
     outer = job.create(Job(read_back=keeps()))
     waiting = "import sys; sys.stdin.readline()\nimport subprocess\nsys.exit(subprocess.call(sys.argv[1:]))"
     argv = corral.argv("run", *LOOSE, "--", PYTHON, "-c", "print('inside')")

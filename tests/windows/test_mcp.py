@@ -12,7 +12,7 @@ from corral.messages.client import Client, ConversationError
 from windows.conftest import PYTHON
 
 SOURCE = os.path.dirname(os.path.dirname(package.__file__))
-# Use the base Python, because corral then has to copy only few packages. This Python can import
+# Use the base Python, because corral then has to copy only a few packages. This Python can import
 # corral, because PYTHONPATH names corral's files and the policy grants them.
 SERVER = (PYTHON, "-m", "corral.demo.server")
 VARIABLES = {**os.environ, "PYTHONPATH": SOURCE}
@@ -73,8 +73,8 @@ def test_an_mcp_session_works_through_the_python_api():
 
 
 def test_an_mcp_session_works_through_the_message_guard():
-    """Test the guard on Windows, where pipes cannot be polled, so the guard reads and writes them
-    with threads.
+    """Test the guard on Windows, where pipes cannot be polled, so the guard uses threads to read
+    and write them.
     """
     policy = {**LOOSE, "mcp": {"tools": {"deny": ["read_file"]}}}
     with package.launch(

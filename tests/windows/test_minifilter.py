@@ -1,5 +1,5 @@
-"""Test the minifilter client on Windows: a missing driver is reported, and the devices of drives
-are found.
+"""Test the minifilter client on Windows: a missing driver is reported, and each drive's device is
+found.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ MILD = mitigations.EXTENSION_POINTS.bit | mitigations.NO_REMOTE_IMAGES.bit
 
 @contextlib.contextmanager
 def started(step: mitigations.Mitigations, code: str = "pass"):
-    """Start python with these attributes, and yield its process and output. The input of python
-    ends when the caller's `with` block ends.
+    """Start python with these attributes, and yield its process and output. python's input ends
+    when the caller's `with` block ends.
     """
     reading, writing = os.pipe()
     theirs, ours = os.pipe()

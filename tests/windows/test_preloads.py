@@ -1,5 +1,5 @@
-"""Test the preloads of Python and node. Some tests need only a Python for Windows, and the others
-need AppContainers.
+"""Test the Python and node preloads. Some tests need only a Python for Windows, and the others need
+AppContainers.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
 
 
 def test_a_private_directory_is_removed_whatever_its_names_and_depth(corral):
-    """Let the target make names that end in a dot or a space, names of devices, and paths that are longer than every
-    limit of Windows.
+    """Let the target make names that end in a dot or a space, device names, and paths that are
+    longer than any Windows limit.
     """
     code = (
         "place = '\\\\\\\\?\\\\' + os.environ['TEMP']\n"

@@ -1,4 +1,4 @@
-"""Test the relay with the pipes and sockets of Windows."""
+"""Test the relay with Windows pipes and sockets."""
 
 from __future__ import annotations
 

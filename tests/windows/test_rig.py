@@ -48,7 +48,7 @@ def test_python_under_wine_reports_windows_and_finds_corral():
 
 @pytest.fixture
 def shared():
-    """Make a directory of the host that every user may write to."""
+    """Make a directory on the host that every user may write to."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-", dir="/var/tmp"))
     path.chmod(0o777)
     yield path
@@ -81,7 +81,7 @@ def test_a_program_that_hangs_is_ended(token):
     with pytest.raises(subprocess.TimeoutExpired):
         rig.run(["python", "-c", code, token], timeout=5)
     while running(token):
-        pass  # if a process stays, the timeout of the test ends the loop
+        pass  # if a process stays, the test's timeout ends the loop
 
 
 def test_a_test_without_a_reported_result_counts_as_failed():

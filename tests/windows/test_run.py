@@ -128,8 +128,8 @@ def test_a_refusal_names_every_missing_control(corral):
 
 
 def test_the_fallback_switch_makes_no_other_control_optional(corral, tmp_path):
-    """Check that `fail_on_app_container_error = false` makes the AppContainer's controls optional, but that the limit
-    of processes is still required.
+    """Check that `fail_on_app_container_error = false` makes the AppContainer's controls optional,
+    but that the process limit is still required.
     """
     text = "[windows]\nfail_on_app_container_error = false"
     done = corral.run(*QUICK, flags=policy(tmp_path / "p.toml", text))

@@ -266,7 +266,7 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
-    """Use a link like the link from `python3.exe` to `python.exe` in the Python of a GitHub runner."""
+    """Use a link like the one from `python3.exe` to `python.exe` in a GitHub runner's Python."""
     import _winapi
 
     try:
@@ -286,8 +286,8 @@ def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
-    """Use a junction, because every user may create a junction. It looks like a directory, but must
-    count as a link.
+    """Use a junction, because every user may create one. It looks like a directory, but must count
+    as a link.
     """
     import _winapi
 

@@ -1,5 +1,5 @@
-"""Run every test for Windows under Wine. A test that did not report a result counts as failed,
-because Wine may have crashed.
+"""Run every Windows test under Wine. A test that did not report a result counts as failed, because
+Wine may have crashed.
 """
 
 from __future__ import annotations

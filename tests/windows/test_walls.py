@@ -1,4 +1,4 @@
-"""Try forbidden acts in the sandbox of real Windows. Every act that is denied in the sandbox
+"""Try forbidden acts in the sandbox on real Windows. Every act that is denied in the sandbox
 succeeds outside of it. The tests use only the command line, so they do not depend on corral's code.
 """
 
@@ -34,7 +34,7 @@ PROCESS_VM_READ = 0x10
 
 def attempt(act: str) -> str:
     """Return the source of a program that tries an act, and sets `answer` to "done" or to the error
-    of Windows.
+    from Windows.
     """
     body = textwrap.indent(textwrap.dedent(act), "    ")
     return f"try:\n{body}\nexcept OSError as error:\n    answer = f'denied: {{error}}'\nelse:\n    answer = 'done'"
@@ -58,7 +58,7 @@ def name() -> str:
 
 @pytest.fixture
 def secret(name):
-    """Make a file in the user's profile, to which the target has no grant."""
+    """Make a file in the user's profile that is not granted to the target."""
     folder = pathlib.Path.home() / name
     folder.mkdir()
     path = folder / "file"

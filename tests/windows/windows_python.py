@@ -20,7 +20,7 @@ import zipfile
 import rigs
 from vm import rig
 
-RECIPE = 2  # increased with each change of this build, to make a new cache entry
+RECIPE = 2  # increased with each change to this build, to make a new cache entry
 PANDA3D = "1.10.16"
 MINOR = f"{sys.version_info.major}{sys.version_info.minor}"
 COMPILER, RESOURCES = "x86_64-w64-mingw32-gcc", "x86_64-w64-mingw32-windres"

@@ -1,4 +1,4 @@
-"""Run the requested tests for Windows under Wine, divided between two processes."""
+"""Run the requested Windows tests under Wine, divided between two processes."""
 
 from __future__ import annotations
 
