@@ -140,8 +140,7 @@ def test_the_working_directory_and_variables_name_copies():
 
 
 def test_a_linked_node_is_copied_from_its_target():
-    """Start node through a link on PATH. The link's target has to be copied, not the link itself.
-    """
+    """Start node through a link on PATH. The link's target has to be copied, not the link itself."""
     real = "C:\\nvm\\v22\\node.exe"
     tree = copied(real, ONE)
     found = runtimes.program_inside(
