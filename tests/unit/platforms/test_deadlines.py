@@ -13,8 +13,8 @@ from corral.platforms.contract import Usage
 
 
 class Clock:
-    """Imitate the clocks of a machine. `now` counts only the time while the machine is awake.
-    `clock_gettime` adds `asleep`, the time while the machine sleeps.
+    """Imitate the clocks of a machine. `now` advances only while the machine is awake.
+    `clock_gettime` adds `asleep`, the time that the machine has slept.
     """
 
     CLOCK_BOOTTIME, CLOCK_MONOTONIC = 7, 6
@@ -110,7 +110,7 @@ def test_values_that_an_interrupted_sample_has_read_still_count(clock):
 def test_a_timeout_counts_time_in_which_the_machine_sleeps(clock):
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=3600.0, sample=None)
-    # The wait is short, because poll does not count the time while the machine sleeps.
+    # The wait is short, because poll does not count the time that the machine sleeps.
     assert watched.wait_ms() == deadlines.MAX_TIMEOUT_WAIT_MS
     clock.asleep = 8 * 3600.0
     assert watched.wait_ms() == 0

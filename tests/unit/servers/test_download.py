@@ -192,7 +192,7 @@ def test_a_tls_handshake_without_end_is_refused(slow_handshake, monkeypatch):
 
 
 def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
-    """Check that the connection is closed with the download, although the kept exception still
+    """Check that the connection is closed when the download ends, although the kept exception still
     refers to it.
     """
     monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)

@@ -16,7 +16,7 @@ from corral.servers.reference import parse_reference
 
 @pytest.fixture
 def env(tmp_path):
-    """Return environment variables that make npm, pip and uv read only the test's own settings."""
+    """Return environment variables that point only to the test's own settings."""
     (tmp_path / "config").mkdir()
     (tmp_path / "pip.conf").touch()
     return {
