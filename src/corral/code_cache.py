@@ -47,8 +47,8 @@ class Loader(SourceFileLoader):
         """Return the code from the cache file, or from Python's own loader if the cache file's
         descriptor was closed.
 
-        corral's processes close descriptors that they do not need, and another file may then get
-        the number.
+        corral's processes close descriptors that they do not need, and the number may then be
+        reused for another file.
         """
         found = self._finder.read(*self._code)
         if found is None:
@@ -111,8 +111,8 @@ def _open_file() -> Finder | None:
         fd = os.open(PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    # If a standard stream was closed, `fd` may have got its number. Do not use `fd` then, because
-    # the target would inherit it.
+    # If a standard stream was closed, `fd` may have been given its number. Do not use `fd` then,
+    # because the target would inherit it.
     found = _read_index(fd) if fd > 2 else None
     if found is None:
         os.close(fd)
@@ -133,8 +133,8 @@ def _read_index(fd: int) -> tuple[int, dict[str, Entry]] | None:
 def keep() -> None:
     """Write the cache file again if this process imported modules that are not in it.
 
-    A failed write is ignored, as Python ignores it for `.pyc` files. A process that did not call
-    `use` writes nothing, because it does not know which modules the cache file contains.
+    A failed write is ignored, just as Python ignores one for `.pyc` files. A process that did not
+    call `use` writes nothing, because it does not know which modules the cache file contains.
     """
     known = [one.entries for one in sys.meta_path if isinstance(one, Finder)]
     loaded = {name for name in sys.modules if name.partition(".")[0] == PACKAGE} - STARTED_WITH

@@ -49,8 +49,8 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
 
 
 def recorded_home() -> str:
-    """Return the home from the user database, or NO_HOME if the user is not in it. On Windows,
-    return HOMEDRIVE followed by HOMEPATH.
+    """Return the home directory from the user database, or NO_HOME if the user is not in it. On
+    Windows, return HOMEDRIVE followed by HOMEPATH.
 
     Do not call `expanduser`, because it would return HOME even if HOME is invalid.
     """

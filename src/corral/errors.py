@@ -78,8 +78,8 @@ class ChangedPathsError(PolicyError):
 
 
 class UnenforceableError(SandboxError):
-    """The host cannot enforce the policy. `missing` has a tuple (control, reason, hint) for each
-    control that the host cannot enforce.
+    """The host cannot enforce the policy. `missing` contains a tuple (control, reason, hint) for
+    each control that the host cannot enforce.
     """
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:

@@ -246,7 +246,7 @@ def _refuse_arguments(
     server: ConfiguredServer, paths: Sequence[str], profile: profiles.Profile, request: WrapRequest
 ) -> None:
     """If the server's profile grants the paths in its arguments, refuse to wrap the server unless
-    the user gave `--grant-arguments`. Refuse the server in any case if one of these paths is a home
+    the user gave `--grant-arguments`. Always refuse the server if one of these paths is a home
     directory.
     """
     does = "writes to" if profile.arguments == "write" else "reads"

@@ -26,7 +26,7 @@ class Act:
     tool: str
     arguments: Mapping[str, object]
     control: str = ""  # the control that should stop the act; "" if the act has to succeed
-    proof: str = ""  # a text that the answer contains only if the act succeeded
+    proof: str = ""  # a string that the answer contains only if the act succeeded
     witness: Callable[[bool], bool] | None = None
     systems: tuple[str, ...] = ALL
 

@@ -11,7 +11,7 @@ MIN_NAME_LENGTH = 3  # shorter names, and the home `/`, would match in too many 
 
 
 def remove_names(value: object) -> object:
-    """Replace the user's paths, user name and machine name in all texts of the value."""
+    """Replace the user's paths, user name and machine name in all strings in the value."""
     names = _list_names()
     # Replace whole words only, because the user name `root` must not change `pivot_root`.
     words = "|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)

@@ -1,8 +1,7 @@
 """Run the acts of `corral demo` with one server inside a sandbox and one outside, and judge them.
 
-The plan of the run tells whether an act's control is enforced. The server's answer alone is not a
-proof. So where possible the demo also checks the effect on the host: a secret, a file, a dead
-process.
+The run's plan says whether an act's control is enforced. The server's answer alone is not proof. So
+where possible the demo also checks the effect on the host: a secret, a file, a dead process.
 """
 
 import signal

@@ -1,8 +1,8 @@
 """Write and verify the audit file of `run --audit`. Its lines form a hash chain.
 
 A line is a JSON object whose `previous` is the SHA-256 of the line before it. So `verify` notices a
-line that was changed, removed or inserted. It does not notice that the whole file was rewritten, or
-that lines are missing at its end, because the file of a killed run also lacks its last line.
+line that was changed, removed or inserted. It does not notice if the whole file was rewritten, or
+if lines are missing at its end, because the file of a killed run also lacks its last line.
 """
 
 import os
@@ -19,8 +19,8 @@ MAX_LINE_BYTES = 8192
 def open_audit(path: str) -> int:
     """Open the audit file for appending, before the target runs.
 
-    Raise OSError if the file is not a regular file of this user. Raise BlockingIOError if another
-    run has the file open.
+    Raise OSError if the file is not a regular file that this user owns. Raise BlockingIOError if
+    another run has the file open.
     """
     import stat
 

@@ -30,8 +30,8 @@ def describe_discarded(
     more += "" if whole else " (and others)"
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
-    # No flag is suggested for a very long path, because the target chose it, and none for a path
-    # with a masked secret, because there is no such file.
+    # No flag is suggested for a very long path, because the target chose it, or for a path that
+    # contains a masked secret, because no such file exists.
     short = [
         row
         for row in rows
@@ -65,12 +65,12 @@ def _commands(path: str, *, is_file: bool) -> list[tuple[str, str]]:
 
 
 def _granted(row: Discarded) -> tuple[str, bool]:
-    """Return the narrowest grant that keeps a file, as a path below the home, and whether this path
-    is the file itself.
+    """Return the narrowest grant that keeps a file, as a path below the home directory, and whether
+    this path is the file itself.
 
-    The grant is the file's directory, unless this is the home or a directory that programs share
-    (~/.config, ~/.local/share), where the target could create files that other programs run. Then
-    the grant is the file itself.
+    The grant is the file's directory, unless this is the home directory or a directory that
+    programs share (~/.config, ~/.local/share), where the target could create files that other
+    programs run. Then the grant is the file itself.
     """
     parent = row.path.rpartition("/")[0]
     shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))

@@ -34,7 +34,7 @@ MAX_DENIALS = 256
 MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
 MAX_SEARCHED_LENGTH = 2000
-"""Texts are cut to this length before they are searched for secrets."""
+"""Strings are cut to this length before they are searched for secrets."""
 MARKS = frozenset(";()`'\"")
 """Characters that separate the parts of a denial's line, or quote a part."""
 COMPOSED = frozenset(("guard",))
@@ -72,7 +72,7 @@ class Denial:
 
     `destination` is the name, address, program, path or variable that the target wanted. `allow` is
     the flag of `corral run` that allows it, quoted for a shell, or "" if no flag does. `guessed`
-    means that the kernel did not report the destination, so that it may be wrong. An `unreachable`
+    means that the kernel did not report the destination, so it may be wrong. An `unreachable`
     destination was allowed, but the host itself could not connect.
     """
 
@@ -106,7 +106,7 @@ class Discarded:
 
 
 def allow_net(entry: str) -> str:
-    """Return the flag for an entry of `network.allow`; "" for an empty entry."""
+    """Return the flag for an entry of `network.allow`, or "" for an empty entry."""
     return f"--allow-net {shell_word(entry)}" if entry else ""
 
 
@@ -146,7 +146,7 @@ class Denials:
 
     def load_hide(self) -> Hide:
         """Return the function that masks secrets. If this function cannot be loaded, return a
-        function that masks every text.
+        function that masks every string.
         """
         if self._hide is None:
             try:
@@ -186,7 +186,9 @@ class Denials:
                 self._audit.write_line(kind=kind, **hidden)
 
     def note(self, text: str) -> None:
-        """Print a text that is not a denial. Print each text once, up to MAX_ANNOUNCED texts."""
+        """Print a message that is not a denial. Print each message once, up to MAX_ANNOUNCED
+        messages.
+        """
         text, _ = self._hidden(text)
         with self._lock:
             if self._announce is None or text in self._noted or len(self._noted) >= MAX_ANNOUNCED:

@@ -18,7 +18,7 @@ class ServerId:
     command with its secrets, so servers that differ only in secrets have different digests.
 
     `has_variables` means that a client replaces variables in the command before it starts the
-    server. The command of a run, and so its digest, then differ from these.
+    server. Then the command of a run, and so its digest, differ from these.
     """
 
     digest: str

@@ -1,9 +1,9 @@
 """Write the Containerfile of an exported server. The image build checks each package against a
 locked hash.
 
-corral uses the lock files only of packages that it installed itself, from npm or PyPI and without
-install scripts. The lock files of other servers cannot be trusted: a bundle may contain files with
-the names of lock files, and an install script may have changed the lock file.
+corral uses a package's lock file only if corral itself installed the package, from npm or PyPI and
+without install scripts. The lock files of other servers cannot be trusted: a bundle may contain
+files that are named like lock files, and an install script may have changed the lock file.
 
 In the image, root installs corral and another user installs the server, so that no package can
 change corral. In a pod, a ConfigMap replaces the policy that is in the image.
@@ -44,8 +44,8 @@ RUN apt-get update \\
  && apt-get install -y --no-install-recommends python3 python3-venv \\
  && rm -rf /var/lib/apt/lists/*
 """
-# corral is installed from a wheel that is copied into the image, because no package index has
-# corral.
+# corral is installed from a wheel that is copied into the image, because corral is not in any
+# package index.
 CORRAL = f"""\
 COPY {WHEEL} /opt/
 RUN python3 -m venv /opt/corral \\
@@ -88,9 +88,7 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 
 
 def build_command(argv: tuple[str, ...]) -> Build:
-    """Return a Containerfile for a command. The user has to add the files of the command to the
-    image.
-    """
+    """Return a Containerfile for a command, whose files the user has to add to the image."""
     words = " ".join(argv).replace("\n", " ")
     return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 
@@ -139,7 +137,7 @@ def _find_package(tree: str) -> Entry:
 
 def find_tree(argv: Sequence[str]) -> str:
     """Return the directory in corral's cache that contains the command's package, or "" if the
-    command uses no file of the cache.
+    command uses no file from the cache.
     """
     above = store_path("trees") + os.sep
     words = [word.removeprefix(above) for word in argv if word.startswith(above)]

@@ -15,12 +15,12 @@ from corral.policy.model import Policy
 
 STATE = "state"
 SERVER_LABEL = "corral-server"
-"""The label by which objects such as Services find the pods. Standard labels cannot be used for
+"""The label that objects such as Services use to find the pods. Standard labels cannot be used for
 this, because the pods of a Helm chart may have the same labels.
 """
 USER = 1000
 START_SECONDS = 300  # added to the server's own deadline: time to pull the image and start
-# The waiting process is PID 1 of the pod, and PID 1 gets only signals that it blocks or handles. It
+# The waiting process is PID 1 in the pod, and PID 1 gets only signals that it blocks or handles. It
 # ignores SIGCHLD, so that the kernel reaps the orphaned processes of ended sessions.
 WAIT = """\
 import signal
@@ -58,7 +58,7 @@ def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
 
 def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     """Return the same pod as `make_objects`, but as a SandboxTemplate, a SandboxWarmPool and a
-    SandboxClaim of agent-sandbox.
+    SandboxClaim for agent-sandbox.
 
     Secrets are in the template, because a claim that sets variables gets no warm sandbox. The
     volume claim is in the template too, because the sandboxes of a pool cannot share one volume

@@ -19,7 +19,7 @@ DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 DNS_APPS = ("kube-dns", "node-local-dns")
 # These are the addresses of DNS caches on the node. They have to be allowed by address, because
 # such a cache is not a pod. The first address is NodeLocal DNSCache, and the second is Cloud DNS on
-# GKE. The metadata service has the second address too, but it uses a different port.
+# GKE. The metadata service also has the second address, but it uses a different port.
 NODE_DNS = ("169.254.20.10/32", "169.254.169.254/32")
 CLUSTER_DNS = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -77,7 +77,7 @@ def make_cilium_rules(policy: Policy, selector: Mapping[str, object]) -> Rule:
     queries for these names, because Cilium learns the addresses of a name from the answers.
     """
     rules = parse_rules(policy.allow)
-    # `**.` matches names at any depth, as `*.` does in corral. Before Cilium 1.19 `**.` matches
+    # `**.` matches names at any depth, as `*.` does in corral. Before Cilium 1.19 `**.` matched
     # only one label.
     wild = ((f"**.{name}", found) for name, found in rules.under.items())
     names = [*rules.names.items(), *wild]

@@ -1,6 +1,6 @@
-"""Export a policy as a bundle of the OCI runtime specification, for runc and similar runtimes.
+"""Export a policy as an OCI runtime bundle, for runc and similar runtimes.
 
-The bundle mounts the same files of this host as `corral run` does, so it works on this host only. A
+The bundle mounts the same files of this host as `corral run` does, so it works only on this host. A
 runtime cannot allow host names, has no timeout and does not use Landlock.
 """
 
@@ -105,8 +105,8 @@ def _survey(subject: Subject) -> Layout:
             f"only root can use {', '.join(closed)}, but the bundle's target does not run as root",
             hint="export as the user that owns these files, or grant files that all users can read",
         )
-    # A runtime needs an id 0 inside the bundle. This id is mapped to the same id of the host as in
-    # `corral run`.
+    # A runtime needs an id 0 inside the bundle. This id is mapped to the same host id as in `corral
+    # run`.
     return replace(layout, who=replace(layout.who, uid=0, gid=0))
 
 

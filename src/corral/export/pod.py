@@ -153,7 +153,7 @@ def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Hel
 
 def _chains(policy: Policy) -> Chains:
     """Return the possible mechanisms for each control: first the pod's own limit, then the
-    mechanisms of corral without namespaces.
+    mechanisms that corral uses without namespaces.
     """
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # on other systems type checkers cannot see Linux's modules

@@ -1,4 +1,5 @@
-"""Convert the target's syscall rules to a seccomp profile of the OCI runtime specification.
+"""Convert the target's syscall rules to a seccomp profile as the OCI runtime specification defines
+it.
 
 corral tries its rules for a call in order, and the first rule that matches decides. A runtime tries
 its rules in no particular order, and each rule can compare a register only once, under a mask. So

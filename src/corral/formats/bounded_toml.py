@@ -10,14 +10,14 @@ MAX_DOTS = 1000
 
 
 def find_long_key(text: str) -> int:
-    """Return the number of the first line with more than MAX_DOTS dots; 0 without such a line."""
+    """Return the number of the first line with more than MAX_DOTS dots, or 0 if there is none."""
     lines = enumerate(text.split("\n"), 1)
     return next((number for number, line in lines if line.count(".") > MAX_DOTS), 0)
 
 
 def parse_toml(text: str) -> dict[str, object]:
-    """Return the data of a TOML text. Raise ValueError if the text is not TOML, is nested too
-    deeply, or has too many dots in one line.
+    """Return the data in TOML text. Raise ValueError if the text is not TOML, is nested too deeply,
+    or has too many dots in one line.
     """
     if number := find_long_key(text):
         raise ValueError(f"more than {MAX_DOTS} dots in line {number}")

@@ -1,9 +1,9 @@
 """Represent values with their positions in a text, which the standard library does not return.
 
-corral needs positions because errors in a policy name a line, and because it edits clients' files
-in place. JSON and TOML are read without recursion, because an attacker may choose the nesting of a
-policy. An edit replaces only spans of the text (`Splice`), so comments, order, indentation and line
-endings stay the same.
+corral needs positions because messages about mistakes in a policy name a line, and because it edits
+clients' files in place. JSON and TOML are read without recursion, because an attacker may choose
+the nesting of a policy. An edit replaces only spans of the text (`Splice`), so comments, order,
+indentation and line endings stay the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def everything(_keys: tuple[str, ...]) -> bool:
 
 
 class BrokenFileError(SandboxError):
-    """Raised for a text that is not valid JSON, TOML or YAML. `at` is the line and the column, both
+    """Raised for text that is not valid JSON, TOML or YAML. `at` is the line and the column, both
     counted from one.
     """
 
@@ -38,9 +38,9 @@ class BrokenFileError(SandboxError):
 
 @record
 class Value:
-    """A value and its positions in a text. The text of the value goes from `start` to `end`; `key`
-    is the start of its key. A position is -1 if the value does not have one, as for a table that
-    TOML spreads over several headers.
+    """A value and its positions in a text. The text of the value extends from `start` to `end`;
+    `key` is the start of its key. A position is -1 if the value does not have one, as for a table
+    that TOML spreads over several headers.
 
     `flow` is False for a list or table without brackets. A `shared` value (a YAML alias) cannot be
     edited, because other lines of the file refer to it.
@@ -84,7 +84,9 @@ class Splice:
 
 
 def splice(text: str, changes: Sequence[Splice]) -> str:
-    """Return the text with all changes. The positions of each change refer to the original text."""
+    """Return the text with all changes made. The positions of each change refer to the original
+    text.
+    """
     for change in sorted(changes, key=lambda one: one.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
