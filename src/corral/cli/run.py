@@ -118,7 +118,7 @@ def _warn(plan: Plan, options: Options) -> None:
 def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
-    """Prepare the run. On a terminal, ask about granted paths that lead to a new destination."""
+    """Prepare the run. On a terminal, ask about granted paths whose destination has changed."""
 
     def make() -> Plan:
         return what_to_run.plan_run(command, sources, rest, protected=protected, notify=output.note)
@@ -214,13 +214,15 @@ def _finish(
         write_report(result)
     _explain_end(result, told={*plan.warnings, *ending.replaced})
     code = result.outcome.exit_code
-    # `os._exit` takes a signed number. On Windows the code of a crash has the highest bit set, so
-    # it becomes negative.
+    # `os._exit` takes a signed integer. On Windows the exit code of a crash has the highest bit
+    # set, so it becomes negative.
     return code - (1 << 32) if code >> 31 else code
 
 
 def _preload() -> None:
-    """Import what the end of a run needs, because corral may be replaced while the target runs."""
+    """Import what is needed at the end of a run, because corral may be replaced while the target
+    runs.
+    """
     from corral.denials import discarded, kept  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
     from corral.policy import secret_files, server_identity  # noqa: F401

@@ -31,7 +31,7 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 class ServerDenials:
     """The denials of one server.
 
-    `names` are the configured servers (CLIENT:SERVER) with which clients start this server through
+    `names` are the configured servers (CLIENT:SERVER) that clients use to start this server through
     corral. For each denial, `granted` says whether the flags of these configured servers allow it
     now, and `times` says when it last happened.
     """
