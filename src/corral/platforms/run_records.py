@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 SEPARATOR = "\n"
 INSTALLER = "install-"
-"""Prefix of the record of a process that still installs a package after its client has ended."""
+"""Prefix of the record of a process that is still installing a package after its client has ended.
+"""
 NAME_OF_STATE = ".server"
 """Suffix of the file beside a home that is kept between runs. The file contains the server's
 command.
@@ -98,13 +99,13 @@ def live() -> list[Entry]:
 
 
 def is_run_name(text: str) -> bool:
-    """Return whether a text has the form of a run's name: PID-XXXXXXXX."""
+    """Return whether a string has the form of a run's name: PID-XXXXXXXX."""
     pid, _, token = text.partition("-")
     return pid.isdecimal() and len(token) == 8 and not token.strip("0123456789abcdef")
 
 
 def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
-    """Let `clean` remove the leftovers of dead runs. Return the removed paths.
+    """Call `clean` to remove the leftovers of dead runs. Return the removed paths.
 
     Remove at most `max_files` files, and leave the rest for the next sweep. `clean` itself checks
     whether it may remove a path.

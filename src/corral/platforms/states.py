@@ -21,8 +21,8 @@ MAX_ENTRIES = 100_000
 
 @record
 class State:
-    """A home that a server keeps between runs. `server` has an empty command if the file with the
-    command cannot be read.
+    """A home that a server keeps between runs. The command in `server` is empty if the file that
+    contains it cannot be read.
     """
 
     path: str
@@ -55,7 +55,7 @@ def _list_homes(base: str, forbidden: int) -> list[State]:
 
 
 def _read_server(path: str) -> ServerId:
-    """Return the server to which a home belongs. Earlier versions of corral wrote the server's
+    """Return the server that a home belongs to. Earlier versions of corral wrote the server's
     command without a digest.
     """
     try:

@@ -1,4 +1,4 @@
-"""Store the user's approvals of requests. A request is a manifest with which a server asks for
+"""Store the user's approvals of requests. A request is a manifest that a server uses to ask for
 grants.
 
 An approval is one small file. Its name is the SHA-256 of the manifest's bytes, the server's
@@ -78,7 +78,7 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
         return None
     if len(found) > 1:
         raise PolicyError(f"{printable(root)} has both {' and '.join(NAMES)}", hint="keep one")
-    # A link could make any file of the user a manifest, and errors would quote its content.
+    # A link could make any of the user's files a manifest, and errors would quote its content.
     content = read_file(found[0], follow=False)
     return request_from(parse_bytes(content, found[0]), content, (root,))
 
@@ -87,7 +87,7 @@ def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str]
 ) -> tuple[Manifest, str]:
     """Return `manifest` with the real path of each path in it, and the digest to approve. `content`
-    are the bytes of the manifest. `subject` identifies the server.
+    is the manifest as bytes. `subject` identifies the server.
     """
     real_paths: list[tuple[str, str]] = []
     home = home_directory()

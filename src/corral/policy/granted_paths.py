@@ -1,7 +1,7 @@
-"""Record the real path to which each granted path resolved when it was first granted.
+"""Record the real path that each granted path resolved to when it was first granted.
 
 A server with a write grant can replace a path inside the grant with a link. If another server has a
-grant of this path, its next run would get access to the destination of the link. So corral refuses
+grant for this path, its next run would get access to the destination of the link. So corral refuses
 a grant that no longer resolves to the recorded path.
 """
 
@@ -27,8 +27,8 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""The character that ends each path in the file. An entry has two paths: a path as written, and its
-real path at that time. If a written path has several entries, the last one counts.
+"""The character that ends each path in the file. An entry contains two paths: a path as written,
+and its real path at that time. If a written path has several entries, the last one counts.
 """
 
 
@@ -115,7 +115,7 @@ def _append(file: str, entries: bytes) -> None:
 
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
-    """Refuse grants that resolve to other files than before, and record new ones.
+    """Refuse grants that resolve to different files than before, and record new ones.
 
     If the record cannot be read or written (for instance because the disk is full), return a
     warning. If the path of a grant contains a link, raise PolicyError instead.

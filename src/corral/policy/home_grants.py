@@ -49,8 +49,8 @@ def refuse_home(
 ) -> None:
     """Refuse a real path that is or contains a home directory, /etc or a secret file in /etc.
 
-    `flag` is the flag with which the user grants a directory. The hint suggests smaller directories
-    to grant, but only those for which `is_granted` returns true.
+    `flag` is the flag that grants a directory. The hint suggests smaller directories to grant, but
+    only those for which `is_granted` returns true.
     """
     homes = find_homes(home)
     for own in (*homes, *ABOVE_HOMES):

@@ -1,4 +1,4 @@
-"""Parse TOML, JSON or flags into a Manifest, and report mistakes with their lines.
+"""Parse TOML, JSON or flags into a Manifest, and report mistakes with their line numbers.
 
 The text may come from an attacker. The result is a Manifest, or one ManifestError that lists every
 mistake. Text is made printable before it is put into a message.
@@ -35,10 +35,10 @@ MAX_MISTAKES = 100
 class Manifest:
     """The keys that one source sets. None means that the source does not set the key.
 
-    Paths are as written. `limits` has only the limits that the source sets, and None in it means no
-    limit (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table `mcp`. Relative
-    paths are relative to `directory`, or to the working directory if it is "". `file` is the
-    absolute path of the file, if there is one. `lines` maps keys (`limits.memory`,
+    Paths are as written. `limits` contains only the limits that the source sets, and None in it
+    means no limit (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table `mcp`.
+    Relative paths are relative to `directory`, or to the working directory if it is "". `file` is
+    the absolute path of the file, if there is one. `lines` maps keys (`limits.memory`,
     `filesystem.read[0]`) to lines. For a server's request, `resolved` maps each path to the real
     path that the user approves.
     """
@@ -79,7 +79,7 @@ class Manifest:
     strict: bool | None = None
 
     def locate(self, key: str) -> str:
-        """Return the place of a key for messages: `file:line: key`, or the flag."""
+        """Return a key's location for messages: `file:line: key`, or the flag."""
         if self.origin == COMMAND_LINE:
             name = key.partition("[")[0]
             return (BY_PATH[name].flag or key) if name in BY_PATH else key
@@ -94,7 +94,7 @@ def parse_toml(text: str, origin: str) -> Manifest:
 
 
 def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str, int]]:
-    """Return the data of a TOML text, and the line of each key."""
+    """Return the data in a TOML document, and the line of each key."""
     import tomllib
 
     from corral.formats import toml
@@ -180,8 +180,8 @@ def from_data(
 def from_flags(
     values: Mapping[str, object], *, best_effort: bool | None = None, strict: bool | None = None
 ) -> Manifest:
-    """Return the flags of a command line as a manifest. `values` maps keys to texts, or to lists of
-    texts.
+    """Return the flags of a command line as a manifest. `values` maps keys to strings, or to lists
+    of strings.
 
     The errors name the flag, not the key. A number without a unit for `limits.cpu` means millicores
     here.

@@ -45,10 +45,10 @@ def merge(
 ) -> Policy:
     """Return one policy from all sources, lowest precedence first.
 
-    The user's values override values of earlier sources. Lists of several sources are joined, but
-    an empty list removes the entries of earlier sources. A request can always tighten the policy.
-    Its grants count only if it was approved, and never override the user's values. `protected` are
-    files of this run (report, audit) that no write grant may contain.
+    The user's values override values from earlier sources. Lists from several sources are joined,
+    but an empty list removes the entries that earlier sources set. A request can always tighten the
+    policy. Its grants count only if it was approved, and never override the user's values.
+    `protected` are files of this run (report, audit) that no write grant may contain.
     """
     sources = tuple(sources)
     if any(source.trust == "request" and not source.approved for source in sources):
@@ -142,7 +142,7 @@ def user_switch(sources: Sequence[Source], name: str) -> bool:
 
 def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source, int, object], ...]:
     """Return (source, index, entry) for each entry of a list: first the entries of approved
-    requests, then the user's entries. An empty list of the user removes all entries before it.
+    requests, then the user's entries. An empty list from the user removes all entries before it.
     """
     found: list[tuple[Source, int, object]] = []
     for source in sorted(sources, key=lambda one: one.trust == "user"):
@@ -159,7 +159,7 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
     sets a key of `mcp`.
 
     A key in the user's sources replaces the same key in a request. Lists in several of the user's
-    sources are joined, but an empty list removes the entries of earlier sources.
+    sources are joined, but an empty list removes the entries that earlier sources set.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -177,8 +177,8 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
 
 
 def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
-    """Return the fields of the policy that are about environment variables. The last source that
-    names a variable decides, and the user's sources are last.
+    """Return the policy's fields for environment variables. The last source that names a variable
+    decides, and the user's sources are last.
     """
     found: dict[str, tuple[str, str]] = {}
     chosen: dict[str, bool] = {}
@@ -193,7 +193,7 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
     # If the user stored secrets for a server's settings, corral passes them to the server in
-    # variables. The server chose the names of these variables, so each counts as a request of the
+    # variables. The server chose the names of these variables, so each counts as a request from the
     # server.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
@@ -259,8 +259,8 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, position for messages, access, absolute path) for each path of the user and of
-    approved requests. Add an error for each invalid path to `problems`.
+    """Yield (source, position for messages, access, absolute path) for each path from the user and
+    from approved requests. Add an error for each invalid path to `problems`.
     """
     from corral.policy.path_grants import Refused, make_absolute
 

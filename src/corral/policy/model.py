@@ -81,8 +81,8 @@ class Grant:
 
     `device` and `inode` are compared again inside the new mount namespace, to notice if the path
     was replaced meanwhile. `path` is the real path. `written` is the absolute path in the policy,
-    or "" if it is the same as `path`. It may go through links, which the target then has to see,
-    too.
+    or "" if it is the same as `path`. It may go through links, which the target then also has to
+    see.
     """
 
     path: str
@@ -136,7 +136,7 @@ class Mcp:
 class Policy:
     """Everything that a run allows and limits.
 
-    `admit` are networks from the user's configuration to which the hosts in `allow` may resolve.
+    `admit` are networks from the user's configuration that the hosts in `allow` may resolve to.
     `covered` are mounts below grants that belong to the kernel or to services; the target sees
     empty directories there. `mcp` is None if no source asks for the guard; messages are then not
     checked. `requested_names` are variables that the server asked for, and `given_values` are
@@ -170,7 +170,7 @@ class Policy:
 
 @record
 class Source:
-    """A manifest of the user, or a request that came with a server. `approved` is true for a
+    """A manifest from the user, or a request that came with a server. `approved` is true for a
     request that the user has approved.
 
     `given_values` are secrets that the user entered for the server's settings, or None if the

@@ -1,4 +1,4 @@
-"""Find the files of corral itself: its directories, code, programs, and modules of its Python.
+"""Find corral's own files: its directories, code and programs, and the modules of its Python.
 
 If a target could write one of these files, the target's code would run outside of the sandbox at
 the next start of corral.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""The number of entries of a write grant that are searched for hard links to corral's code. A grant
+"""The number of entries in a write grant that are searched for hard links to corral's code. A grant
 with more entries is refused.
 """
 ELSEWHERE = "grant another directory, or a smaller one"
@@ -49,7 +49,7 @@ class Protected:
 
 
 def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> None:
-    """Refuse a grant by which the target could rewrite corral, its policy or its records."""
+    """Refuse a grant that would let the target rewrite corral, its policy or its records."""
     for item in protected:
         path = os.path.realpath(item.path)
         if os.path.dirname(path) == path:
@@ -138,7 +138,7 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return (device, inode) of each module of corral that has several hard links. uv installs
+    """Return (device, inode) of each of corral's modules that has several hard links. uv installs
     packages as hard links to files in its cache.
     """
     found: set[Identity] = set()
@@ -148,8 +148,8 @@ def find_hard_links() -> frozenset[Identity]:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    # Call lstat on Windows, because there the entries of `scandir` do not have the
-                    # number of hard links.
+                    # Call lstat on Windows, because there the entries of `scandir` do not include
+                    # the number of hard links.
                     windows = sys.platform == "win32"
                     seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(seen.st_mode):

@@ -1,6 +1,6 @@
 """Turn written paths into grants, and refuse paths that are never granted.
 
-A grant is for the file to which the path resolves now: its real path, device and inode. Protected
+A grant is for the file that the path resolves to now: its real path, device and inode. Protected
 paths are compared by name and by inode, because bind mounts and case-insensitive volumes give one
 directory many names.
 """
@@ -39,7 +39,7 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 
 OTHER_USER = "start corral as the user who may open it"
-"""The hint for a path that this user may not open. Mounts of FUSE and NFS may deny access even to
+"""The hint for a path that this user may not open. FUSE and NFS mounts may deny access even to
 root.
 """
 
@@ -129,7 +129,7 @@ def contains(outer: str, inner: str, mounts: Mounts) -> bool:
 
 
 def make_grant(access: Access, written: str) -> Grant:
-    """Return a grant for the file to which the path resolves now. Raise Refused if corral never
+    """Return a grant for the file that the path resolves to now. Raise Refused if corral never
     grants such a path.
     """
     path = resolve(written)

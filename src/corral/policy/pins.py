@@ -26,7 +26,7 @@ INSPECTED = "inspected"
 
 @record
 class PinnedServer:
-    """The pins of one server. `server` are the words of its command, without secrets."""
+    """The pins of one server. `server` contains the words of its command, without secrets."""
 
     path: str
     server: tuple[str, ...]

@@ -49,8 +49,8 @@ PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connec
 
 @record
 class RequestedItem:
-    """One item that a server requests. `field` is its key in the manifest. `value` is a limit, an
-    entry of a list, or the value of a setting. `text` describes it for the user.
+    """One item that a server requests. `field` is its key in the manifest. `value` is a limit, a
+    list entry, or the value of a setting. `text` describes it for the user.
     """
 
     field: str

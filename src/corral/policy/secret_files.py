@@ -1,9 +1,9 @@
-"""Define the only table of files that contain secrets or are run automatically.
+"""Define the single table of files that contain secrets or are run automatically.
 
 All code that protects such files uses this table. Some paths are for all systems, others for only
 one. Paths are relative to a home directory and use "/" on every system. CONFIG at the start of a
-path stands for the directory of programs' settings. CLAUDE and CODEX stand for directories of these
-two clients, which the user can move with a variable.
+path stands for the directory where programs keep their settings. CLAUDE and CODEX stand for these
+two clients' directories, which the user can move with a variable.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Names:
 
 @record
 class Client:
-    """An MCP client, and the files with the settings of its servers, which often contain tokens.
+    """An MCP client, and the files with its servers' settings, which often contain tokens.
 
-    `linux`, `macos` and `windows` replace `files` on that system. `project` are files in the
-    directory of a project. A test checks that every file is in CLIENT_DIRECTORIES, and every
-    project file in PROJECT.
+    `linux`, `macos` and `windows` replace `files` on that system. `project` are files in a
+    project's directory. A test checks that every file is in CLIENT_DIRECTORIES, and every project
+    file in PROJECT.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Client:
 
 
 def _client(name: str, title: str, file: str) -> Client:
-    """Return a client that reads the same file in the home and in a project."""
+    """Return a client that reads the same file in the home directory and in a project."""
     return Client(name=name, title=title, files=(file,), project=(file,))
 
 
@@ -94,7 +94,7 @@ KEYS = Names(
         f"{LOCAL}/Ethereum", f"{ROAMING}/Electrum",
     ),
 )  # fmt: skip
-"""Credentials. On Windows a name without a directory matches at any depth of a grant."""
+"""Credentials. On Windows a name without a directory matches at any depth in a grant."""
 
 HISTORY = Names(
     everywhere=(
@@ -105,7 +105,7 @@ HISTORY = Names(
     macos=(".zsh_sessions",),
     windows=(f"{ROAMING}/Microsoft/Windows/PowerShell",),
 )  # fmt: skip
-"""Histories of commands. On Windows a name without a directory matches at any depth of a grant."""
+"""Command histories. On Windows a name without a directory matches at any depth in a grant."""
 
 SHELLS = Names(
     everywhere=(
@@ -143,7 +143,7 @@ APPLICATIONS = Names(
         "Library/Caches", "Library/Preferences",
     ),
 )  # fmt: skip
-"""Directories with the data of all kinds of applications. Programs are installed in them, too."""
+"""Directories with the data of all kinds of applications. Programs are also installed in them."""
 
 CLIENTS = (
     Client(
@@ -351,7 +351,7 @@ PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema"
 
 
 def expand(name: str, system: Column) -> str:
-    """Return a path of the table. Replace a first word such as CONFIG by its usual directory."""
+    """Return a path in the table. Replace a first word such as CONFIG with its usual directory."""
     word, _, rest = name.partition("/")
     directory = CONFIG[system] if word == "CONFIG" else MOVABLE.get(word, word)
     return f"{directory}/{rest}".strip("/")

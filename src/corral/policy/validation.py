@@ -294,7 +294,7 @@ def check_text(value: object, *, flags: bool) -> str:
     if "\0" in value:
         raise ValueError("contains a NUL byte")
     try:
-        # Arguments on the command line may have bytes that are not UTF-8, but files may not.
+        # Arguments on the command line may contain bytes that are not UTF-8, but files may not.
         encoded = os.fsencode(value) if flags else value.encode()
     except UnicodeEncodeError:
         raise ValueError("is not valid text") from None

@@ -1,8 +1,7 @@
 """Recognize secrets in variables and commands, and variables that change which code programs load.
 
 Values are not marked as secret, so a value's name and form decide. A doubtful value counts as a
-secret. corral masks secrets in its own output, but arguments are still visible in lists of
-processes.
+secret. corral masks secrets in its own output, but arguments are still visible in process lists.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether the name or the value of a variable looks like a secret. Values that look like
-    secrets are, among others, keys of well-known services and URLs that contain a password.
+    """Return whether the name or the value of a variable looks like a secret. Such values include
+    keys of well-known services and URLs that contain a password.
     """
     return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 

@@ -28,7 +28,7 @@ CONTAINERS = ("docker", "podman", "nerdctl")
 
 
 def program_name(command: str) -> str:
-    """Return a program's name in lower case, without directory and Windows extension."""
+    """Return a program's name in lower case, without its directory and Windows extension."""
     name = command.replace("\\", "/").rpartition("/")[2].lower()
     stem, ending = os.path.splitext(name)
     return stem if ending in (".exe", ".cmd", ".bat", ".ps1") else name

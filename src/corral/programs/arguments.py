@@ -53,7 +53,7 @@ class Invocation:
 
 
 def detect_kind(path: str, real: str) -> Kind:
-    """Return the kind of a runtime by the file name of its path or real path, or "" if unknown."""
+    """Return a runtime's kind from the file name of its path or real path, or "" if unknown."""
     for executable in (path, real):
         name = os.path.basename(executable)
         if name.rstrip(PYTHON_VERSION) in {"python", "pypy"}:

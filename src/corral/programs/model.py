@@ -1,4 +1,4 @@
-"""Define the Program to which a command resolves: its executable and the files that it needs."""
+"""Define the Program that a command resolves to: its executable and the files that it needs."""
 
 import os
 

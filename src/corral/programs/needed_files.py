@@ -113,7 +113,7 @@ def is_program(path: str) -> bool:
 
 @record
 class Executable:
-    """An executable file. Its identity and first bytes are from the time when it was inspected."""
+    """An executable file. Its identity and first bytes were read when it was inspected."""
 
     path: str
     real: str
@@ -124,7 +124,7 @@ class Executable:
 
 @record
 class Caller:
-    """The caller's settings that decide which file a typed name means."""
+    """The caller's settings that decide which file a typed name refers to."""
 
     environment: Mapping[str, str]
     cwd: str
@@ -291,7 +291,7 @@ class NeededFiles:
         return real
 
     def collect(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return (reads with their reasons, links), without paths that are inside another path of
+        """Return (reads with their reasons, links), without paths that are inside another path in
         `reads`.
         """
         reads = [
@@ -304,7 +304,7 @@ class NeededFiles:
 
 
 def inspect_executable(path: str, needed: NeededFiles) -> Executable:
-    """Return the file to which `path` leads. Raise CommandError if it cannot be executed."""
+    """Return the file that `path` leads to. Raise CommandError if it cannot be executed."""
     try:
         real = needed.trace(path)[0]
         status = os.stat(real, follow_symlinks=False)

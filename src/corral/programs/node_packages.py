@@ -1,5 +1,5 @@
-"""Collect the `node_modules` from which a script can load packages, and the packages that are
-linked in them.
+"""Collect the `node_modules` that a script can load packages from, and the packages that are linked
+in them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def bind_packages(needed: NeededFiles, directory: str, top: str) -> None:
 
 def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set[str]) -> None:
     """Bind each `node_modules` in the directories from `directory` up to `top`, because node
-    searches them for packages. Also bind the packages that are linked in them. `passed` are the
-    directories that were searched before.
+    searches them for packages. Also bind the packages that are linked in them. `passed` contains
+    the directories that have already been searched.
     """
     top = top.removesuffix("/node_modules")
     while directory not in passed:

@@ -30,7 +30,7 @@ SHELLS = frozenset(("sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "p
 
 @record
 class Syntax:
-    """The syntax in which the runners of a registry name packages on their command lines.
+    """The syntax that a registry's runners use to name packages on their command lines.
 
     `flags` are the options that name a package separately from its program. `python_flags` are the
     options that name an interpreter. `exact` matches a version.
@@ -269,7 +269,7 @@ def _split(
 
 
 def format_runner(reference: str) -> list[str] | None:
-    """Return the `npx` or `uvx` command line for a package reference, or None for other texts."""
+    """Return the `npx` or `uvx` command line for a package reference, or None for other strings."""
     registry, colon, rest = reference.partition(":")
     if not colon or registry not in {"npm", "pypi"}:
         return None

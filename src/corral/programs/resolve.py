@@ -59,7 +59,7 @@ def resolve(
     grants: Sequence[Grant] = (),
     root: str = "",
 ) -> Program:
-    """Return the program of a command.
+    """Return the program for a command.
 
     `root` is the server's directory, if the user named a directory instead of a command. In that
     case the server's author wrote the command, so only `grants` make files outside of `root`
@@ -122,7 +122,7 @@ def check_argv(argv: Sequence[str]) -> None:
 
 
 def locate_program(name: str, caller: Caller) -> str:
-    """Return the absolute path of the program that a typed name means. Links are not resolved."""
+    """Return the absolute path of the program for a typed name. Links are not resolved."""
     if "/" in name:
         return caller.absolute(name)
     path = caller.lookup(name)
@@ -202,8 +202,8 @@ def _check_named_script(
 
 def find_script(argv: Sequence[str], *, environment: Mapping[str, str], cwd: str, home: str) -> str:
     """Return the word of a command that a runtime would execute as its script, or ''. The command
-    may name the runtime by a link, or by a script whose `#!` line names it. Raise CommandError if
-    the program cannot be found.
+    may name the runtime through a link, or through a script whose `#!` line names it. Raise
+    CommandError if the program cannot be found.
     """
     caller, homes = Caller(environment=environment, cwd=cwd, home=home), home_names(home)
     needed = NeededFiles(homes, Scope(caller, homes))
@@ -242,7 +242,7 @@ def parse_shebang(found: Executable) -> tuple[str, ...] | None:
 
 
 def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Replace `/usr/bin/env NAME` and `env -S NAME ...` by the command that env would execute."""
+    """Replace `/usr/bin/env NAME` and `env -S NAME ...` with the command that env would execute."""
     if os.path.basename(line[0]) != "env" or not is_system(line[0]):
         return (caller.absolute(line[0]), *line[1:])
     text = line[1] if len(line) > 1 else ""

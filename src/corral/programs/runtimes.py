@@ -42,7 +42,7 @@ CODE = (
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime. For a Python virtual environment, bind its base too. Return the
+    """Bind a runtime's prefix. For a Python virtual environment, bind its base too. Return the
     directories of Python's packages, or none for other runtimes.
     """
     if kind == "python":
@@ -55,7 +55,7 @@ def bind_runtime(
 
 
 def find_own_python() -> str:
-    """Return the Python on which corral itself runs, outside of any virtual environment."""
+    """Return the Python that corral itself runs on, outside of any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
@@ -226,7 +226,7 @@ def _bind_editable(needed: NeededFiles, path: str, named_by: str, home: str) -> 
 
 
 def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
-    """Return whether a `.pth` file belongs to a Python of the host, not to a server's venv.
+    """Return whether a `.pth` file belongs to a Python on the host, not to a server's venv.
 
     corral's own environment counts as the host's, because corral itself imports from it.
     """
@@ -277,7 +277,7 @@ def _is_module(path: str) -> bool:
 
 
 def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
-    """Bind the files of the server to which `path` belongs: its project, or else its directory, or
+    """Bind the files of the server that `path` belongs to: its project, or else its directory, or
     else only the file itself.
     """
     try:

@@ -1,7 +1,7 @@
 """Decide which other files a server's own files may make readable.
 
-A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been
-written by the server's author, or by an earlier run of a target. So the file to which it refers
+A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry in `node_modules` may have been
+written by the server's author, or by an earlier run of a target. So the file that it refers to
 becomes readable only if that file is in the server's root, a runtime or a grant. Other files are
 collected, and refused together at the end with the flags that allow them.
 """
@@ -30,7 +30,7 @@ SYSTEM_PREFIXES = (
     "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
     "/Applications/Xcode.app",
 )  # fmt: skip
-# Version managers keep interpreters below these directories of HOME. If a variable of
+# Version managers keep interpreters below these directories of HOME. If a variable in
 # MANAGED_BY_VARIABLE is set, they keep them below the directory that the variable names.
 MANAGED_IN_HOME = (
     ".asdf/installs", ".bun", ".deno", ".fnm/node-versions", ".local/share/fnm/node-versions",
@@ -78,8 +78,8 @@ class Scope:
         self._path: tuple[str, ...] = ()
 
     def find_root(self, directory: str) -> str:
-        """Return the root of the server to which a directory belongs, or '' if several servers
-        share the directory.
+        """Return the root of the server that a directory belongs to, or '' if several servers share
+        the directory.
 
         Ignore directories above a write grant. Otherwise a target could remove the files that mark
         a root inside the grant, so that a directory above the grant would become the root.
@@ -151,8 +151,8 @@ class Scope:
         return False
 
     def is_runtime(self, real: str) -> bool:
-        """Return whether this is an interpreter of the system, of a version manager or of corral,
-        or an interpreter on PATH.
+        """Return whether this is an interpreter that belongs to the system, a version manager or
+        corral, or that is on PATH.
         """
         from corral.programs.runtimes import find_own_python
 
@@ -171,8 +171,8 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is directly in a directory of PATH, or contains a directory of
-        PATH, and is not writable by the target.
+        """Return whether a path is directly in a directory on PATH, or contains such a directory,
+        and is not writable by the target.
         """
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]
@@ -208,14 +208,14 @@ class Scope:
 
     def check_runtime(self, named_by: str, real: str) -> None:
         """Raise UnchosenReadsError for an interpreter that is neither granted nor a known runtime
-        of this machine.
+        on this machine.
         """
         if not self.allows(real) and not self.is_runtime(real):
             self.refuse(self.enclose(real), named_by)
             self.raise_refused()
 
     def check_choice(self, path: str, by: Executable) -> None:
-        """Refuse a program outside of the server's root that a script of the server names."""
+        """Refuse a program outside of the server's root that one of the server's scripts names."""
         if is_system(by.real) or self.is_on_path(by.real):
             return
         root = self.find_root(os.path.dirname(by.real))
@@ -285,7 +285,7 @@ class Scope:
 
 
 def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) -> tuple[str, ...]:
-    """Return the directories in which version managers keep the user's interpreters."""
+    """Return the directories where version managers keep the user's interpreters."""
     return (
         *(f"{home}/{name}" for home in homes for name in MANAGED_IN_HOME),
         *(
@@ -297,7 +297,7 @@ def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) ->
 
 
 def _receives_files(path: str) -> bool:
-    """Return whether a path is directly in a directory such as Downloads or /tmp, in which other
+    """Return whether a path is directly in a directory such as Downloads or /tmp, where other
     programs put files that came from the network.
     """
     name = os.path.basename(os.path.dirname(path)).lower()

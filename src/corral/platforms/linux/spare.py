@@ -102,7 +102,7 @@ class Spare:
         try:
             return abi.read_file(f"/proc/{self.child.pid}/mountinfo")
         except OSError:
-            return b""  # the process has just ended, or /proc has `hidepid`
+            return b""  # the process has just ended, or /proc is mounted with `hidepid`
 
     def take(self, plan: Plan, stdio: Stdio) -> spawn.Child:
         self.child.accept(plan, stdio)
@@ -126,7 +126,7 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """Wait, as the target's process, until the supervisor sends the command and its streams. First
+    """In the target's process, wait until the supervisor sends the command and its streams. First
     close all descriptors that are not needed for this. Return the plan to execute.
     """
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})

@@ -71,7 +71,7 @@ class Child:
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
             # Without namespaces, calls that change modes must not continue, because they could
-            # change any file of the user.
+            # change any of the user's files.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -122,7 +122,7 @@ class Child:
         return self._target
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """List the files in the private home, when no process can change them any more. Also return
+        """List the files in the private home, once no process can change them any more, and return
         whether the list is complete.
         """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
@@ -270,7 +270,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could open a file again with
-    more rights. Return None and replace nothing if Landlock denies both such opens and truncation.
+    more rights. Return None and replace nothing if Landlock prevents both this and truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -294,7 +294,7 @@ def _find_namespaces(plan: Plan) -> namespaces.Namespaces | None:
 
 
 def _find_home(plan: Plan) -> str:
-    """Return the name of the home's directory in the private space, or "" if HOME is elsewhere."""
+    """Return the home directory's name in the private space, or "" if HOME is elsewhere."""
     view, home = _find_view(plan), dict(plan.environment).get("HOME")
     if view is None or home not in view.private:
         return ""
@@ -341,8 +341,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # Make the path watch before the clone, because this imports modules from which the filter is
-    # made, and the modules cannot be read in the sandbox.
+    # Make the path watch before the clone, because this imports modules that the filter is made
+    # from, and these cannot be read in the sandbox.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:
@@ -417,7 +417,7 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in a namespace of the host, because later steps change the namespace's
+    """Refuse to continue in one of the host's namespaces, because later steps change a namespace's
     settings.
     """
     if (step := _find_namespaces(plan)) is not None:
@@ -446,12 +446,12 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the streams on 0 to 2, let exec close all other files, and return the moved pipes."""
+    """Put the streams on 0 to 2, make exec close all other files, and return the moved pipes."""
     moved = target.arrange_streams(stdio, *pipes)
     try:
         abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)
     except OSError as error:
         if error.errno != EINVAL:
             raise
-        target.close_on_exec()  # close_range of Linux 5.10 does not have this flag
+        target.close_on_exec()  # close_range in Linux 5.10 lacks this flag
     return moved

@@ -1,4 +1,4 @@
-"""Run a subreaper between supervisor and target, which keeps the tree together without namespaces.
+"""Run a subreaper between supervisor and target, to keep the tree together without namespaces.
 
 Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
 so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills the
@@ -41,7 +41,7 @@ WALL = 0x40000000  # __WALL: children of any kind, even those made without SIGCH
 @record
 class Subreaper:
     """Makes this process the reaper of all its descendants, before the target exists. With
-    `scoped`, signals of this process reach only these descendants.
+    `scoped`, signals from this process reach only these descendants.
     """
 
     name = "subreaper"
@@ -80,12 +80,12 @@ def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
     # From here on, end of file on the control pipe means that the supervisor has died. This process
-    # must then not die too, because the processes that the target has started would go on.
+    # must then not die too, because the processes that the target has started would keep running.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 
     def pass_on(numbers: bytes) -> None:
-        for number in numbers or (SIGKILL,):  # without a number, the supervisor has ended
+        for number in numbers or (SIGKILL,):  # no number means that the supervisor has ended
             if number == SIGKILL:
                 _end(target, pipes.status, send)
             elif number:

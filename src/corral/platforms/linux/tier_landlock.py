@@ -2,7 +2,7 @@
 
 Landlock restricts access to files, and seccomp restricts everything else. The supervisor connects
 the target's sockets. corral refuses a grant that contains a secret, because Landlock cannot mask a
-file. Names and metadata of the host's files stay visible to stat. The list of processes stays
+file. The names and metadata of the host's files stay visible to stat. The list of processes stays
 visible if the target may start processes.
 """
 
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 SCOPE = "signal scope"
-# The target may read these files. They contain names of users and machines, but no passwords or
-# keys.
+# The target may read these files. They contain user and machine names, but no passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
 # With `network.allow` the target may not read these files, because a resolver could use them to
 # find a name's real address, but the entry allows only the name. Without them every resolver asks
@@ -128,7 +127,7 @@ def _state(program: Program, layout: Layout, links: tuple[tuple[str, str], ...])
 
 
 def _file_changes(policy: Policy, layout: Layout, *, broker: bool) -> Iterator[Step]:
-    """Yield the steps for calls that the supervisor makes for the target: changes of modes and
+    """Yield the steps for calls that the supervisor makes for the target: changes to modes and
     times, and without a broker the bind of a netlink socket.
     """
     from corral.platforms.linux.mechanisms import writable_places

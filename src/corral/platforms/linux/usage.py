@@ -60,7 +60,7 @@ MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
 """The maximum number of times that one walk reads the root's list of children. Without this bound a
-walk might never end: a target can start and end processes all the time, and each of them adds an
+walk might never end: a target can keep starting and ending processes, and each of them adds an
 orphan to the list.
 """
 
@@ -87,8 +87,8 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`, which is a process of corral. The usage of `root` itself
-    does not count, but the CPU time of its reaped children does.
+    """Measure the descendants of `root`, which is one of corral's processes. The usage of `root`
+    itself does not count, but the CPU time of its reaped children does.
 
     `objects` is the size of the tree's System V objects in bytes. When `interrupted` returns True,
     return the memory found so far.
@@ -171,7 +171,7 @@ def _children(pid: int) -> list[int]:
     When a thread ends, its children move to the list of the process's first living thread. A child
     that moves while the lists are read may be missed. So at the end read the lists again, up to the
     list of the first living thread. Do not read the lists after it again: a target whose threads
-    end all the time could otherwise make one walk last for minutes.
+    keep ending could otherwise make one walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -208,8 +208,8 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Raise the error if its cause is in corral itself, such as too many open files. Do nothing if
-    the measured process has ended or hides its data.
+    """Raise the error if its cause lies in corral itself, such as too many open files. Do nothing
+    if the measured process has ended or hides its data.
     """
     if error.errno in UNREADABLE:
         raise error
@@ -232,7 +232,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return how many bytes `rows` add up to, in the status of the first thread that has memory. A
+    """Return the sum of `rows` in bytes, from the status of the first thread that has memory. A
     process's first thread has no memory after its exit, even if other threads still run.
     """
     for thread in _threads(pid):
@@ -309,14 +309,14 @@ def _inode(head: bytes) -> Inode:
 
 
 def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the memfds that the threads of a process have open. Each thread can have its own
+    """Return the memfds that a process's threads have open. Each thread can have its own
     descriptors.
     """
     found: dict[Inode, int] = {}
     first = 0
     for thread in _threads(pid):
         if budget.descriptors <= 0:
-            break  # a target chooses how many threads have descriptors of their own
+            break  # a target chooses how many threads have their own descriptors
         if first and _shares_files(thread, first):
             continue
         first = first or thread
@@ -376,8 +376,8 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, used bytes) of the tmpfs with /tmp, HOME and /dev/shm. Return (-1, 0) if the
-    target does not have such a tmpfs.
+    """Return (device, used bytes) of the tmpfs that contains /tmp, HOME and /dev/shm, or (-1, 0) if
+    the target does not have such a tmpfs.
     """
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"

@@ -66,7 +66,7 @@ class ProcessTable:
                 and not darwin_sandbox.may_look_up(pid, f"{marker}.other")
             )
         except OSError:
-            return False  # this macOS has no such function
+            return False  # this version of macOS has no such function
 
     def responsible(self, pid: int) -> int:
         """Return the pid of the responsible process, or 0 if macOS does not report it."""

@@ -3,10 +3,10 @@
 A process can leave its group and session, and launchd can adopt it. But the unique id of the
 process that forked it (`p_puniqueid`) never changes. So a tree consists of its root and of every
 process that a process of the tree has forked. The tree also remembers the ids of ended processes,
-because their children may be alive. Processes in the target's own process group belong to the tree
-too.
+because their children may be alive. Processes in the target's own process group also belong to the
+tree.
 
-If a process forks and ends between two looks at the process table, corral never sees its id. Under
+If a process forks and ends between two reads of the process table, corral never sees its id. Under
 Seatbelt corral recognizes the children of such a process by their profile, which contains a marker
 of this run. corral also recognizes them by their responsible process, which is the target unless
 they have disclaimed it.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0
 EMPTY_WALKS = 2
-"""The tree counts as dead when this many looks at the process table in a row find no process."""
+"""The tree counts as dead when this many reads of the process table in a row find no process."""
 PAUSE_SECONDS = 0.002
 """The time that the kernel gets to remove killed processes."""
 

@@ -91,7 +91,7 @@ class Child:
         raise NotImplementedError  # Seatbelt hides files with rules and covers no path
 
     def measure(self, **_: object) -> Usage:
-        """Ask the watcher for the tree's usage. Return a usage of 0 if the target has ended."""
+        """Ask the watcher for the tree's usage. Return zero usage if the target has ended."""
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:

@@ -39,14 +39,14 @@ IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
 """If the policy sets a limit on processes, sampling enforces that limit, and RLIMIT_NPROC is higher
-than the limit by this number.
+by this number.
 """
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""Homebrew on Apple silicon, and MacPorts. Each pair has a directory that exists only if the
+"""Homebrew on Apple silicon, and MacPorts. Each pair contains a directory that exists only if the
 manager is installed, and the directories that every target may then read, because libraries in them
 are also used by other programs, such as a python that pyenv has built. Homebrew on Intel needs no
 pair: it is in /usr/local, which every target may read.
@@ -61,10 +61,12 @@ STUB = "this python executes a second program, so the default memory limit is no
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str, running: int = 0
 ) -> Composition:
-    """Return the steps of a run. `running` is the number of processes that the user already has."""
+    """Return the steps of a run. `running` is the number of processes that the user is already
+    running.
+    """
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
     # The path of the private directory is short, because the target makes unix sockets in this
-    # directory, and a socket's path can have at most 103 bytes.
+    # directory, and a socket's path can be at most 103 bytes long.
     private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""
@@ -200,7 +202,7 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories in which installed services keep data and settings, except granted
+    """Return the directories where installed services keep data and settings, except granted
     directories. corral hides them from the target. Otherwise the target could read databases and
     keys in them, because on a Mac the user owns these directories.
     """

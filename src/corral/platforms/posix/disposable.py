@@ -1,4 +1,4 @@
-"""Try an act in a child process, which reports its result as text and leaves nothing behind."""
+"""Try an operation in a child process that reports its result as text and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set the resource limits of the target before exec, and read them back. Most of them apply to each
+"""Set the target's resource limits before exec, and read them back. Most of them apply to each
 process separately, not to the whole tree.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Limits of the policy that apply to each process separately. No other mechanism enforces them."""
+"""Policy limits that apply to each process separately. No other mechanism enforces them."""
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 
@@ -52,15 +52,15 @@ class Rlimits:
 
 def set_limit(name: str, value: int) -> None:
     kind: int = getattr(resource, f"RLIMIT_{name}")
-    # Keep a lower limit of the host, because corral never raises a limit.
+    # Keep a lower limit that the host has set, because corral never raises a limit.
     hard = resource.getrlimit(kind)[1]
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
     # A program may catch SIGXCPU at the soft limit. Then the hard limit kills it a second later.
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))
-    # macOS answers EINVAL if an address space limit is below the memory that is already mapped.
-    # For this error Python raises a ValueError with an unrelated text.
+    # macOS returns EINVAL if an address space limit is below the memory that is already mapped. For
+    # this error Python raises a ValueError with an unrelated message.
     except ValueError as error:
         raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
 

@@ -8,8 +8,8 @@ key resumes it.
 corral keeps these files open during the run. For a named pipe it uses O_PATH, because otherwise
 corral's own descriptor would hide from the client that the target has closed the pipe. corral does
 not restore unnamed pipes and sockets, because no other process can open them. But other programs
-may share an unnamed pipe, and the target could set its O_NONBLOCK, so that their later writes fail.
-So on Linux the target gets its own open file for each unnamed pipe.
+may share an unnamed pipe, and the target could set O_NONBLOCK on it, so that their later writes
+fail. So on Linux the target gets its own open file for each unnamed pipe.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 class StreamStates:
     """The state that the streams had before the run.
 
-    `streams` has (name, corral's own descriptor, values in the order of ASPECTS) for each stream
-    that is a file, a terminal or a named pipe. A value is None if it is not restored.
+    `streams` contains (name, corral's own descriptor, values in the order of ASPECTS) for each
+    stream that is a file, a terminal or a named pipe. A value is None if it is not restored.
     """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]
@@ -105,8 +105,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only the owner of a file may change aspects outside of OF_OPEN_FILE. Root could change
-            # them too, but must not change another user's file.
+            # Only the owner of a file may change aspects that are not in OF_OPEN_FILE. Root could
+            # change them too, but must not change another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -134,7 +134,7 @@ def _at(fd: int) -> int | str:
 
 
 def _look(read: Callable[[int], object], fd: int) -> object:
-    """Return the result of `read`, or None if the file system does not have the value."""
+    """Return the result of `read`, or None if the file system does not provide the value."""
     try:
         return read(fd)
     except OSError:
@@ -166,8 +166,8 @@ def _set_flags(fd: int, value: object) -> None:
 
 
 def _get_locks(fd: int) -> object:
-    """Return which kinds of locks the open file has. A lock of the open file stays after the run if
-    the client has the file open too. Other locks end with their process.
+    """Return the kinds of locks that the open file has. A lock on the open file itself stays after
+    the run if the client has the file open too. Other locks end with their process.
     """
     if sys.platform != "linux":
         return None
@@ -272,8 +272,8 @@ def _set_settings(fd: int, value: object) -> None:
 
 FLAGS, LOCKS, EXCLUSIVE, SETTINGS = "status flags", "locks", "exclusive mark", "settings"
 OF_OPEN_FILE = (FLAGS, LOCKS, EXCLUSIVE, SETTINGS)
-"""The entries of ASPECTS that every process with the open file can change, even if it does not own
-the file.
+"""The entries of ASPECTS that every process that shares the open file can change, even if it does
+not own the file.
 """
 # The owner is restored before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (

@@ -1,6 +1,6 @@
 """Write a message to a stream without waiting for a reader, even if the stream is full.
 
-Polling first is not enough, because the target has the same stderr, and may fill it before the
+Polling first is not enough, because the target uses the same stderr, and may fill it before the
 message is written.
 """
 

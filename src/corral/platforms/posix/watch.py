@@ -147,7 +147,7 @@ class Watch:
 
     def _has_events(self) -> bool:
         """Return whether the run has ended, or corral has received a signal or a control message.
-        Events of services do not count, because a target could cause them all the time.
+        Service events do not count, because a target could cause them continually.
         """
         return bool(self._events.poll(0))
 

@@ -114,9 +114,9 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in their order. The mechanism that was
-    chosen for the control `syscalls` decides whether the target gets an AppContainer, a restricted
-    token, or neither.
+    """Return the target's private directory, and all steps in order. The mechanism that was chosen
+    for the control `syscalls` decides whether the target gets an AppContainer, a restricted token,
+    or neither.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
@@ -146,7 +146,7 @@ def _contained(
     home: str,
     run: str,
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and the steps of an AppContainer. `network` is the
+    """Return the target's private directory, and the steps for an AppContainer. `network` is the
     mechanism chosen for the control `network`.
     """
     reach = network_capabilities.plan(policy)

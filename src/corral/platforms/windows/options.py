@@ -112,7 +112,7 @@ def _network(policy: Policy) -> Sequence[Option]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the control `syscalls`: for each kind of token, one option with each
+    """Return the options for the control `syscalls`: for each kind of token, one option for each
     subset of `EXTRAS`. The option with all extras comes first.
     """
     found: list[Option] = []

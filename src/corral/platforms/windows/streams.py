@@ -1,10 +1,10 @@
 """Give a target its three standard streams. The target inherits no other handles.
 
 Pipes and files are inherited directly, so messages take no extra time. In three cases the target
-gets a pipe that a thread of the supervisor serves. A console is replaced, because the target does
-not share corral's console, and so cannot use its handles. NUL is replaced, because an AppContainer
-may not be able to open it. A missing stream is replaced, because several runtimes do not start
-without one.
+gets a pipe that is served by one of the supervisor's threads. A console is replaced, because the
+target does not share corral's console, and so cannot use its handles. NUL is replaced, because an
+AppContainer may not be able to open it. A missing stream is replaced, because several runtimes do
+not start without one.
 """
 
 import os
@@ -104,7 +104,7 @@ def _copy_output(source: int, sink: int) -> None:
                 while chunk:
                     chunk = chunk[writing.write(chunk) :]
             except OSError:
-                continue  # the reader has ended; go on reading, so that the target does not block
+                continue  # the reader has ended; keep reading, so that the target does not block
 
 
 def _read(source: FileIO) -> bytes:

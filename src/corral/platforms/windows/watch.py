@@ -2,10 +2,10 @@
 
 Windows has no SIGTERM. To stop a target, corral closes the target's input if corral writes this
 input, waits, and then kills the whole job. The job also ends when its first process ends, and when
-the supervisor ends, because the supervisor has the only handle of the job.
+the supervisor ends, because the supervisor has the only handle to the job.
 
-Ctrl-C, Ctrl-Break and the closing of a console reach only corral, because the target does not share
-corral's console.
+Ctrl-C, Ctrl-Break and the console's close event reach only corral, because the target does not
+share corral's console.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Control:
         return self._event.value
 
     def read(self) -> bytes:
-        """Return the bytes since the last call, or b"" if the caller has closed the pipe."""
+        """Return the bytes read since the last call, or b"" if the caller has closed the pipe."""
         with self._lock:
             received, self._received = self._received, b""
             abi.ResetEvent(self._event.value)
@@ -218,7 +218,7 @@ class Control:
 
 def measure(root: int) -> Usage:
     """Measure a process and its descendants. The job's own accounting is not used, because only the
-    supervisor has a handle of the job.
+    supervisor has a handle to the job.
     """
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):

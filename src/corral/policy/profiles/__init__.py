@@ -21,9 +21,9 @@ SUFFIX = ".toml"
 class Profile:
     """A curated policy for `packages`.
 
-    `reasons` has the reason for each key. `note` tells the user what is left to do. `beside` are
-    packages that a PyPI package needs, but does not declare. `below` are directories, such as .git,
-    that are granted too if they exist in a path from the arguments.
+    `reasons` contains the reason for each key. `note` tells the user what is left to do. `beside`
+    are packages that a PyPI package needs, but does not declare. `below` are directories, such as
+    .git, that are granted too if they exist in a path from the arguments.
     """
 
     name: str

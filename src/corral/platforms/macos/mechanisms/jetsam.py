@@ -1,4 +1,4 @@
-"""Let the kernel (jetsam) kill the target when the physical footprint of its first program exceeds
+"""Have the kernel (jetsam) kill the target when the physical footprint of its first program exceeds
 a limit.
 
 `spawn` sets the limit when it executes the target. The kernel drops the limit when the target

@@ -3,7 +3,7 @@ allows.
 
 corral opens the port before the fork, because the target's profile and environment contain the port
 number. The only host that a Seatbelt rule can name is `localhost`, which means every address of
-this Mac, so the rule also allows the same port of ::1. corral binds that port too, but does not
+this Mac, so the rule also allows the same port on ::1. corral binds that port too, but does not
 listen on it, so connections to it are refused.
 
 Every process on the Mac can connect to the port, so the proxy asks for a password, which the target
@@ -50,7 +50,7 @@ class LoopbackProxy:
 
 
 class ProxyPort:
-    """The proxy's port and password. The socket `reserved` is bound to the same port of ::1."""
+    """The proxy's port and password. The socket `reserved` is bound to the same port on ::1."""
 
     def __init__(self, listener: _socket.socket, reserved: _socket.socket | None) -> None:
         self.listener = listener
@@ -106,7 +106,7 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the same port of ::1, so that connections to it are refused. Return None if the Mac has
+    """Bind the same port on ::1, so that connections to it are refused. Return None if the Mac has
     no IPv6.
     """
     try:

@@ -1,4 +1,4 @@
-"""Let macOS ask the user for consent in the target's own name.
+"""Make macOS ask the user for consent in the target's own name.
 
 Each process has a responsible process, usually the application that started it. If the user lets
 that application use the calendar, macOS lets every process below the application use the calendar

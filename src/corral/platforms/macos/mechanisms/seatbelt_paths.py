@@ -1,6 +1,6 @@
 """Convert a path to the kernel's own spelling, because Seatbelt compares paths in that spelling.
 
-Most volumes of a Mac ignore case, and every file of the user's volume has two paths (/Users is also
+Most volumes on a Mac ignore case, and every file on the user's volume has two paths (/Users is also
 /System/Volumes/Data/Users). `realpath` keeps the spelling that the user typed, but a rule with that
 spelling may silently match nothing. Then a grant would have no effect, or a hidden file would be
 readable.

@@ -1,8 +1,8 @@
-"""Write the Seatbelt profile of a target: its text and its parameters.
+"""Write a target's Seatbelt profile: its text and its parameters.
 
-The profile denies everything that no rule allows, and the last matching rule decides. Paths of the
-policy and of the program are parameters (`(param "READ_0")`), so they cannot be read as rules. They
-have to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches
+The profile denies everything that no rule allows, and the last matching rule decides. Paths from
+the policy and the program are parameters (`(param "READ_0")`), so they cannot be read as rules.
+They have to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches
 nothing.
 
 `(version 1)` allows 28 operations even after `deny default`. The profile denies each of them by
@@ -66,7 +66,7 @@ obvious: Python's ProcessPoolExecutor needs `kern.sysv.semmns` (in SYSCTLS), and
 `os.networkInterfaces` needs `net.routetable.`.
 """
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""The mach service that returns the user name of a uid. launchservicesd, lsd, Apple events and
+"""The mach service that returns the user name for a uid. launchservicesd, lsd, Apple events and
 SecurityServer must never be added, because they act outside the sandbox for any process that asks.
 """
 
@@ -91,7 +91,7 @@ after the run. With an access list that denies deletion, the target could create
 user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""Operations with which a program can learn about the Mac's network. They are allowed only if the
+"""Operations that a program can use to learn about the Mac's network. They are allowed only if the
 target may use the proxy.
 """
 
@@ -106,12 +106,12 @@ ENVIRONMENT = f'(regex #"/{_any_case(".env")}(\\.[^/]*)?$")'
 PUBLISHED = f'(regex #"({"|".join(map(_any_case, secret_files.PUBLISHED))})$")'
 REPOSITORY = f'(regex #"/({"|".join(map(_any_case, secret_files.VERSION_CONTROL))})(/.*)?$")'
 """These patterns match `.env` files, published examples of `.env` files, and repositories. A rule
-with such a pattern applies at any depth of a grant.
+with such a pattern applies at any depth in a grant.
 """
 
 STAT = "file-read-metadata file-test-existence"
 READ = f"file-read* {STAT}"
-"""The operations that every rule for reading names. STAT is named separately for two reasons:
+"""The operations that every read rule lists. STAT is listed separately for two reasons:
 `file-read*` does not include the check whether a file exists (`access`), and a rule for STAT alone
 overrides a rule for `file-read*` alone.
 """
@@ -124,8 +124,8 @@ class View:
     """The paths and services that the profile allows or denies to the target.
 
     If the target may not start processes, it can execute only the programs in `execute`. `needed`
-    are the program's own files. `read`, `write` and `sockets` are the policy's grants. If the path
-    of a grant has links, `links` contains the path as the policy spells it. The target can list the
+    are the program's own files. `read`, `write` and `sockets` are the policy's grants. If a grant's
+    path contains links, `links` contains the path as the policy spells it. The target can list the
     directories above the `listed` paths.
 
     The target cannot read `hidden` paths, although they are inside readable paths, and cannot
@@ -257,7 +257,7 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
     program's own files (NEEDED) inside a write grant too, even though it can change them there.
 
     ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories from changes, at any depth
-    of a grant. Both rules come after the rule for the grant, but before the rules for paths inside
+    in a grant. Both rules come after the rule for the grant, but before the rules for paths inside
     the grant. So a grant of a single `.env` file or repository overrides them, and so do the rules
     for the program's own files in the grant.
     """

@@ -31,7 +31,7 @@ def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
     """Return the secrets in granted directories, except those that the policy grants by name."""
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
-    # If the path of a secret has links, the rule has to be for the real path.
+    # If a secret's path contains links, the rule has to be for the real path.
     return _within(map(os.path.realpath, found), named, named)
 
 

@@ -1,9 +1,10 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child.
 
-If an act must be denied, the probe also checks that the same act succeeds without the mechanism.
-Seatbelt needs two test runs with the steps of a real run. The first run tries acts that must be
-denied. The second run starts a system program, because a profile under which no program starts is
-useless. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
+If an operation must be denied, the probe also checks that the same operation succeeds without the
+mechanism. Seatbelt needs two test runs with the steps of a real run. The first run tries operations
+that must be denied. The second run starts a system program, because a profile under which no
+program starts is useless. Each runtime has its own finding, so that one broken runtime does not
+prevent all runs.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _try_walls(table: ProcessTable) -> str:
 
 
 def try_inside(results: Results, marker: str, other: int) -> str:
-    """Try acts that Seatbelt's `verify` does not try, on a file and a process outside of the
+    """Try operations that Seatbelt's `verify` does not try, on a file and a process outside of the
     sandbox.
     """
     own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"

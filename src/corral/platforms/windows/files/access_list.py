@@ -80,7 +80,7 @@ def read(raw: bytes) -> Descriptor:
 
 
 def write(found: Descriptor) -> bytes:
-    """Return a descriptor that has only the access list, without owner and group."""
+    """Return a descriptor that contains only the access list, without owner and group."""
     body = b"".join(found.entries)
     if 8 + len(body) > MAX_SIZE:
         raise Unusable("its access list is full")

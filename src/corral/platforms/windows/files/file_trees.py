@@ -1,11 +1,11 @@
 """List, copy and remove trees of files.
 
-A plan contains a listing, and corral copies exactly the files of this listing. If a file has
+A plan contains a listing, and corral copies exactly the files in this listing. If a file has
 changed since it was listed, the copy fails. Only compiled modules may change, because Python may
 write them at any time: a changed module is left out of the copy. Alternate streams and access lists
 are not copied. A copy inherits the access list of the directory in which it is made.
 
-A link to a file of the same tree is copied as a file, because installers add `python3.exe` as a
+A link to a file in the same tree is copied as a file, because installers add `python3.exe` as a
 link to `python.exe`. If that file is missing or left out, the link is left out too. Other links are
 refused.
 """
@@ -56,7 +56,7 @@ class Listing:
     directories: tuple[str, ...]
     files: tuple[tuple[str, int, int], ...]  # (name, size, time in ns)
     without: tuple[str, ...] = ()  # names that were left out
-    links: tuple[tuple[str, str], ...] = ()  # (link, file to which it resolves), both in `files`
+    links: tuple[tuple[str, str], ...] = ()  # (link, file that it resolves to), both in `files`
 
     def describe(self) -> str:
         size = format_size(sum(size for _, size, _ in self.files))
@@ -67,8 +67,8 @@ class Listing:
 class TreeCopy:
     """A tree `source` and its copy `staged`, which only targets with the capability `sid` can read.
 
-    `texts` are (relative name, text) of files that corral writes itself: files in which it has
-    replaced paths, and the module that repairs Python's library (`python_preload.py`).
+    `texts` contains (relative name, text) for the files that corral writes itself: files in which
+    it has replaced paths, and the module that repairs Python's library (`python_preload.py`).
     """
 
     source: str
@@ -85,7 +85,7 @@ class TreeCopy:
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
     """List the files to copy. Leave out the relative names `without`, and everything below them.
 
-    Raise Unsuitable if the tree contains a special file or a link to anything but a file of this
+    Raise Unsuitable if the tree contains a special file or a link to anything but a file in this
     tree, or if its files are too many or too large.
     """
     left_out = {name.lower() for name in without}
@@ -105,8 +105,8 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # This does not open files, because on Windows the listing of a directory contains the
-            # status of its entries.
+            # This does not open files, because on Windows a directory listing contains the status
+            # of its entries.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)
@@ -137,13 +137,13 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree to which a link points, or raise Unsuitable. Do not open a path
+    """Return the name in this tree that a link points to, or raise Unsuitable. Do not open a path
     on another machine.
     """
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
         target = _read_link(path)
-    except ValueError as error:  # a link that Windows did not make, such as a link of WSL
+    except ValueError as error:  # a link that Windows did not make, such as a WSL link
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     above, name = os.path.split(target)
     if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
@@ -250,7 +250,7 @@ def copy(source: str, target: str, listing: Listing) -> None:
         os.mkdir(_path(target, name))
     links = dict(listing.links)
     for name, size, time in listing.files:
-        # Open the file to which the link pointed when it was listed, because the link may have
+        # Open the file that the link pointed to when it was listed, because the link may have
         # changed since.
         original = _path(source, links.get(name, name))
         try:

@@ -6,7 +6,7 @@ be below the root. So an object that was replaced in the meantime is refused. Wi
 pass entries on to all objects in a directory, but corral does not use this feature, because Windows
 then opens the objects by name.
 
-Setting the entries of one object takes some tenths of a millisecond, so the number of objects in a
+Setting the entries of one object takes a few tenths of a millisecond, so the number of objects in a
 tree is limited.
 """
 

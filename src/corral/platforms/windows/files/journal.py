@@ -1,8 +1,8 @@
 """Record on disk what a run changes outside its processes, before the run changes it.
 
 Each run has one journal file. The file lists the AppContainer profile, and every granted root with
-the capability of its entries. The run keeps the file locked, and when the run ends in any way, the
-kernel unlocks the file. So:
+the capability of its entries. The run keeps the file locked, and when the run ends, for whatever
+reason, the kernel unlocks the file. So:
 
 - A root's entries are in use while a file of a live run contains the capability of the entries, or
   while another file records that the user wants to keep them.
@@ -161,7 +161,7 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 def dead(directory: str) -> list[Journal]:
     """Return the journals of dead runs, locked so that only one process cleans up after each run.
-    Also remove incomplete files of processes that died in `keep`.
+    Also remove incomplete files left by processes that died in `keep`.
     """
     discard_leftovers(directory)
     found = []

@@ -5,14 +5,14 @@ server share a profile, which is kept. A target's token has the profile's packag
 the capabilities of its policy. corral reads the SID and the capabilities back from the suspended
 process before the process runs.
 
-Creating a profile fails with ACCESS_DENIED if a policy of the machine forbids profiles, or if
-corral itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system has no
-AppContainers. If the profile already exists, corral uses it again if `state = true`, and otherwise
-deletes it and creates it again.
+Creating a profile fails with ACCESS_DENIED if a machine policy forbids profiles, or if corral
+itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system does not
+support AppContainers. If the profile already exists, corral uses it again if `state = true`, and
+otherwise deletes it and creates it again.
 
-The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
-Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
-that the environment contains LOCALAPPDATA.
+The profile's folder is the target's home, and its subdirectory `Temp` is the target's TEMP. Windows
+itself sets the new process's LOCALAPPDATA, TEMP and TMP to these directories, but requires the
+environment to contain LOCALAPPDATA.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from corral.record import record
 CAPABILITY = "app_container_profile"
 LABEL = (CAPABILITY, "AppContainer profiles", "available")
 FIREWALL_STOPPED = frozenset({1058, 1062, 1068, 1722, 1753})
-"""Errors of CreateAppContainerProfile if the firewall service is not running: SERVICE_DISABLED,
-SERVICE_NOT_ACTIVE, SERVICE_DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE, EPT_S_NOT_REGISTERED.
+"""Errors that CreateAppContainerProfile returns if the firewall service is not running:
+SERVICE_DISABLED, SERVICE_NOT_ACTIVE, SERVICE_DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE,
+EPT_S_NOT_REGISTERED.
 """
 FIREWALL = "start it as an administrator: `sc.exe config MpsSvc start= auto & sc.exe start MpsSvc`"
 DENIED = "run corral outside of any sandbox, as a user who may create AppContainer profiles"

@@ -1,6 +1,6 @@
 """Give the target its own window station and desktop.
 
-The windows of one desktop can send each other messages, and the programs of one window station
+The windows on one desktop can send each other messages, and the programs in one window station
 share its clipboard. The target gets its own desktop, in a window station that is not the user's. It
 can open windows on this desktop, but cannot use the station's clipboard, because all runs of this
 logon share the station. The station and the desktop are labelled Low, because otherwise the target
@@ -10,9 +10,9 @@ A target can open the user's own window station, because Windows lets every AppC
 station. But the UI limits of the job prevent the target from using the station's clipboard.
 
 An AppContainer without its own window station starts only in a session that has the interactive
-window station. Session 0, in which services and SSH run, does not have that station. In session 0
-the target gets the window station of the logon, which does not contain windows of the user. corral
-itself may be in the same station, but never on the same desktop.
+window station. Session 0, where services and SSH run, does not have that station. In session 0 the
+target gets the window station of the logon, which does not contain any of the user's windows.
+corral itself may be in the same station, but never on the same desktop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ ACCESS = (
     | abi.DESKTOP_WRITEOBJECTS
     | abi.READ_CONTROL
 )
-"""The target's rights on its desktop, without hooks, journals and switching to the desktop."""
+"""The target's rights on its desktop. They do not include hooks, journals or switching to the
+desktop.
+"""
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
 """The target's rights on its window station. They do not include the clipboard or the screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER

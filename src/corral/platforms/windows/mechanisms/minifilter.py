@@ -1,4 +1,4 @@
-"""Answer the questions of a minifilter driver from the policy, as a second layer.
+"""Answer a minifilter driver's questions from the policy, as a second layer.
 
 The driver intercepts the file and registry operations of a target's processes. It asks corral about
 changes, and in some versions also about reads. corral allows operations inside the grants. It
@@ -128,7 +128,7 @@ class Minifilter:
 
 
 class AbsentError(Exception):
-    """corral cannot connect to a driver. The text of the error is the reason, for the report."""
+    """corral cannot connect to a driver. The error's text is the reason that the report gives."""
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
@@ -175,7 +175,7 @@ class Session:
         self._requests = count(1)
         self.token = int.from_bytes(os.urandom(8), "little") or 1
         self._registered = False
-        # This is a daemon thread, because a driver must not keep corral from ending.
+        # This is a daemon thread, because a driver must not keep corral from exiting.
         self._thread = threading.Thread(target=self._serve, name="minifilter", daemon=True)
         self._thread.start()
 

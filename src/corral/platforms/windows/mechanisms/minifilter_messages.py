@@ -1,7 +1,7 @@
 """Encode and decode the messages of the minifilter driver. This code is pure.
 
 Messages are little-endian with C's natural alignment. A structure is padded to the size of its
-widest member, and the driver refuses messages without this padding. Texts are arrays of UTF-16
+widest member, and the driver refuses messages without this padding. Strings are arrays of UTF-16
 units that end with a NUL.
 
     FILTER_MESSAGE_HEADER (16)  u32 size of the reply, u64 id @8       before the driver's messages
@@ -47,8 +47,8 @@ FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""The number of bytes to receive. It is larger than any valid message of the driver, so that corral
-can receive and deny a message that is too long.
+"""The number of bytes to receive. It is larger than any valid message from the driver, so that
+corral can receive and deny a message that is too long.
 """
 
 
@@ -199,7 +199,7 @@ def _units(text: str, count: int) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Decode a text up to its NUL. Refuse a text without a NUL, because it was cut off."""
+    """Decode a string up to its NUL. Refuse a string without a NUL, because it was cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
         raise ValueError("a text has no NUL at its end")

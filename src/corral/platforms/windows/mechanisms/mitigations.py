@@ -84,9 +84,9 @@ class Mitigations:
                 raise OSError(0, f"{name}: reads back as off ({found:#x})")
 
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
-        """Return (attribute, value, bytes of the value) for UpdateProcThreadAttribute. Leave out
-        the mitigation attribute if it has no bits, because some builds of Windows refuse the value
-        0.
+        """Return (attribute, value, size of the value in bytes) for UpdateProcThreadAttribute.
+        Leave out the mitigation attribute if it has no bits, because some builds of Windows refuse
+        the value 0.
         """
         found = []
         if self.bits:
@@ -106,7 +106,7 @@ class Mitigations:
 
 @record
 class ProcessAttributes:
-    """The attributes of the new process, each as (attribute, value, bytes of the value)."""
+    """The attributes of the new process, each as (attribute, value, size of the value in bytes)."""
 
     values: tuple[tuple[int, int, int], ...]
 

@@ -4,9 +4,9 @@ reach.
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
 host's own loopback.
 
-Capabilities cannot express the host names of `network.allow`. If the policy has such names, the
-token gets no network capability, and a relay runs (`relay/`). Through the relay, programs that use
-the proxy variables reach these hosts, and no other hosts.
+Capabilities cannot express the host names of `network.allow`. If the policy contains such names,
+the token gets no network capability, and a relay runs (`relay/`). Through the relay, programs that
+use the proxy variables reach these hosts, and no other hosts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Network:
 
 
 def plan(policy: policies.Policy) -> Network:
-    """Return the step. Raise PolicyError if capabilities and relay cannot enforce the policy."""
+    """Return the step. Raise PolicyError if the capabilities and the relay cannot enforce the
+    policy.
+    """
     if policy.listen:
         raise PolicyError(
             "network.listen is not available on Windows: a port inside an AppContainer cannot be "

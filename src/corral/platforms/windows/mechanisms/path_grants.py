@@ -1,17 +1,17 @@
 """Grant paths with entries in access lists, each for a capability that only this grant uses.
 
-Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has the
-SIDs of its policy's grants. An AppContainer can use an object only if the object's access list
+Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token contains
+the SIDs of its policy's grants. An AppContainer can use an object only if the object's access list
 allows this both to the user and to a capability in the token. Other programs do not have these
 capabilities, so the entries give them no access.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
-or with too many entries. Some objects in a tree get less access than the grant: secrets get no
-entry, and files that other programs run, or that have several names, can only be read. The
+or with too many entries. Some objects in a tree get less access than the grant gives: secrets get
+no entry, and files that other programs run, or that have several names, can only be read. The
 directories above secrets and above files that other programs run cannot be renamed or deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
-applied before, because it writes the journal. It also removes the entries when the run ends. With
+applied first, because it writes the journal. It also removes the entries when the run ends. With
 `keep_grants` the entries stay. A later run then sets only the entries of objects that get less
 access than the grant.
 """

@@ -49,7 +49,7 @@ class Launch:
 
 @record
 class ExtraVariables:
-    """Variables that steps add to the environment of the plan."""
+    """Variables that steps add to the plan's environment."""
 
     values: tuple[tuple[str, str], ...]
 
@@ -139,7 +139,7 @@ def started_program(plan: Plan) -> Program:
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the plan's variables. Replace the paths of copied files in them by the paths of the
+    """Return the plan's variables. Replace the paths of copied files in them with the paths of the
     copies.
     """
     copies = store.find(plan.steps)

@@ -76,8 +76,8 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes the rights of an administrator from an AppContainer's token, if the caller has them.
-    Windows does not document whether it removes them itself.
+    """Removes administrator rights from an AppContainer's token, if the caller has them. Windows
+    does not document whether it removes them itself.
     """
 
     name = "filtered_token"
@@ -114,7 +114,7 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs with which an elevated corral checks what its targets can access: the user's
+    """Return the SIDs that an elevated corral uses to check what its targets can access: the user's
     SID and the groups of corral's own token, except Administrators and groups that only deny
     access. If corral is not elevated, return no SIDs.
     """

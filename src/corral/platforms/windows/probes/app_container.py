@@ -88,7 +88,7 @@ else:
 """
 CLIPBOARD_TRIES = 100
 INTERACTIVE = "winsta0"
-"""The window station of the user's windows."""
+"""The window station that contains the user's windows."""
 
 
 NUL = """
@@ -154,8 +154,8 @@ def try_desktop(plain: Job) -> str:
 
 
 def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
-    """Return the window station, the desktop and the state of the clipboard that a trial has
-    printed, or empty texts if it printed anything else.
+    """Return the window station, the desktop and the clipboard state that a trial has printed, or
+    empty strings if it printed anything else.
     """
     words = seen.output.split("|")
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")

@@ -1,7 +1,7 @@
-"""Probe what Windows enforces. Most probes try an act in a disposable process.
+"""Probe what Windows enforces. Most probes try an operation in a disposable process.
 
-A limit is proven only if it reads back, and if it stops an act that succeeds without the limit (the
-control). Windows may accept a limit without enforcing it.
+A limit is proven only if it reads back, and if it stops an operation that succeeds without the
+limit (the control). Windows may accept a limit without enforcing it.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class Machine:
 
 
 def probe(wanted: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Probe the wanted capabilities and the capabilities on which they depend. If `wanted` is
-    empty, probe all. Report capabilities that were not probed as unknown.
+    """Probe the wanted capabilities and the capabilities that they depend on. If `wanted` is empty,
+    probe all. Report capabilities that were not probed as unknown.
     """
     machine = Machine()
     for name in PROBES:
@@ -251,8 +251,8 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # A second process must start under a limit of four. The limit is not two, because the process
-    # of a console may count too.
+    # A second process must start under a limit of four. The limit is not two, because a console's
+    # process may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four processes, but not under a limit of one"
@@ -354,4 +354,4 @@ PROBES: dict[str, Callable[[Machine], Finding]] = {
     "strict_handles": _starts_under("strict_handles", mitigations.STRICT_HANDLES.bit),
     minifilter.CAPABILITY: lambda _: minifilter.probe(),
 }
-"""The probe of each capability, in the order of the doctor's lines."""
+"""The probe for each capability, in the order of the lines of `corral doctor`."""

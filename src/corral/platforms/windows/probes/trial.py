@@ -67,7 +67,8 @@ MEANINGS = {
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another kind of processor",
 }
-"""Usual causes of exit codes with which Windows ends a process while it loads libraries."""
+"""The usual causes of the exit codes with which Windows ends a process that is loading libraries.
+"""
 
 
 @record

@@ -82,7 +82,7 @@ class Frames:
 
 
 def read_hello(reader: int) -> int:
-    """Wait for the first frame, and return the port on which the inner end listens."""
+    """Wait for the first frame, and return the port that the inner end listens on."""
     data = b""
     while len(data) < HEADER.size + PORT.size:
         chunk = os.read(reader, HEADER.size + PORT.size - len(data))
@@ -144,7 +144,7 @@ class Stream:
             view = view[size:]
 
     def end(self) -> None:
-        """Close the sending direction. Data that was sent before still arrives."""
+        """Close the sending direction. Data that has already been sent still arrives."""
         with self._changed:
             if self._end_sent or self._gone:
                 return
@@ -221,7 +221,7 @@ class Mux:
         """Open a stream. Wait while MAX_STREAMS streams are open."""
         self._free.acquire()
         with self._writing:
-            # Keep the lock `_writing` from the choice of the number until OPEN is written, because
+            # Hold the lock `_writing` from when the number is chosen until OPEN is written, because
             # the other side accepts stream numbers only in ascending order.
             with self._lock:
                 if self._closed:
@@ -328,7 +328,7 @@ class Splice:
 
 
 def abort(end: socket.socket) -> None:
-    """Reset a connection, so that the peer does not see an orderly end."""
+    """Reset a connection, so that the peer does not see an orderly close."""
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NOT)
         if sys.platform != "win32":

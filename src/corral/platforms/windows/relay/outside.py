@@ -28,7 +28,7 @@ from corral.platforms.windows.relay.inside import Stream
 MAX_HANDLERS = 2 * inside.MAX_STREAMS
 """There are more handlers than streams, because a closed stream's handler may still be sending."""
 CLOSE_SECONDS = 5.0
-"""The longest time that `close` waits for the end of the shim's pipe."""
+"""The longest time that `close` waits for the shim's pipe to end."""
 
 
 class Relay:
@@ -75,8 +75,8 @@ class Relay:
             self.denials.add("limit", "the relay's pipe", why=f"invalid frames: {error}")
 
     def _arrive(self, stream: Stream) -> None:
-        # This waits only for a short time: if all handlers are busy, the streams of at least half
-        # of them are closed already, so these handlers end soon.
+        # This waits only briefly: if all handlers are busy, the streams of at least half of them
+        # are closed already, so these handlers end soon.
         self._handlers.acquire()
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
 

@@ -5,7 +5,7 @@ subprocess = false the limit is one process. The shim cannot be outside the cont
 program in an AppContainer cannot reach a port outside. The shim has to listen before the target
 starts, because the target's proxy variables name the port.
 
-Windows treats shim and target as one principal, so the target can read and change the shim.
+Windows treats the shim and the target as one principal, so the target can read and change the shim.
 Therefore the shim is not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, the
 policy's CPU rate, and the target's restrictions on windows and images. So a target that takes over
 the shim gains this much memory and CPU, but nothing else.
@@ -45,7 +45,7 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` contains its
     variables. `ui` and `bits` are the target's own restrictions, because the target can take over
-    the shim. `childless`, `memory` and `read_back` are turned off only if no probe has seen that
+    the shim. `childless`, `memory` and `read_back` are turned off only if no probe has shown that
     they work on this host.
     """
 
@@ -111,8 +111,8 @@ class Shim:
 
 
 def start(step: NamedHosts, target: Results) -> Shim:
-    """Start a shim with the target's container, token and desktop, and wait until it listens. If it
-    does not listen in time, end it and raise OSError.
+    """Start a shim in the target's container, with the target's token and desktop, and wait until
+    it listens. If it does not listen in time, end it and raise OSError.
     """
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):

@@ -1,4 +1,4 @@
-"""Change paths in Python's own files, so that they name the copies in the store.
+"""Change paths in Python's own files, so that they refer to the copies in the store.
 
 These files are the settings of virtual environments (`pyvenv.cfg`), and the files in site-packages
 that editable installs make.

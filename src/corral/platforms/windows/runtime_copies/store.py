@@ -7,15 +7,15 @@ links them. The directory of a copy gets an entry for the copy's own capability 
 copied into it, so that the files inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
-copy is complete, corral writes a file next to it, which is called the copy's mark. A process owns a
-mutex while it makes a copy. Copied files keep their times, because otherwise every start would
+copy is complete, corral writes a file next to it, which is called the copy's mark. A process holds
+a mutex while it makes a copy. Copied files keep their times, because otherwise every start would
 compile Python's modules again.
 
 Links out of a tree are refused, because they would point out of the store. Also, node starts in an
 AppContainer only with `--preserve-symlinks`, and then linked packages do not find each other.
 
-A copy of node or Python has a preload (`node_preload.cjs`, `python_preload.py`), which repairs the
-parts of its standard library that fail in an AppContainer. No wall depends on the preload.
+A copy of node or Python includes a preload (`node_preload.cjs`, `python_preload.py`), which repairs
+the parts of its standard library that fail in an AppContainer. No wall depends on the preload.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STORE_APPS = "\\windowsapps\\"
 @record
 class Store:
     """Makes the copies that are still missing. `program` is the copy to start. Paths inside the
-    `granted` paths are not replaced by paths of copies.
+    `granted` paths are not replaced by the paths of copies.
     """
 
     name = "runtime_copies"
@@ -145,7 +145,7 @@ def plan(
     cannot be copied.
 
     Paths with a write grant are left out, because the target cannot write to a copy, and every
-    change would require a new copy. `without` are further relative names to leave out.
+    change would require a new copy. `without` lists more relative names to leave out.
     """
     written = [grant.path for grant in granted if grant.access == "write"]
     listings = _listings(program, written, without)
@@ -338,7 +338,7 @@ def mark_path(tree: TreeCopy) -> str:
 
 def make_copy(tree: TreeCopy) -> None:
     """Copy a tree directly to its final path, because a virus scanner could make a rename fail."""
-    file_trees.remove(tree.directory)  # another process may have died while it made the copy
+    file_trees.remove(tree.directory)  # another process may have died while making the copy
     os.makedirs(tree.directory)
     # The directory is empty, so every file made in it inherits the entry.
     entries = access_list.entries_for(tree.sid, "read", directory=True, root=True)
