@@ -17,6 +17,7 @@ MAX_AMOUNT = (1 << 63) - 1
 # overflow.
 MAX_CPU = 10**9
 MAX_DIGITS = 40
+MIN_BARE_MILLICORES = 10
 DIGITS = "0123456789"
 
 SIZES: Mapping[str, int] = {
@@ -125,8 +126,14 @@ def parse_cpu(value: object) -> int | None:
 
 
 def parse_cpu_flag(text: str) -> int | None:
-    """Convert text as `parse_cpu` does, but take a bare integer as millicores."""
-    return parse_cpu(f"{text}m" if is_digits(text) else text)
+    """Convert text as `parse_cpu` does, but take a bare integer as millicores. Refuse a small bare
+    integer, because the user probably means cores.
+    """
+    if not is_digits(text):
+        return parse_cpu(text)
+    if 0 < int(text[:MAX_DIGITS]) < MIN_BARE_MILLICORES:
+        raise ValueError(f"could mean cores or millicores: write {text}.0 or {text}m")
+    return parse_cpu(f"{text}m")
 
 
 def format_size(value: int | None) -> str:

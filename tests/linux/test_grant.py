@@ -131,6 +131,22 @@ open(os.path.expanduser("~/memory"), "w").write("x" * size * 1_000_000)
 """
 
 
+def test_why_says_how_a_run_without_denials_failed(desk):
+    """Let a server fail without a denial. `why` must then not read as if the server had not run."""
+    server = desk.put("server.py", "import sys; sys.exit(int(sys.argv[1]))")
+    python = str(desk.user.python)
+    for code in ("0", "143", "3"):
+        command = [python, str(server), code]
+        desk.user.corral("run", "--", *command, env=desk.environment(), cwd=desk.home)
+        if code == "3":
+            assert "it ended with exit code 3\n" in desk.does("why", *command)
+            [row] = json.loads(desk.does("why", "--json", *command))
+            assert (row["failure"], row["denials"]) == ("it ended with exit code 3", [])
+        else:  # the control: an ordinary end, and the end that a client asks for, are not stored
+            assert kept_files(desk) == []
+    assert len(kept_files(desk)) == 1
+
+
 def test_servers_that_differ_only_in_a_secret_share_neither_denials_nor_a_home(desk):
     python, server = str(desk.user.python), str(desk.put("server.py", COUNTS))
     words = {name: [server, "--token", "s" * size] for name, size in (("one", 4), ("two", 8))}
@@ -376,7 +392,9 @@ def test_removing_a_kept_home_by_a_program_that_several_servers_share_is_refused
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
-    """Let a server change the mode of its home. `corral cache` must still list the home and remove it."""
+    """Make a server change the mode of its home. `corral cache` must still list the home and remove
+    it.
+    """
     path = configure(desk, "cursor")
     desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
     assert "memory 1" in run(desk, path)
@@ -765,7 +783,7 @@ def test_a_home_is_kept_without_namespaces(desk):
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_hint_names_only_a_few_flags(desk, number):
-    """Let a server cause many denials. The hint names only a few flags, because users may paste a
+    """Make a server cause many denials. The hint names only a few flags, because users may paste a
     long line without reading it.
     """
     path = configure(desk, "cursor")

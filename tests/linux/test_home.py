@@ -76,3 +76,22 @@ except OSError as error:
     assert user.inside(code, path) == "FileNotFoundError"
     assert user.inside(code, path, flags=("--write", str(documents))) == "written"
     assert (documents / "report").read_text() == "x"
+
+
+def test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home(user):
+    """Let a server write ~/out.txt into its kept home, and then grant the user's ~/out.txt. From then on the server must
+    write to the user's file, and its own file must still exist.
+    """
+    out = user.home / "out.txt"
+    out.touch()
+    os.chown(out, user.owner, user.owner)
+    code = """
+path = os.path.expanduser("~/out.txt")
+open(path, "a").write(f"{sys.argv[1]} ")
+answer = sorted(os.listdir(os.path.dirname(path)))
+"""
+    assert "out.txt" in user.inside(code, "run", flags=("--state",))
+    assert out.read_text() == ""  # the control: without a grant the server has a file of its own
+    names = user.inside(code, "run", flags=("--state", "--write", str(out)))
+    assert out.read_text() == "run "
+    assert {"out.txt", "out.txt.before-grant"} <= set(names)

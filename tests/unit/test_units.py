@@ -115,6 +115,11 @@ def test_invalid_cpu_shares_are_refused(written):
 
 def test_a_bare_integer_is_millicores_on_the_command_line_only():
     assert units.parse_cpu_flag("100") == 100
+    assert units.parse_cpu_flag("10") == 10
+    assert units.parse_cpu_flag("2m") == 2
+    assert units.parse_cpu_flag("2.0") == 2000
+    with pytest.raises(ValueError, match=r"could mean cores or millicores: write 2\.0 or 2m"):
+        units.parse_cpu_flag("2")
     assert units.parse_cpu("100") == 100_000
     assert units.parse_cpu_flag("0.5") == units.parse_cpu_flag("500m") == 500
     for written in TRICKS:

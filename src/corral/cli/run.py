@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SUMMARY = "run a command, or a server's directory, in a sandbox"
 USAGE = what_to_run.USAGE.format("run")
+LIMITS = {"timeout", "cpu_time", "memory", "pids"}
+ENDED_BY_CLIENT = {0, 130, 143}  # programs exit so after SIGINT and SIGTERM, too
 EARLY_MS = 5000  # a target that fails within this time probably could not read a file that it needs
 
 
@@ -209,7 +211,8 @@ def _finish(
 
     ending = _learn(plan, watch, watch.until_end(_preload))
     result = report.build_report(plan, ending)
-    kept.end([row for row in result.denials if row.kind != "unreachable"])
+    denials = [row for row in result.denials if row.kind != "unreachable"]
+    kept.end(denials, _describe_failure(result))
     if write_report is not None:
         write_report(result)
     _explain_end(result, told={*plan.warnings, *ending.replaced})
@@ -217,6 +220,20 @@ def _finish(
     # `os._exit` takes a signed integer. On Windows the exit code of a crash has the highest bit
     # set, so it becomes negative.
     return code - (1 << 32) if code >> 31 else code
+
+
+def _describe_failure(result: Report) -> str:
+    """Return how the target failed, or "" if it ended without an error or by a signal."""
+    ending = result.outcome
+    if ending.kind in LIMITS:
+        return f"it hit its {ending.kind} limit ({_asked(result, ending.kind)})"
+    if ending.kind == "exited" and ending.exit_code not in ENDED_BY_CLIENT:
+        return f"it ended with exit code {ending.exit_code}"
+    return ""
+
+
+def _asked(result: Report, control: str) -> str:
+    return next((held.asked for held in result.controls if held.control == control), "")
 
 
 def _preload() -> None:
@@ -230,8 +247,8 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Store a run's denials for `corral why`. If a run has no denials, store it only if earlier
-    runs of the same server are stored.
+    """Store a run's denials, and how it failed, for `corral why`. A run without both is stored only
+    if earlier runs of the same server are stored.
     """
 
     def __init__(self, plan: Plan, options: Options) -> None:
@@ -242,10 +259,11 @@ class _KeptDenials:
     def add(self, denial: Denial) -> None:
         self._open().add(denial, time.time())
 
-    def end(self, denials: Sequence[Denial]) -> None:
-        # If no run has stored denials, do not call `_server`, whose imports take time.
-        if denials or (os.path.isdir(all_kept()) and os.path.isdir(kept_directory(self._server()))):
-            self._open().end(denials, time.time())
+    def end(self, denials: Sequence[Denial], failure: str) -> None:
+        # If nothing needs to be stored, do not call `_server`, whose imports take time.
+        has_runs = os.path.isdir(all_kept()) and os.path.isdir(kept_directory(self._server()))
+        if denials or failure or has_runs:
+            self._open().end(denials, time.time(), failure)
 
     def _open(self) -> LiveRun:
         if self._run is None:
@@ -286,11 +304,9 @@ def _explain_end(result: Report, told: set[str]) -> None:
     failed = result.outcome.kind == "exited" and result.outcome.exit_code != 0
     if failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux":
         output.note("the target ended with an error; `corral learn` shows the files it looked for")
-    if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
-        asked = {held.control: held.asked for held in result.controls}
-        output.note(
-            f"the target hit its {result.outcome.kind} limit ({asked[result.outcome.kind]})"
-        )
+    if result.outcome.kind in LIMITS:
+        asked = _asked(result, result.outcome.kind)
+        output.note(f"the target hit its {result.outcome.kind} limit ({asked})")
 
 
 def _fill_streams() -> None:

@@ -40,6 +40,7 @@ class ServerDenials:
     names: tuple[str, ...] = ()
     runs: int = 0
     last_run: int = 0
+    failure: str = ""  # how the last run failed
     denials: tuple[Denial, ...] = ()
     granted: tuple[bool, ...] = ()
     times: tuple[int, ...] = ()
@@ -146,6 +147,7 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
         names=tuple(f"{client}:{server.name}" for client, _, server in starters),
         runs=len(runs),
         last_run=runs[-1].time if runs else 0,
+        failure=runs[-1].failure if runs else "",
         denials=tuple(one.denial for one in seen),
         granted=tuple(
             bool(flags) and all(grant.is_allowed(one.denial, has) for has in flags) for one in seen
@@ -183,18 +185,16 @@ def _print(found: ServerDenials, word: str) -> None:
         output.write_line(f"  hint: {found.mend}")
     if not found.runs:
         output.write_line(
-            "  no denials are recorded: the server has not run yet, or nothing was denied"
+            "  no denial and no failed run is recorded; restart the client after `corral wrap`"
         )
         _point_to_learn(found, word)
         return
     when = grant.format_time(found.last_run)
+    output.write_line(f"  last run: {when}" + (f"; {found.failure}" if found.failure else ""))
     if not found.denials:
-        output.write_line(
-            f"  the last run ({when}) had no denials, and all earlier denials are now allowed"
-        )
+        output.write_line("  it had no denials; all earlier denials, if any, are now allowed")
         _point_to_learn(found, word)
         return
-    output.write_line(f"  last run: {when}")
     missing: dict[str, None] = {}
     rows = zip(found.denials, found.granted, found.times, strict=True)
     for denial, granted, seen in rows:

@@ -40,13 +40,14 @@ ENDING = ".jsonl"
 class KeptRun:
     """A stored run. `time`, in Unix seconds, is when the run ended, or when its first denial
     happened if the run was killed. `flags` are the flags that granted something to the run, with
-    their values.
+    their values. `failure` says how the run failed.
     """
 
     time: int
     server: ServerId
     denials: tuple[Denial, ...] = ()
     flags: tuple[str, ...] = ()
+    failure: str = ""
 
 
 @record
@@ -58,19 +59,23 @@ class SeenDenial:
 
 
 def keep(
-    server: ServerId, denials: Sequence[Denial], now: float, flags: Sequence[str] = ()
+    server: ServerId,
+    denials: Sequence[Denial],
+    now: float,
+    flags: Sequence[str] = (),
+    failure: str = "",
 ) -> None:
-    """Write a run's denials. A run without denials is stored only if earlier runs of the same
-    server are stored.
+    """Write a run's denials, and how the run failed. A run without both is stored only if earlier
+    runs of the same server are stored.
 
     If the files cannot be written, the run continues, and `corral why` lacks these denials.
     """
     directory = kept_directory(server)
     try:
-        if not denials and not os.path.isdir(directory):
+        if not denials and not failure and not os.path.isdir(directory):
             return
         path = _new_path(directory, now)
-        text = _format_head(server, flags) + _format_rows(denials[:MAX_DENIALS])
+        text = _format_head(server, flags, failure) + _format_rows(denials[:MAX_DENIALS])
         replace_file(path, text.encode("ascii"), sync=False)
         _prune(directory, now)
     except OSError:
@@ -101,8 +106,8 @@ class LiveRun:
         except OSError:
             return
 
-    def end(self, denials: Sequence[Denial], now: float) -> None:
-        keep(self._server, denials, now, self._flags)
+    def end(self, denials: Sequence[Denial], now: float, failure: str = "") -> None:
+        keep(self._server, denials, now, self._flags, failure)
         if self._path:
             try:
                 os.unlink(self._path)
@@ -118,10 +123,11 @@ def _new_path(directory: str, now: float) -> str:
     return os.path.join(directory, f"{int(now * 1e6):020}-{os.getpid()}{ENDING}")
 
 
-def _format_head(server: ServerId, flags: Sequence[str]) -> str:
+def _format_head(server: ServerId, flags: Sequence[str], failure: str = "") -> str:
     import json
 
-    return json.dumps({"command": list(server.command), "flags": list(flags)}) + "\n"
+    head = {"command": list(server.command), "flags": list(flags), "failure": failure}
+    return json.dumps(head) + "\n"
 
 
 def _format_rows(denials: Sequence[Denial]) -> str:
@@ -229,6 +235,7 @@ def _read(path: str) -> KeptRun | None:
             server=ServerId(digest=digest, command=command),
             denials=tuple(Denial(**row) for row in rows),
             flags=tuple(map(str, first.get("flags", ()))),
+            failure=str(first.get("failure", "")),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
