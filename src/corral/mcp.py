@@ -25,7 +25,7 @@ Change = Callable[[str, Sequence[str], Mapping[str, str]], dict[str, object]]
 
 
 class Stdio(Protocol):
-    """The parameters with which an SDK starts a server."""
+    """The parameters that an SDK uses to start a server."""
 
     command: str
     args: list[str]
@@ -46,8 +46,8 @@ def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None 
 
     `policy` is a file, or a mapping with the keys of a policy file. `profile` names a curated
     profile, which `policy` overrides. The server gets the variables in `env`; variables that look
-    like secrets are passed as secrets. If the policy has an error, raise it here, before anything
-    is started.
+    like secrets are passed as secrets. An error in the policy is raised here, before anything is
+    started.
     """
 
     def change(command: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, object]:
@@ -105,9 +105,9 @@ def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]
 def select_variables(env: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the caller chose for the server.
 
-    FastMCP's transports for npx and uvx add all variables of the host, including secrets, to `env`.
-    So if `env` contains every variable of the host, return only those whose values differ from the
-    host's. Otherwise return all of `env`.
+    FastMCP's transports for npx and uvx add all the host's variables, including secrets, to `env`.
+    So if `env` contains every host variable, return only those whose values differ from the host's.
+    Otherwise return all of `env`.
     """
     if not host.keys() <= env.keys():
         return dict(env)

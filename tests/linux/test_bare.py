@@ -226,8 +226,8 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """Let a server remove all permissions from its home. In the next run the server must be able to
-    use the home again.
+    """Make a server remove all permissions from its home. In the next run the server must be able
+    to use the home again.
     """
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
     assert outputs == [[], ["file0"]]
@@ -243,7 +243,7 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Let a server open its home to everyone. Other users must not be able to reach it even then,
+    """Make a server open its home to everyone. Other users must not be able to reach it even then,
     because the server could otherwise exchange data with them.
     """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
@@ -264,7 +264,7 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
     """Check that corral refuses to keep homes in a directory that does not belong to root or that
-    another user can write to. A grant of the directory is refused, too.
+    another user can write to. It must refuse a grant of such a directory as well.
     """
     top = pathlib.Path(kept["XDG_STATE_HOME"])
     homes = top / "corral-homes"

@@ -219,8 +219,8 @@ def test_the_death_of_a_client_ends_the_server(user):
 
 
 def test_two_runs_of_one_server_work_at_once(client):
-    """Run one server twice at the same time, because TypeScript clients first start another process
-    of the server as a test.
+    """Run one server twice at the same time, because TypeScript clients first start another
+    instance of the server as a test.
     """
     first, second = client("polite"), client("polite")
     second.greet()

@@ -230,7 +230,7 @@ def test_runs_in_a_container_leave_no_files_or_processes(said):
     assert said["left"] == []
 
 
-# This program fetches pages from an allowed and a denied name, which have the same address.
+# This program fetches pages from an allowed name and a denied name that have the same address.
 TALK = f"""
 import json, subprocess, sys
 sys.path.insert(0, "/corral")

@@ -1,5 +1,5 @@
-"""Let a target put its secrets into names, paths and programs. What corral writes must not contain
-the secrets.
+"""Make a target put its secrets into names, paths and programs. Nothing that corral writes may
+contain the secrets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Test that `corral doctor` is right where a feature is really missing, and that `run` acts on this
 finding.
 
-Features are really removed: by a seccomp filter like a container's, or by a user namespace in which
-no further namespaces can be made.
+Features are really removed: by a seccomp filter like a container's, or by a user namespace where no
+further namespaces can be created.
 """
 
 import errno

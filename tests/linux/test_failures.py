@@ -207,7 +207,7 @@ MISSING = {
 
 
 def test_a_step_that_silently_has_no_effect_prevents_the_start(trial):
-    """Make a step have no effect, but without an error. The check from inside must detect this."""
+    """Make a step silently have no effect. The check from inside must detect this."""
     cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
 

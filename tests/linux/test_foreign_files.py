@@ -37,7 +37,7 @@ def give(path, uid: int) -> None:
 
 @pytest.mark.parametrize("owner", [0, ORDINARY])
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
-    """Let another user write a filter that allows everything. corral must not load it. The control
+    """Make another user write a filter that allows everything. corral must not load it. The control
     is root's own file with the same content: corral loads it, notices inside the sandbox that the
     filter denies nothing, and refuses the run.
     """
@@ -70,7 +70,7 @@ def root(package):
 
 
 def test_denials_that_another_user_wrote_are_not_granted(desk, root):
-    """Let a user plant a denial. Root runs `grant` with the user's HOME, and must not be asked
+    """Make a user plant a denial. Root runs `grant` with the user's HOME, and must not be asked
     about the denial.
     """
     path = configure(desk, "cursor")

@@ -59,7 +59,7 @@ class Client:
         return [run for run in runs if run["run"].startswith("install-")]
 
     def wait_for_installer(self) -> None:
-        """Return when no process has the package's lock."""
+        """Return when no process holds the package's lock."""
         for path in pathlib.Path(self.env["XDG_CACHE_HOME"], "corral", "store", "locks").iterdir():
             if len(path.name) == 64:
                 with path.open() as file:
@@ -170,7 +170,7 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
-    """Let a client end corral during an installation, once with a time limit that expires at once
+    """Make a client end corral during an installation, once with a time limit that expires at once
     and once with a long limit. With the first limit the installer must end. With the second it must
     continue until it gets the message that it is waiting for.
     """

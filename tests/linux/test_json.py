@@ -105,8 +105,8 @@ def test_the_demo_matches_its_schema(user):
 
 
 def test_the_demos_file_contains_nothing_about_the_user(user, scratch):
-    """Check that the file does not contain a name or directory of the user or the machine, or the
-    path of a decoy file.
+    """Check that the file does not contain the user's name or directories, the machine's name, or
+    the path of a decoy file.
     """
     env = user.environment(USER="somebody", LOGNAME="somebody", TMPDIR=str(scratch))
     text = user.corral("demo", "--json", env=env).stdout.decode()

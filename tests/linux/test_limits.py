@@ -192,8 +192,8 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
 
 
 def test_memory_that_processes_share_counts_once(run):
-    """Let sixty forks share 150 MiB. If the memory of each fork were counted in full, the sum would
-    be nearly nine gigabytes, far above the limit.
+    """Make sixty forks share 150 MiB. If the memory of each fork were counted in full, the sum
+    would be nearly nine gigabytes, far above the limit.
     """
     code = """
 kept.append(bytearray(b'x' * (100 * MIB)))
@@ -313,7 +313,7 @@ print((busy_seconds() - before) / (time.monotonic() - began))
 
 
 def test_cpu_time_of_all_processes_is_added_up(run):
-    """Let four processes reach the limit together. None of them reaches it alone."""
+    """Make four processes reach the limit together. None of them reaches it alone."""
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
@@ -350,7 +350,7 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Let twelve processes use three seconds of CPU time under a limit of two. Sampling counts the
+    """Make twelve processes use three seconds of CPU time under a limit of two. Sampling counts the
     time of an ended child only if its parent waits for it.
     """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
@@ -553,7 +553,7 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
     """Put memory into /dev/shm, which a target without a private root shares with the host. This
-    memory must not count during the few samples for which the target waits.
+    memory must not count during the few samples that the target waits for.
     """
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
@@ -772,7 +772,7 @@ MANY_MAPPINGS = 30_000
 
 
 def test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout(run):
-    """Let two processes share 100 MiB under a limit of 150 MiB, so that every sample has to be
+    """Make two processes share 100 MiB under a limit of 150 MiB, so that every sample has to be
     exact.
     """
     code = f"""

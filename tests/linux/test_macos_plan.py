@@ -433,7 +433,7 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
 @pytest.mark.parametrize("pause", [600, 0.001], ids=["once", "again and again"])
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_block_corral(mac, limits, pause):
-    """Let the target stop the watcher (SIGSTOP), which a real Seatbelt would not allow. A target
+    """Make the target stop the watcher (SIGSTOP), which a real Seatbelt would not allow. A target
     that does so again and again also stops the watcher while corral waits for the watcher's answer.
     """
     code = (

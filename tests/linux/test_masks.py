@@ -449,7 +449,7 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Let each name contain the previous one, so that ten thousand names may each be megabytes
+    """Make each name contain the previous one, so that ten thousand names may each be megabytes
     long. corral must not build them, which would take minutes.
     """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)

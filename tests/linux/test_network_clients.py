@@ -497,7 +497,7 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_slow_reader_does_not_delay_others(who, world):
-    """Let a client leave one connection unread while its other connections continue. Later the
+    """Make a client leave one connection unread while its other connections continue. Later the
     client must get every byte of the unread connection.
     """
     world.serve(web, port=80)
@@ -686,7 +686,7 @@ for text in ("", '[network]\\nadmit = ["10.99.0.0/16"]'):
 
 def test_the_python_api_has_the_same_gateway(world, ordinary):
     """Launch a sandbox from Python. The sandbox must have the same gateway, and its report must
-    have the same denials.
+    list the same denials.
     """
     world.serve(web, port=8080)
     code = """

@@ -74,7 +74,7 @@ def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it
 
 
 def test_the_total_size_of_watched_paths_is_bounded():
-    """Let the target use many long paths. `PathWatch` must remember only some of them."""
+    """Make the target use many long paths. `PathWatch` must remember only some of them."""
     channel = DescriptorChannel()
     watch = PathWatch(channel)
     text = ctypes.create_string_buffer(1000)
@@ -148,7 +148,7 @@ def wait_for_forks(pid: int) -> None:
 def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
     killable, monkeypatch
 ):
-    """Let eight calls wait. If each decision is slow, `run_ready` returns after one call, so that
+    """Make eight calls wait. If each decision is slow, `run_ready` returns after one call, so that
     the supervisor can check its deadlines. The control: if decisions are fast, `run_ready` decides
     all calls.
 

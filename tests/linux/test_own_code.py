@@ -84,8 +84,8 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     closed.mkdir()
     os.rename(cache / "errors.py", closed / "errors.py")
     os.chown(closed, user.owner, user.owner)
-    # An earlier target may have removed the permissions of the directory, so that corral cannot find the link. This
-    # target would restore the permissions.
+    # An earlier target may have removed the directory's permissions, so that corral cannot find the
+    # link. This target would restore the permissions.
     closed.chmod(0)
     target = [user.python, "-c", REOPEN + WRITE, str(closed / "errors.py")]
     text, status = start()

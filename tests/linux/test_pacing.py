@@ -326,8 +326,8 @@ def test_raw_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of connections from the broker wait in the gateway. When the gateway opens them,
-    each fails at once, because its address is guarded.
+    """Make hundreds of connections from the broker wait in the gateway. When the gateway opens
+    them, each fails at once, because its address is guarded.
     """
     denials = Denials()
     check = DestinationCheck(

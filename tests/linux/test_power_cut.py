@@ -1,5 +1,5 @@
-"""Interrupt corral at each call that changes a file. Afterwards the disk must have the old state or
-the new state, never a mixture.
+"""Interrupt corral at each call that changes a file. Afterwards the disk must be in the old state
+or the new state, never a mixture.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held):
-    """Let five connections try a name with eight addresses that do not answer. Together they must
+    """Make five connections try a name with eight addresses that do not answer. Together they must
     not use more descriptors than the budget allows.
     """
     now = [0.0]

@@ -60,7 +60,7 @@ class Removed(Run):
 
 
 class Upgraded(Removed):
-    """A run from a virtual environment, in which pip replaces corral with an incompatible version."""
+    """A run from a virtual environment, where pip replaces corral with an incompatible version."""
 
     def install(self, source: pathlib.Path) -> None:
         folder = self.package

@@ -22,7 +22,7 @@ HEADER = ["RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "SERVER", "COMMAND"]
 
 
 class Live:
-    """A run whose target waits. Leaving the context ends the run as a client would."""
+    """A run whose target waits. Leaving the context ends the run the way a client would."""
 
     def __init__(self, user, *words, env=None):
         self.traces = Traces()

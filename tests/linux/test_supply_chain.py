@@ -166,8 +166,8 @@ BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-pat
 
 @ONE_USER
 def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
-    """Let a package's build script rewrite the lock file, so that the package seems to come from the user's own index.
-    A start with that index must not use this installation.
+    """Make a package's build script rewrite the lock file, so that the package seems to come from
+    the user's own index. A start with that index must not use this installation.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     other = Registries()
@@ -281,8 +281,8 @@ def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch, project):
-    """Let a bundle start the Python of the user's virtual environment. If this were allowed, the target could read the
-    projects that are installed in that environment.
+    """Make a bundle start the Python in the user's virtual environment. If this were allowed, the
+    target could read the projects that are installed in that environment.
     """
     venv = scratch / "venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -353,7 +353,7 @@ STEERING = {
 @ONE_USER
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
-    """Let a project's configuration set PATH or a version manager's variable to a directory that
+    """Make a project's configuration set PATH or a version manager's variable to a directory that
     the project chooses. corral must refuse this, because it follows links in such directories on
     the assumption that the user chose them.
     """
@@ -389,8 +389,8 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
     ],
 )
 def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
-    """Let a project's configuration start a script of another project. A server may read the files beside its script,
-    so the other project's files would be readable.
+    """Make a project's configuration start another project's script. A server may read the files
+    beside its script, so the other project's files would be readable.
     """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "cloned" / "server.py", "print('its own')\n")

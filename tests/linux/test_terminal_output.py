@@ -117,8 +117,8 @@ def test_files_that_a_run_created_are_printed_as_text(user, place):
 
 @pytest.mark.parametrize("closed", ["", ".", ".github"])
 def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
-    """Let a run create a file and then make its directory unreadable. corral has to warn that it could not search the
-    directory. Root can search it anyway, so the test runs as an ordinary user.
+    """Make a run create a file and then make its directory unreadable. corral has to warn that it
+    could not search the directory. Root can search it anyway, so the test runs as an ordinary user.
     """
     place, report = ordinary.home / NAME, ordinary.home / "report.json"
     place.mkdir()

@@ -169,8 +169,8 @@ def test_root_keeps_its_files_in_its_own_home(root):
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """Let root make a private directory through a link to another user's directory. The control is a link to one of
-    root's own directories.
+    """Make root create a private directory through a link to another user's directory. The control
+    is a link to one of root's own directories.
     """
     from corral.abi.private_directory import make_private_directory
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SUMMARY = "run a command, or a server's directory, in a sandbox"
 USAGE = what_to_run.USAGE.format("run")
 LIMITS = {"timeout", "cpu_time", "memory", "pids"}
-ENDED_BY_CLIENT = {0, 130, 143}  # programs exit so after SIGINT and SIGTERM, too
+ENDED_BY_CLIENT = {0, 130, 143}  # exit codes of programs that handle SIGINT or SIGTERM
 EARLY_MS = 5000  # a target that fails within this time probably could not read a file that it needs
 
 
@@ -261,9 +261,11 @@ class _KeptDenials:
 
     def end(self, denials: Sequence[Denial], failure: str) -> None:
         # If nothing needs to be stored, do not call `_server`, whose imports take time.
-        has_runs = os.path.isdir(all_kept()) and os.path.isdir(kept_directory(self._server()))
-        if denials or failure or has_runs:
+        if denials or failure or (os.path.isdir(all_kept()) and self._has_runs()):
             self._open().end(denials, time.time(), failure)
+
+    def _has_runs(self) -> bool:
+        return os.path.isdir(kept_directory(self._server()))
 
     def _open(self) -> LiveRun:
         if self._run is None:

@@ -68,7 +68,7 @@ def keep(
     """Write a run's denials, and how the run failed. A run without both is stored only if earlier
     runs of the same server are stored.
 
-    If the files cannot be written, the run continues, and `corral why` lacks these denials.
+    If the files cannot be written, the run continues, and `corral why` does not show these denials.
     """
     directory = kept_directory(server)
     try:
@@ -137,7 +137,7 @@ def _format_rows(denials: Sequence[Denial]) -> str:
 
 
 def load(directory: str) -> list[KeptRun]:
-    """Return the stored runs in one directory, oldest first. Skip files of other users."""
+    """Return the stored runs in one directory, oldest first. Skip other users' files."""
     runs = [_read(os.path.join(directory, name)) for name in _list(directory)]
     return [run for run in runs if run is not None]
 

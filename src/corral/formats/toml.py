@@ -1,7 +1,7 @@
 """Find the positions of TOML values; `tomllib` reads the values themselves.
 
-The scanner reads only text that `tomllib` has accepted, and its result is compared with that of
-`tomllib`. If the two differ, an error is raised instead of guessing positions.
+The scanner reads only text that `tomllib` has accepted, and its result is compared with
+`tomllib`'s. If the two differ, it raises an error instead of guessing positions.
 """
 
 import re
@@ -183,7 +183,8 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
 
 
 def locate(text: str, expected: object) -> Value:
-    """Return the values of a text with their positions. `expected` is the result of `tomllib`."""
+    """Return the values in a TOML text with their positions. `expected` is the result of `tomllib`.
+    """
     scanner = Scanner(text)
     scanner.at = len(text) - len(text.removeprefix("\ufeff"))
     try:
@@ -196,7 +197,9 @@ def locate(text: str, expected: object) -> Value:
 
 
 def _agrees(found: object, expected: object) -> bool:
-    """Return whether all found values are as expected. `found` may lack only arrays of tables."""
+    """Return whether all found values are as expected. Only arrays of tables may be missing in
+    `found`.
+    """
     pending = [(found, expected)]
     while pending:
         one, other = pending.pop()
@@ -227,8 +230,8 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """Return the text that adds the key `name` with a list of words behind the value `after`. The
-    new key has the same prefix as the key of `after`: `a.b.args = [...]` behind `a.b.command =
+    """Return the text to insert after the value `after` to add the key `name` with a list of words.
+    The new key has the same prefix as the key of `after`: `a.b.args = [...]` after `a.b.command =
     ...`.
     """
     scanner = Scanner(text)

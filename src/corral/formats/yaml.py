@@ -17,7 +17,7 @@ MAX_NODES = 1_000_000
 
 
 class Reader:
-    """Turns PyYAML's nodes into values. A value to which an alias refers is marked as shared."""
+    """Turns PyYAML's nodes into values. A value that an alias refers to is marked as shared."""
 
     def __init__(self, text: str, loader: yaml.SafeLoader) -> None:
         self.text = text

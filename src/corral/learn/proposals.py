@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SYSTEM = frozenset(("/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix", "/gnu", "/boot"))
 SYSTEM_STATE = frozenset(("/opt", "/var/cache", "/var/lib", "/var/spool"))
-"""Programs and services of the host keep their data in these directories, so write grants in them
+"""Programs and services on the host keep their data in these directories, so write grants in them
 are never proposed.
 """
 BYTECODE = "__pycache__"
@@ -75,7 +75,7 @@ class AskedFor:
 
 @record
 class Proposal:
-    """A suggested grant: the `flag` with which the user gives it, and the flag's value `path`.
+    """A suggested grant: the `flag` that gives it, and the flag's value `path`.
 
     `why` is the reason for the grant. In a policy file it is a comment after the path. `more`
     describes how the path differs from the path that the target asked for.
@@ -162,8 +162,8 @@ def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bo
     """Return whether an access in a private directory of the sandbox needs a path that is missing.
 
     A read needs the path itself, and a write needs the directory above it. Only paths that the
-    target created exist there. Outside the home, a directory of the host counts as missing even if
-    the target created its own directory of this name.
+    target created exist there. Outside the home, a host directory counts as missing even if the
+    target created its own directory with that name.
     """
     if access == "read":
         return path not in made
@@ -300,7 +300,7 @@ def _is_secret(path: str) -> bool:
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
     """Return the paths in a home that are hidden from targets, and those that targets cannot
-    change. If such a path is a link, the path to which it leads is included.
+    change. If such a path is a link, the path it leads to is included.
     """
 
     def find(names: Iterable[str]) -> Tree:
@@ -321,7 +321,7 @@ def _find_top(one: AskedFor, seen: Seen) -> str:
 
 
 def _group(groups: dict[str, list[str]], access: str, seen: Seen) -> dict[str, list[str]]:
-    """Return {path to grant: paths that were asked for}. If MIN_GROUPED or more files of one
+    """Return {path to grant: paths that were asked for}. If MIN_GROUPED or more files in one
     directory would be granted, grant the directory instead.
     """
     by_parent: dict[str, list[str]] = {}

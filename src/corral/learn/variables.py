@@ -1,4 +1,4 @@
-"""Find variables that a server's code names but that were not passed to the server.
+"""Find variables that a server's code mentions but that were not passed to the server.
 
 A program reads its environment without a system call, so corral cannot watch which variables it
 reads. Instead corral searches the server's files for the names of the variables in corral's own
@@ -29,7 +29,7 @@ ORDINARY = frozenset(
 def find_variables(
     accesses: Mapping[tuple[str, bool], int], plan: Plan, environment: Mapping[str, str]
 ) -> Learned:
-    """Propose variables that the server's code names, but that the server does not get. Do not
+    """Propose variables that the server's code mentions but that the server is not given. Do not
     propose a secret, but list it with the flag that passes it.
     """
     given = dict(plan.environment)
@@ -63,7 +63,7 @@ def _own_files(paths: Iterable[str], own: Iterable[str]) -> Iterator[str]:
 
 
 def _find(names: list[str], files: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (name, first file) of each variable that the code reads from its environment."""
+    """Yield (name, first file) for each variable that the code reads from its environment."""
     if not names:
         return
     choices = "|".join(map(re.escape, names))

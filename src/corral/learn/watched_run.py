@@ -167,8 +167,8 @@ def _find_remote(asked: Mapping[tuple[str, bool], int], seen: Seen) -> dict[str,
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
-    """Mask the secrets in all texts. Do not propose a path that contains a secret, because the user
-    would have to type the secret with the flag.
+    """Mask secrets in all strings. Do not propose a path that contains a secret, because the user
+    would have to type the secret to use the flag.
     """
     secret = [one for one in learned.proposed if hide(one.path)[1]]
     never = (

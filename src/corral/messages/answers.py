@@ -11,7 +11,7 @@ from corral.messages.rules import Refusal, Rules
 REFUSED = -32010
 """The error code of refusals. It is in JSON-RPC's range for implementations, and no SDK uses it."""
 URL_ELICITATION_REQUIRED = -32042
-"""With this error code a server asks the client to open URLs (protocol 2025-11-25)."""
+"""Servers use this error code to ask the client to open URLs (protocol 2025-11-25)."""
 ELICITATION = "elicitation/create"
 NAMES = frozenset(("name", "uri", "uriTemplate"))
 DEFINITION = NAMES | {
@@ -27,7 +27,7 @@ class Reporter(Protocol):
 
 class Answers:
     """Applies the rules to each answer. The method of the answered request decides which rules
-    apply, not the fields that the answer has.
+    apply, not the fields in the answer.
     """
 
     def __init__(self, rules: Rules, reporter: Reporter) -> None:
@@ -104,7 +104,7 @@ class Answers:
 
     def _is_as_pinned(self, kind: str, name: str, definition: object) -> bool:
         """Report how a definition differs from the pinned definition. Return whether the client may
-        get the definition.
+        see the definition.
         """
         changes = self._rules.compare(kind, name, definition)
         for line in changes:

@@ -22,8 +22,8 @@ Pin = tuple[str, str, str]
 
 @record
 class ListMethod:
-    """A method that lists definitions. `field` is the field of the result that has the list. `name`
-    is the field of each item that has the item's name.
+    """A method that lists definitions. `field` is the field of the result that contains the list.
+    `name` is the field of each item that contains the item's name.
     """
 
     kind: str
@@ -48,15 +48,15 @@ def list_items(value: Mapping[str, object], field: str) -> list[dict[str, object
 
 
 def canonical(definition: object) -> str:
-    """Return a text that is equal for equal definitions, whatever the order of their keys."""
+    """Return a string that is the same for equal definitions, whatever the order of their keys."""
     return json.dumps(definition, sort_keys=True, separators=(",", ":"))
 
 
 def group_pins(pins: Iterable[Pin]) -> dict[tuple[str, str], tuple[str, ...]]:
     """Group definitions by kind and name.
 
-    A server may offer several definitions with one name. All of them are pinned, because otherwise
-    the order of the pins would decide which one counts.
+    A server may offer several definitions with the same name. All of them are pinned, because
+    otherwise the order of the pins would decide which one counts.
     """
     found: dict[tuple[str, str], set[str]] = {}
     for kind, name, text in pins:
@@ -110,8 +110,8 @@ def _differences(path: str, old: object, new: object) -> Iterable[str]:
 
 
 def _show_both(old: object, new: object) -> tuple[str, str]:
-    """Describe two values that differ. Show the part of a long text around the first difference,
-    because a server could hide a change behind a start that stays the same.
+    """Describe two values that differ. If a text is long, show the part around the first
+    difference, because a server could hide a change behind an unchanged beginning.
     """
     if old is ABSENT:
         return "absent", _show(_to_text(new))

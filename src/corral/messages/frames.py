@@ -1,6 +1,6 @@
 """Split a stream into lines and read JSON-RPC messages from them, strictly and in bounded memory.
 
-MCP's stdio transport has one message, or one array of messages, on each line. Text that two JSON
+In MCP's stdio transport, each line is one message or one array of messages. Text that two JSON
 parsers could interpret differently is refused: names that occur twice, NaN, a carriage return
 inside a line, bytes that are not UTF-8.
 """
@@ -17,7 +17,7 @@ Kind = Literal["request", "notification", "answer"]
 IdKey = tuple[type, object]
 
 KEPT_BYTES = 512
-"""The number of bytes that corral keeps of the start and of the end of an overlong line, to find
+"""The number of bytes that corral keeps from the start and from the end of an overlong line to find
 the message's id.
 """
 MAX_ID_LENGTH = 1024
@@ -96,7 +96,7 @@ class FrameReader:
 
 
 def decode(frame: bytes) -> object:
-    """Return the value of a frame. Raise ValueError if parsers could interpret it differently."""
+    """Return the value in a frame. Raise ValueError if parsers could interpret it differently."""
     line = frame.rstrip(b"\r\n")
     if b"\r" in line:
         raise ValueError("the message has a carriage return, at which some readers end a line")

@@ -1,9 +1,8 @@
 """Decide for each message between a client and its server whether to pass the message on.
 
-The guard trusts the client, which belongs to the user, but the server may mislead the client's
-model. The guard does not trust the server. If no rule applies to a message, the guard passes it on
-unchanged. It answers a refused request with an error that names the rule, so that neither side
-waits forever.
+The guard trusts the client, which belongs to the user. It does not trust the server, which may try
+to mislead the client's model. If no rule applies to a message, the guard passes it on unchanged. It
+answers a refused request with an error that names the rule, so that neither side waits forever.
 """
 
 import time
@@ -41,7 +40,7 @@ NAMED_BY: Mapping[str, tuple[str, str]] = {
     "resources/subscribe": ("resource", "uri"),
     "resources/unsubscribe": ("resource", "uri"),
 }
-"""The client's methods that name one tool, prompt or resource: {method: (kind, parameter with the
+"""Client methods that refer to one tool, prompt or resource: {method: (kind, parameter with the
 name)}.
 """
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
@@ -53,7 +52,7 @@ None to drop the message, and appends answers for the sender to its last argumen
 
 @record
 class Call:
-    """One finished call of a tool. `outcome` is result, error, refused, cancelled or unanswered."""
+    """One finished tool call. `outcome` is result, error, refused, cancelled or unanswered."""
 
     tool: str
     outcome: str
@@ -87,7 +86,7 @@ class Reporter(answers.Reporter, Protocol):
 
 class Guard:
     """Judges the messages of one conversation. Its memory is limited: it stores the pins, and at
-    most `max_pending` unanswered requests of each side.
+    most `max_pending` unanswered requests from each side.
     """
 
     def __init__(
@@ -223,8 +222,8 @@ class Guard:
             self._cancelled.popitem(last=False)
 
     def _without_capabilities(self, message: Message, method: str, params: Message) -> Message:
-        """Remove capabilities that the server may not use. Older protocols have capabilities in
-        `initialize`, newer protocols in every request.
+        """Remove capabilities that the server may not use. Older protocols send capabilities in
+        `initialize`, newer ones in every request.
         """
         if method == "initialize":
             return _replaced(message, ("params", "capabilities"), self._offered)
@@ -322,7 +321,7 @@ class Guard:
 
 
 def _judge_frame(frame: bytes, judge: Judge) -> Routed:
-    """Judge each message of a frame. If no message is changed, pass on the frame as it is."""
+    """Judge each message in a frame. If no message is changed, pass the frame on as it is."""
     value = decode(frame)
     messages = value if isinstance(value, list) else [value]
     kinds = [kind_of(message) for message in messages]

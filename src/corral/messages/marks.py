@@ -34,7 +34,7 @@ ADDRESSED = (
         r"\b(?:tell|inform|mention|show|reveal|notify|ask)\w*\b.{0,30}\buser\b"
     ),
     r"\bhid(?:e|den)\b.{0,30}\b(?:from|user)\b",
-    # The numbers of spaces have bounds, because otherwise a search could take quadratic time.
+    # The number of spaces is bounded, because otherwise a search could take quadratic time.
     r"<\s{0,9}/?\s{0,9}(?:important|system|instructions?|secret|assistant|critical)\s{0,9}>",
     r"\bsystem prompt\b",
     r"\byou are (?:now |an? )\b",
@@ -66,7 +66,8 @@ class Mark:
 
 
 def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]]) -> list[Mark]:
-    """Return the marks of a server's definitions. `others` has the tools of each other server."""
+    """Return the marks of a server's definitions. `others` contains the tools of all other servers.
+    """
     texts = list(_texts("", {field: offer.get(field) for field in FIELDS}))
     names = [str(item.get("name")) for item in list_items(offer, "tools")]
     marks = [mark for where, text in texts for mark in _mark_text(where, text)]
@@ -77,7 +78,7 @@ def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]])
 
 
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
-    """Yield every text in a value, and the names of its keys, each with its position.
+    """Yield every string in a value, and the names of its keys, each with its position.
 
     A position consists of keys, which the server chooses. Long positions are cut, because the
     positions of many nested values could need much more memory than the message itself.

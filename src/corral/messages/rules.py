@@ -10,7 +10,7 @@ from corral.record import record
 from corral.safe_text import shell_word, shown
 
 RULES = {"tool": "tools", "prompt": "prompts", "resource": "resources", "template": "resources"}
-"""The table of the policy that has the `allow` and `deny` patterns for each kind."""
+"""The policy table that contains the `allow` and `deny` patterns for each kind."""
 
 Patterns = Sequence[str] | None
 CONTROLS = re.compile("[\\x00-\\x1f]")
@@ -32,9 +32,8 @@ class Refusal:
 
 
 class Rules:
-    """Checks the messages of one conversation. `allow` and `deny` have patterns for each table
-    (tools, prompts, resources). If `allow` has None for a table, everything in the table is
-    allowed.
+    """Checks the messages of one conversation. `allow` and `deny` contain patterns for each table
+    (tools, prompts, resources). If `allow` is None for a table, everything in the table is allowed.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Rules:
         return Refusal(kind=kind, what=name, rule=f"mcp.pins: {why}")
 
     def check_name(self, kind: str, name: str) -> Refusal | None:
-        """Check a name against the patterns of the policy. Check a URI in each of its spellings."""
+        """Check a name against the policy's patterns. Check a URI in each of its spellings."""
         table = RULES[kind]
         spellings = _spellings(name) if table == "resources" else (name,)
         shorter = _shorter_spellings(spellings[-1]) if table == "resources" else ()
@@ -116,9 +115,9 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _spellings(uri: str) -> tuple[str, ...]:
-    """Return a URI and the forms in which servers may read it: percent escapes are decoded, control
-    characters are left out, and dots are resolved. In `a//b` some programs treat the empty part as
-    a directory, but file systems do not, so the dots are resolved in both ways.
+    """Return a URI and the other forms that servers may read it as: percent escapes are decoded,
+    control characters are left out, and dots are resolved. In `a//b` some programs treat the empty
+    part as a directory, but file systems do not, so the dots are resolved both ways.
     """
     plain = CONTROLS.sub("", unquote(uri)).replace("\\", "/")
     return uri, _without_dots(plain, is_part=True), _without_dots(plain, is_part=False)
@@ -144,7 +143,7 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
     """Return the URI with fewer slashes and without the host of a file, and the same without a
-    query. They name the same resource, so a `deny` pattern must cover them, too.
+    query. They name the same resource, so a `deny` pattern must match them too.
     """
     short = re.sub(r"^file:(?://localhost(?=/))?/+", "file:///", re.sub("(?<=[^:/])/+", "/", uri))
     return short, re.split("[?#]", short, maxsplit=1)[0]

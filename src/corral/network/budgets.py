@@ -31,7 +31,7 @@ ended as soon as one request was allowed, the supervisor would wake up for every
 
 @record
 class Timeouts:
-    """Time limits of a connection.
+    """Time limits for a connection.
 
     An HTTP request or a TLS hello, which names the destination, must arrive within
     `request_seconds`. One of a host's addresses must answer within `connect_seconds`. A connection
@@ -100,7 +100,7 @@ class RateLimit:
         self._left -= count
 
     def pause_seconds(self) -> float:
-        """Return for how many seconds no request may be accepted. Return 0 if a request may be
+        """Return how many seconds to wait before accepting a request. Return 0 if a request may be
         accepted now.
         """
         self._refill()

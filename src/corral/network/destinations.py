@@ -35,7 +35,7 @@ NO_PROXY = "no connection to the host's own proxy"
 
 @record
 class Destination:
-    """A host and a port. `host` is a name, or the text of `address` if `address` is not None."""
+    """A host and a port. `host` is a name, or `address` as text if it is not None."""
 
     host: str
     port: int

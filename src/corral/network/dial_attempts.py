@@ -1,4 +1,5 @@
-"""Choose in which order to dial the addresses of a host, and how many at the same time (RFC 8305).
+"""Choose the order in which to dial a host's addresses, and how many to dial at the same time (RFC
+8305).
 
 The name is not looked up again, so only checked addresses are dialled.
 """
@@ -40,8 +41,8 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Release the share of the budget that ended attempts have used. `under_way` is the number
-        of attempts that are still running.
+        """Release the share of the budget that finished attempts have used. `under_way` is the
+        number of attempts that are still running.
         """
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)

@@ -2,8 +2,8 @@
 
 This module is the address guard. An allowed name may resolve to such an address, because the owner
 of a DNS zone chooses the addresses of its names. corral has its own table of networks, because
-`ipaddress` says that ::127.0.0.1 and fec0::1 are global addresses. Older versions of Python say so
-of 64:ff9b:1::a00:1 and 2002:7f00:1:: too. If an IPv6 address contains an IPv4 address, both
+`ipaddress` says that ::127.0.0.1 and fec0::1 are global addresses. Older versions of Python say the
+same about 64:ff9b:1::a00:1 and 2002:7f00:1::. If an IPv6 address contains an IPv4 address, both
 addresses are checked.
 
 The policy and the user's config can name networks to admit. Such a network admits a guarded address
@@ -37,7 +37,7 @@ class GuardedNetwork:
 
 
 # The guarded networks, each with the reason for its refusal. They come from IANA's special-purpose
-# registries, the multicast and reserved blocks, and the metadata services of clouds.
+# registries, the multicast and reserved blocks, and cloud metadata services.
 TABLE = (
     ("0.0.0.0/8", "unspecified"),  # the kernel would dial loopback
     ("10.0.0.0/8", "private"),
@@ -73,7 +73,7 @@ TABLE = (
     ("::1", "loopback"),
     ("::ffff:0:0/96", ""),  # mapped
     ("::/96", "IPv4-compatible"),
-    ("64:ff9b::/96", ""),  # NAT64, which takes hosts without IPv4 to IPv4 addresses
+    ("64:ff9b::/96", ""),  # NAT64, through which hosts without IPv4 reach IPv4 addresses
     ("64:ff9b:1::/48", "local NAT64"),
     ("100::/64", "discarded"),
     ("2001::/23", "reserved for protocols"),
@@ -95,7 +95,7 @@ TABLE = (
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
 """A policy cannot admit addresses that are refused for one of these reasons, because such addresses
-cannot be reached or mean the host itself.
+cannot be reached or refer to the host itself.
 """
 
 
@@ -103,7 +103,7 @@ _guarded_networks: list[GuardedNetwork] = []
 
 
 def guarded_networks() -> list[GuardedNetwork]:
-    """Return the networks of TABLE, smallest first. The table is parsed at the first call."""
+    """Return the networks of TABLE, smallest first. The table is parsed on the first call."""
     if not _guarded_networks:
         _guarded_networks.extend(
             sorted(
@@ -168,7 +168,7 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # A network does not admit the host's own addresses: each of them has to be named by itself.
+    # A network does not admit the host's own addresses: each of them has to be named individually.
     # Loopback is an exception, because a network can admit all loopback addresses.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own address"
@@ -176,7 +176,7 @@ def _why_refused(
 
 
 def embedded_v4(address: bytes) -> Iterator[bytes]:
-    """Yield each IPv4 address to which packets for this IPv6 address may be delivered."""
+    """Yield each IPv4 address that packets for this IPv6 address may be delivered to."""
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")

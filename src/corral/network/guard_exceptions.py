@@ -18,7 +18,7 @@ ADDRESS_BY_ADDRESS = {
 
 def parse_admitted(text: str) -> Network:
     """Parse an entry of `network.admit`. If the entry is invalid, raise ValueError with the reason
-    as its text.
+    as its message.
     """
     network = parse_network(text)
     guarded = find_guarded(network.address, network.bits)

@@ -1,7 +1,7 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
 A host behind such a proxy often cannot look up names, so the proxy looks them up. The policy has to
-allow a name as usual. corral does not learn to which address the proxy connects, so the address
+allow a name as usual. corral does not learn which address the proxy connects to, so the address
 guard checks an address only if the target itself named it.
 """
 
@@ -21,7 +21,7 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Connections to these hosts never go through the proxy, because for the proxy these names mean its
+"""Connections to these hosts never go through the proxy, because to the proxy these names mean its
 own machine.
 """
 
@@ -50,8 +50,8 @@ class Proxy:
 
 
 def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names, or None. Raise ValueError if corral cannot use
-    the proxy.
+    """Return the proxy that is set in the environment, or None. Raise ValueError if corral cannot
+    use the proxy.
     """
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:

@@ -62,7 +62,7 @@ class AllowEntry:
 
 @record
 class Rules:
-    """The allowlist. `under` has the wildcard entries, keyed by the name without its `*.`."""
+    """The allowlist. `under` contains the wildcard entries, keyed by the name without its `*.`."""
 
     names: Mapping[str, tuple[AllowEntry, ...]]
     under: Mapping[str, tuple[AllowEntry, ...]]

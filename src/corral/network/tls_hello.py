@@ -19,8 +19,8 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""Larger hellos are refused. A real hello has only a few kilobytes, even with post-quantum keys and
-session tickets.
+"""Larger hellos are refused. A real hello is only a few kilobytes long, even with post-quantum keys
+and session tickets.
 """
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
 """The maximum number of bytes that are read while the hello is incomplete. It is larger than

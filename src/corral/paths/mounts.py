@@ -28,7 +28,7 @@ ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
 def parse_mount(line: str) -> tuple[str, str, str]:
-    """Return the mount point, the device, and the directory of the device that is mounted there."""
+    """Return the mount point, the device, and the directory on the device that is mounted there."""
     _, _, device, root, point, *_ = line.split(" ")
     return _unescape(point), device, _unescape(root)
 
@@ -63,7 +63,7 @@ def read_mounts() -> Mounts:
 
 def read_kinds() -> Kinds:
     """Return {mount point: kind}. The kind is "kernel", "network" or "disk", depending on where the
-    files of the mount come from.
+    mount's files come from.
     """
     return {parse_mount(line)[0]: _kind(_file_system(line)) for line in _read_lines()}
 

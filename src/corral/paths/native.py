@@ -1,4 +1,4 @@
-"""Apply the path rules of the system on which corral runs."""
+"""Apply the path rules of the system that corral runs on."""
 
 import sys
 

@@ -46,7 +46,7 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
 
 
 def needed_capabilities(policy: Policy, chains: Chains, system: System) -> frozenset[str]:
-    """Return every capability on which a decision about this policy can depend."""
+    """Return every capability that a decision about this policy can depend on."""
     asked = [control for control in chains if describe_control(control, policy, system)]
     return frozenset(need for one in asked for option in chains[one] for need in option.needs)
 
@@ -109,7 +109,7 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
-    """Return why a control is not enforced. Name only those missing capabilities that the user can
+    """Return why a control is not enforced. Name only the missing capabilities that the user can
     provide most easily; `corral doctor` shows all of them.
     """
     named = _name_missing(control, host, chain)
@@ -128,9 +128,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities that an error names: the first missing one of all options.
-    For a wall also return the first one that the last option lacks, because the user may be able to
-    provide it more easily.
+    """Return the missing capabilities that an error names: the first missing one among all options.
+    For a wall, also return the first one that the last option lacks, because the user may be able
+    to provide it more easily.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @record
 class Finding:
-    """The result of one probe: `evidence` is its observation, `hint` is advice for the user."""
+    """The result of one probe: `evidence` is what it observed, `hint` is advice for the user."""
 
     capability: str
     status: Status

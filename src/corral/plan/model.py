@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Results:
     """The values that the steps of one run have made so far, at most one of each type.
 
-    If a value occupies a resource of the host, it has a method `release`, which frees the resource.
+    A value that occupies a resource on the host has a method `release`, which frees the resource.
     """
 
     def __init__(self) -> None:
@@ -127,9 +127,9 @@ class Sample:
 class Cover:
     """A path in the grant `top` that is hidden or read-only for the target.
 
-    It stays covered only as long as it names the file with this `device` and `inode`. `repository`
-    is true for a version-control directory. When the path of such a directory is no longer covered,
-    the run ends even if `Covers.strict` is False.
+    It stays covered only as long as it refers to the file with this `device` and `inode`.
+    `repository` is true for a version-control directory. When the path of such a directory is no
+    longer covered, the run ends even if `Covers.strict` is False.
     """
 
     path: str

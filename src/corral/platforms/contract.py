@@ -83,11 +83,11 @@ if TYPE_CHECKING:
         # This descriptor becomes readable when the tree has ended. On Windows it is a handle, which
         # is signalled when the first process of the tree has ended.
         pidfd: int
-        # From this pipe the supervisor reads the error of a failed step, or EXECUTED. The value is
+        # The supervisor reads the error of a failed step, or EXECUTED, from this pipe. The value is
         # -1 on systems where `spawn` itself raises the error.
         exec_pipe: int
 
-        # Services that run from the start. The services of `open_services` run only after exec.
+        # Services that run from the start. The services from `open_services` run only after exec.
         @property
         def services(self) -> Sequence[Service]: ...
         def target(self) -> int: ...
@@ -156,7 +156,7 @@ class Usage:
     memory: int = 0  # bytes
     tasks: int = 0  # threads; on Windows processes
     certain: int = 0  # bytes that are certainly in use; `memory` may be too high or too low
-    steady: bool = True  # false if a process started while the memory was measured exactly
+    steady: bool = True  # false if a process started during the exact measurement of the memory
 
 
 @record
@@ -184,8 +184,8 @@ class Reaped:
 class Ending:
     """How a run ended.
 
-    `replaced` has a sentence for each path that stopped being hidden or read-only because a process
-    on the host replaced the file.
+    `replaced` contains a sentence for each path that stopped being hidden or read-only because a
+    process on the host replaced the file.
     """
 
     reaped: Reaped

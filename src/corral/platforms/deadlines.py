@@ -39,8 +39,8 @@ STOP_SECONDS = 0.02
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
 """The longest wait while a timeout is set. The kernel's waits do not count the time that the
-machine sleeps, but the timeout does. So corral checks the timeout at most this long after the
-machine wakes up.
+machine spends asleep, but the timeout does. So corral checks the timeout at most this long after
+the machine wakes up.
 """
 
 
@@ -96,8 +96,8 @@ class Deadlines:
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample the tree if a sample is due. Interrupt the measurement at a deadline or an event:
-        a target can make the measurement slow, and must not delay its own end in this way.
+        """Sample the tree if a sample is due. Interrupt the measurement at a deadline or an event,
+        because a target that makes the measurement slow must not be able to delay its own end.
         """
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
@@ -173,8 +173,8 @@ class Deadlines:
         """Measure the memory exactly while the tree is paused. Otherwise a target that starts and
         ends processes all the time could hide most of its memory.
 
-        If processes start nevertheless, the target makes the kernel continue them. Then return the
-        quick measurement, which is an upper bound.
+        If processes still start, the target is making the kernel continue them. In that case return
+        the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:

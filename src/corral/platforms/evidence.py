@@ -3,7 +3,7 @@
 A probe tests a mechanism on the user's machine. SEEN records where the project itself has tested a
 mechanism: on the real system, or under Wine (for Windows). The project knows all other mechanisms
 only from sources, headers and other people's reports. Linux is not in the table, because every
-change is tested on Linux. `tests/ledger/evidence.py` names the test of each mechanism.
+change is tested on Linux. `tests/ledger/evidence.py` lists the test of each mechanism.
 """
 
 from __future__ import annotations

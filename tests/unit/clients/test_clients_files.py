@@ -293,7 +293,7 @@ def test_paths_that_are_not_files_are_refused(home):
 
 
 def test_a_file_that_another_program_changed_is_not_replaced(config, monkeypatch):
-    """Change the configuration file between corral's read and corral's replacement of the file."""
+    """Change the configuration file after corral has read it and before corral replaces it."""
     replace = safe_write.replace_file
 
     def slow(path, data, **options):
@@ -586,7 +586,7 @@ def test_corral_is_written_with_the_path_that_started_it(home, monkeypatch):
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert find_corral() == str(link)  # an upgrade may remove the target of the link
+    assert find_corral() == str(link)  # an upgrade may remove the link's target
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
     assert find_corral() == real

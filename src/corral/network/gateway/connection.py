@@ -1,4 +1,4 @@
-"""Handle one connection of the target, from its accept to its end.
+"""Handle one of the target's connections, from accept to close.
 
 A connection goes through these stages: read the TLS hello if one is needed, look up the name, check
 the addresses with the address guard, dial, read the reply of the host's proxy if one is used, and
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""The size of the receive buffer of a server socket, if there are more than MANY_CONNECTIONS
-connections. The kernel's default buffer has several megabytes, and a target may open hundreds of
-connections without reading from them.
+"""The size of a server socket's receive buffer if there are more than MANY_CONNECTIONS connections.
+The kernel's default buffer is several megabytes, and a target may open hundreds of connections
+without reading from them.
 """
 
 

@@ -1,4 +1,4 @@
-"""Answer the target's DNS queries. No query of the target leaves the host.
+"""Answer the target's DNS queries. None of the target's queries leaves the host.
 
 Each allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
 address is a connection to that name. The name has only an A record. Queries for other types get an
@@ -39,7 +39,7 @@ class Names:
 
     def assign_address(self, name: str) -> bytes | None:
         """Return the synthetic address of an allowed name. Assign an address if the name does not
-        have one. Return None if `max_names` names have an address already.
+        have one. Return None if `max_names` names already have an address.
         """
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
@@ -65,7 +65,7 @@ class Names:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
         # RFC 6761: localhost means loopback. Inside the sandbox this is the sandbox's own loopback
-        # and not that of the host.
+        # not the host's.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)
             found = () if own is None else (dns.Answer(kind=query.kind, data=own),)

@@ -1,4 +1,4 @@
-"""Receive the target's DNS queries by UDP and TCP, and send the answers that `Names` returns."""
+"""Receive the target's DNS queries over UDP and TCP, and send the answers that `Names` returns."""
 
 import _socket
 import errno
@@ -76,7 +76,7 @@ class DnsServer:
         self.inputs.add(end, self._answer_pair)
 
     def add_stream(self, client: _socket.socket) -> None:
-        """Serve a client that sends queries by TCP. If there are too many clients already, close
+        """Serve a client that sends queries over TCP. If there are too many clients already, close
         it.
         """
         if len(self.streams) >= MAX_STREAMS:
@@ -122,8 +122,8 @@ class DnsServer:
     def _answer_datagram(self, end: _socket.socket) -> bool:
         """Answer a datagram, and return whether the pair stays open.
 
-        A datagram that is not for the resolver is left in the socket. Because of this the target
-        gets ECONNRESET when the pair is closed, and does not wait for an answer.
+        A datagram that is not for the resolver is left in the socket, so that the target gets
+        ECONNRESET when the pair is closed, instead of waiting for an answer.
         """
         pair = self._pairs[end]
         peek = 0 if pair.is_resolver() else _socket.MSG_PEEK
@@ -177,7 +177,7 @@ class _Stream:
             self._server.inputs.count_requests(1 + len(answers))
             reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
             # If the client's buffer is full, `send` raises BlockingIOError or sends only a part of
-            # the reply. The client is closed then, because it would wait for the lost bytes
+            # the reply. In that case the client is closed, because it would wait for the lost bytes
             # forever.
             whole = client.send(reply) == len(reply) if reply else True
         except (OSError, dns.MalformedError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 IN, OUT = 1, 4
 BATCH = 64
 NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Errors of `accept` that mean that no client is waiting any more."""
+"""Errors from `accept` that mean that no client is waiting any more."""
 
 
 class Timer:
@@ -78,7 +78,7 @@ class Loop:
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
             # Remove cancelled timers, because short connections cancel their timers long before
-            # these are due, and the list would grow.
+            # they are due, and the list would keep growing.
             live = [timer for timer in self._timers if timer.call is not None]
             if len(live) * 2 < len(self._timers):
                 heapq.heapify(live)
@@ -99,8 +99,8 @@ class Loop:
         """Run up to BATCH ready handlers and all timers that are due, without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
             _, handler = self._watched.get(fd, (0, None))
-            # An earlier handler of this batch may have closed the descriptor. If the number of the
-            # descriptor was reused, its new handler is called although nothing has happened. Every
+            # An earlier handler in this batch may have closed the descriptor. If the descriptor's
+            # number was reused, its new handler is called although nothing has happened. Every
             # handler tolerates this.
             if handler is None:
                 continue
@@ -123,7 +123,7 @@ class Loop:
 
 
 class Inputs:
-    """A set of sockets that are watched for input, and whose reading is started, stopped and paused
+    """A set of sockets that are watched for input. Reading from them is started, stopped and paused
     together.
 
     Data that arrives during a pause waits in the kernel. If there are more requests than
@@ -155,7 +155,7 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start to read again. During a pause do nothing, because its end starts reading again."""
+        """Start reading again. During a pause do nothing, because reading restarts when it ends."""
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():

@@ -30,7 +30,7 @@ else:
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10
-"""The time limit of one lookup. This is enough to ask two DNS servers, because the C library waits
+"""The time limit for one lookup. This is enough to ask two DNS servers, because the C library waits
 five seconds for each.
 """
 MAX_REPLY_BYTES = 4096
@@ -189,8 +189,8 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close all inherited descriptors except `channel`, above all the target's stdin and stdout.
-    Let the kernel kill this child when its parent ends.
+    """Close all inherited descriptors except `channel`, most importantly the target's stdin and
+    stdout. Have the kernel kill this child when its parent ends.
     """
     from corral.abi import linux as abi
 

@@ -173,8 +173,8 @@ class Direction:
         except OSError as error:
             if self._pipe is None or error.errno not in UNSPLICED:
                 raise
-            # The kernel has no splice, or a seccomp filter around corral denies the call. Stop
-            # using pipes.
+            # The kernel does not support splice, or a seccomp filter around corral denies the call.
+            # Stop using pipes.
             self._pipes.max_pipes = 0
             self._return_pipe()
         return True

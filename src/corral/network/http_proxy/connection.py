@@ -59,7 +59,7 @@ class Connection:
                 pass  # the connection is already lost
 
     def pause_seconds(self) -> float:
-        """Return for how many seconds this connection still counts as open after its end, for the
+        """Return for how many seconds after its end this connection still counts towards the
         maximum number of connections.
 
         This is 0 for a connection that reached a server. Any other connection is counted as failed,

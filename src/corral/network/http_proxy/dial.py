@@ -37,7 +37,7 @@ class _Dial:
         self.error = OSError("no address")
         self.attempts = Attempts(addresses, budget)
         self._port = port
-        # poll and select need no descriptor of their own, in contrast to epoll and kqueue.
+        # Unlike epoll and kqueue, poll and select need no descriptor of their own.
         self._selector: selectors.BaseSelector = getattr(
             selectors, "PollSelector", selectors.SelectSelector
         )()

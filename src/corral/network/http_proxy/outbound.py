@@ -1,6 +1,6 @@
-"""Look up, check, dial and count the servers to which an HTTP proxy connects for a target.
+"""Look up, check, dial and count the servers that an HTTP proxy connects to for a target.
 
-The functions of this module may block, because a proxy has one thread for each connection.
+The functions in this module may block, because a proxy has one thread for each connection.
 """
 
 import socket
@@ -61,8 +61,8 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server. Return for how many seconds it still counts as
-        open, for the maximum number of connections.
+        """Count a connection that reached no server. Return for how many seconds it still counts
+        towards the maximum number of connections.
 
         This delay slows down a flood of connections. The target's CPU limit does not, because the
         target is not charged for the proxy's CPU time.

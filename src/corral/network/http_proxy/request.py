@@ -1,9 +1,9 @@
 """Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, and find their destination.
 
 After `CONNECT host:port` all bytes are copied unchanged. A request with an absolute `http://` URL
-is rewritten for the server: its Host field becomes the host of the URL. The proxy also adds
-`Connection: close`, because a second request on the same connection could name another host and
-would not be checked.
+is rewritten for the server: its Host field becomes the URL's host. The proxy also adds `Connection:
+close`, because a second request on the same connection could name another host and would not be
+checked.
 """
 
 from corral.network.addresses import address_or_none

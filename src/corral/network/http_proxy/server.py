@@ -1,7 +1,7 @@
 """Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use. Any
 process on the host can connect to a loopback port, so the proxy requires a password that is only in
 the target's environment. A client without the password learns nothing about the policy, and its
-attempts are not recorded as denials. The proxy has threads, so it starts after the supervisor has
+attempts are not recorded as denials. The proxy uses threads, so it starts after the supervisor has
 forked the target. A lookup cannot be interrupted, so a thread that waits for one may run until the
 process ends.
 """
@@ -100,8 +100,8 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that does not become ready until `close`. The caller has nothing to
-        do before, because the proxy's own threads do all the work.
+        """Return a descriptor that does not become ready until `close`. Until then the caller has
+        nothing to do, because the proxy's own threads do all the work.
         """
         return self._stop
 

@@ -33,7 +33,7 @@ resolve = programs.resolve
 spawn = spawning.spawn
 watch = Watch
 SIGINFO_BYTES = 128
-"""The size of struct signalfd_siginfo. Its first word is the number of the signal."""
+"""The size of struct signalfd_siginfo. Its first word is the signal number."""
 
 
 class Signals:
@@ -113,8 +113,8 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove the leftovers of a dead run: its private directory or its cgroup.
 
-    The path and the type of the file system tell the two apart. The content is not used for this,
-    because the target could have chosen it.
+    The two are told apart by the path and the type of the file system, not by the content, because
+    the target could have chosen it.
     """
     from corral.platforms.posix import run_directories
 

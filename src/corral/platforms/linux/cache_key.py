@@ -64,7 +64,7 @@ def _root() -> str:
 
 def _delegation() -> str:
     """Return the path and the controllers of the directory for corral's cgroups. Both can differ
-    between two sessions of a user.
+    between two sessions of the same user.
     """
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))

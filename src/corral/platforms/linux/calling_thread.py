@@ -95,10 +95,10 @@ class CallingThread:
         return found
 
     def read_text(self, address: int) -> bytes:
-        """Return a copy of the text up to its zero byte. Read each byte only once, and do not read
-        beyond the page in which the text ends.
+        """Return a copy of the string up to its zero byte. Read each byte only once, and do not
+        read beyond the page that the string ends in.
 
-        Raise ENAMETOOLONG if the text is longer than a path can be.
+        Raise ENAMETOOLONG if the string is longer than a path can be.
         """
         found = b""
         while len(found) < PATH_MAX:
@@ -209,6 +209,6 @@ class CallingThread:
 
 
 def to_int(register: int) -> int:
-    """Return the lower 32 bits of a register as a C int, which has a sign."""
+    """Return the lower 32 bits of a register as a signed C int."""
     low = register & (1 << INT_BITS) - 1
     return low - (1 << INT_BITS) if low >> (INT_BITS - 1) else low

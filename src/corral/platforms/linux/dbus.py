@@ -283,7 +283,7 @@ def decode(raw: bytes) -> Message:
 
 
 def _named(fields: Value) -> dict[str, Value]:
-    """Return header fields by name. Ignore unknown fields, as the specification says."""
+    """Return header fields by name. Ignore unknown fields, as the specification requires."""
     named: dict[str, Value] = {}
     for number, variant in fields:  # type: ignore[union-attr,misc]
         name = FIELDS.get(number, "")  # type: ignore[arg-type]
@@ -298,7 +298,7 @@ def _named(fields: Value) -> dict[str, Value]:
 
 
 class Bus:
-    """A connection to a bus. All its calls together must end within `timeout_seconds`."""
+    """A connection to a bus. All its calls together must finish within `timeout_seconds`."""
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
         import _socket  # importing `socket` would take longer than all calls together

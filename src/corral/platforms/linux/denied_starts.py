@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FLAG = "--allow-subprocess"
 MAX_NAMED = 64
-"""The number of starts for which the supervisor searches for the program's name."""
+"""The supervisor searches for the program's name for at most this many starts."""
 BURST, RATE = 64, 64
 """The rate limit for answering starts: a burst of BURST starts, and then RATE starts per second.
 Further starts wait, which does not cost CPU time.
@@ -108,7 +108,8 @@ class Memory:
         return int(struct.unpack_from("=Q", page, at)[0]) if len(page) >= at + 8 else 0
 
     def string(self, address: int) -> bytes:
-        """Return the text from `address` to the next zero byte, or b"" if no zero byte follows."""
+        """Return the string from `address` to the next zero byte, or b"" if no zero byte follows.
+        """
         found = b""
         while len(found) < MAX_STRING and LOWEST_ADDRESS <= address < HIGHEST_ADDRESS:
             at = address % PAGE
@@ -144,12 +145,12 @@ def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
 
 
 def guess_name(memory: Memory, pid: int) -> str:
-    """Guess the program's name from a list of arguments to which the thread's stack points. Return
+    """Guess the program's name from a list of arguments that the thread's stack points to. Return
     "" if there is no such list.
 
-    The memory of a library also contains lists of words that look like arguments. So a list with a
-    path or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name has
-    to be ASCII.
+    A library's memory also contains lists of words that look like arguments. So a list with a path
+    or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to
+    be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -7,7 +7,8 @@ of the place. So the thread finds only files inside a place, even if the target 
 meanwhile. The thread does not look up a path outside of all places.
 
 The calls are made in a thread, because such a call has to wait while the target writes to the file.
-The thread has the target's ids and no capabilities, so the kernel checks owners as for the target.
+The thread has the target's ids and no capabilities, so the kernel checks ownership as it would for
+the target.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ BURST_SECONDS = 2.0
 git clone or an archive of a thousand files is not delayed.
 """
 SHARE = 0.06
-"""The maximum number of calls that may wait for the thread. Without it a target could add calls
-without end, by killing its waiting threads and starting new threads.
+"""The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
+about 150 calls per second.
 """
 LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
 MAX_JOBS = 1024
-"""The most calls that may wait for the thread. Otherwise a target could add calls without end, by
-killing the threads that wait and starting new ones.
+"""The maximum number of calls that may wait for the thread. Without it a target could add calls
+without end, by killing its waiting threads and starting new threads.
 """
 MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
@@ -62,9 +63,11 @@ RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
 ever.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""How many times corral tries a lookup with `..` while other processes move files."""
+"""The kernel follows links that stay inside a place. corral itself follows links out of a place: at
+most MAX_LINKS, and only among the first MAX_PARTS names of a path.
+"""
 MAX_RETRIES = 8
-"""The error numbers of a lookup that left the place (EXDEV) or that needs openat2 (ENOSYS)."""
+"""How many times corral tries a lookup with `..` while other processes move files."""
 MICROSECONDS = 1_000_000
 OWN_DESCRIPTORS = ("/proc/self/fd/", "/proc/thread-self/fd/")
 NOT_HERE = frozenset((errno.EXDEV, errno.ENOSYS))
@@ -258,8 +261,8 @@ def find_file(
 ) -> int:
     """Return an O_PATH descriptor of the file that a call would change.
 
-    First read the caller's memory and descriptors, then check that the caller still waits. If the
-    caller has ended, corral may have read from another process with the same pid.
+    First read the caller's memory and descriptors, then check that the caller is still waiting. If
+    the caller has ended, corral may have read from another process with the same pid.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -336,8 +339,8 @@ def join(base: str, text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Remove empty names and `.` from an absolute path. Keep a slash at the end, because it makes
-    the kernel follow a link that is the last name.
+    """Remove empty names and `.` from an absolute path. Keep a trailing slash, because it makes the
+    kernel follow a link that is the last name.
     """
     parts = [part for part in text.split("/") if part not in {"", "."}]
     ending = "/" if text.endswith(("/", "/.")) else ""

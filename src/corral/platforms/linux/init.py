@@ -48,7 +48,7 @@ class InitDescriptors:
 @record
 class Pipes:
     """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
-    with which it lets the target start.
+    which it uses to let the target start.
     """
 
     control: int

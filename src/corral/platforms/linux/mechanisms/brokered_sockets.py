@@ -1,4 +1,4 @@
-"""Prepare the sockets with which `socket_broker` serves a target without a network namespace.
+"""Prepare the sockets that `socket_broker` uses to serve a target without a network namespace.
 
 The supervisor binds the ports of `network.listen` before the target starts. If a port is in use,
 the run fails. The supervisor also opens the granted unix sockets before the start. So later
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @record
 class PreparedSockets:
-    """The opened sockets. `ports` has bound sockets by port. `unix` has O_PATH descriptors of
-    granted sockets by path. `step` is the step that opened them.
+    """The opened sockets. `ports` maps ports to bound sockets. `unix` maps paths of granted sockets
+    to O_PATH descriptors. `step` is the step that opened them.
     """
 
     step: BrokeredSockets
@@ -39,10 +39,10 @@ class PreparedSockets:
 
 @record
 class BrokeredSockets:
-    """Opens the sockets before the target starts, and has the settings of the broker.
+    """Opens the sockets before the target starts, and contains the broker's settings.
 
-    `unix` has (path as written, path, device, inode) for each granted socket. `uid` and `gid` are
-    the target's ids. If `same_file` is true, the broker connects the target's own TCP socket.
+    `unix` contains (path as written, path, device, inode) for each granted socket. `uid` and `gid`
+    are the target's ids. If `same_file` is true, the broker connects the target's own TCP socket.
     Otherwise the broker connects a new socket, which replaces the target's socket.
     """
 

@@ -1,10 +1,10 @@
 """Limit the whole tree with cgroup v2, whose limits the kernel enforces. corral never uses v1.
 
 Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user may write to. The
-leaf is beside the cgroups that have processes, not below them, because a cgroup with processes of
-its own cannot enable controllers for its children. corral reads back every value that it writes. It
-moves init into the leaf while init waits for its id maps, so the target is in the leaf before its
-first instruction.
+leaf is beside the cgroups that contain processes, not below them, because a cgroup with processes
+of its own cannot enable controllers for its children. corral reads back every value that it writes.
+It moves init into the leaf while init waits for its id maps, so the target is in the leaf before
+its first instruction.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Cgroup:
 
 @record
 class Leaf:
-    """Makes a leaf. `settings` has pairs of a file and its value. `controllers` are enabled in
+    """Makes a leaf. `settings` contains pairs of a file and its value. `controllers` are enabled in
     every directory from `base` down to the leaf.
     """
 
@@ -171,8 +171,8 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """Return the mount point of cgroup v2 and a process's directory in it. Hybrid layouts work,
-    too.
+    """Return the mount point of cgroup v2 and a process's directory in it. This also works for
+    hybrid layouts.
     """
     mounts, own = abi.read_file("/proc/self/mountinfo"), abi.read_file(f"/proc/{process}/cgroup")
     found = locate(mounts, own)
@@ -240,7 +240,7 @@ def settings(
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
         # Swap is off, because memory.max does not limit swapped memory. If memory runs out, the
-        # kernel kills the whole group, because a server does not work with only a part of its
+        # kernel kills the whole group, because a server does not work with only some of its
         # processes.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
@@ -275,7 +275,7 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Return whether `seen`, the content of a file, means the `value` that was written to it. The
+    """Return whether `seen`, the content of a file, matches the `value` that was written to it. The
     kernel rounds sizes down to whole pages, and io.max has a line for each disk.
     """
     rounded = str(int(value) // page * page) if value.isdigit() else value
@@ -303,7 +303,7 @@ def is_leaf(path: str) -> bool:
 
 
 def _open_cgroup(path: str) -> int:
-    """Open a directory of the hierarchy without following any link in its path."""
+    """Open a directory in the hierarchy without following any link in its path."""
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in path.removeprefix("/").split("/"):
         above = fd
@@ -376,7 +376,7 @@ def _remove_around(path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file of a cgroup. Raise OSError for a link, a pipe or any file outside cgroups."""
+    """Write to a file in a cgroup. Raise OSError for a link, a pipe or any file outside cgroups."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_cgroup(fd, path)

@@ -1,4 +1,4 @@
-"""Make idmapped mounts, which show files of another user as files of the target.
+"""Make idmapped mounts, which show another user's files as the target's own.
 
 On disk the files still belong to their owner. Only the host's root may make such mounts. So the
 supervisor makes them before the namespaces exist, and init attaches them. Some file systems, such
@@ -31,10 +31,10 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """Makes a mount for each bind. In the mount, the files of the owner belong to the target.
+    """Makes a mount for each bind. In the mount, the owner's files belong to the target.
 
     Each entry of `binds` is a bind with the uid and gid of the owner on disk. `uid` and `gid` are
-    the target's ids. All ids are ids of the host, not of the target's namespace. `state` is the
+    the target's ids. All ids are ids on the host, not of the target's namespace. `state` is the
     directory that corral keeps for the target. If this directory cannot be idmapped, corral gives
     it to the target with chown.
     """
@@ -101,7 +101,7 @@ class IdmappedMounts:
             f" target's user id, may not {bind.access} them",
             bind.source,
         )
-        if not os.access(bind.source, os.R_OK):  # NFS denies root the files of other users
+        if not os.access(bind.source, os.R_OK):  # NFS denies root access to other users' files
             problem.hint = OTHER_USER
             return problem
         problem.hint = (

@@ -54,14 +54,14 @@ class Landlock:
     change everything below `write`.
 
     `private` is writable too. The target can make sockets only there, because a socket in `write`
-    could deceive a program of the host. A directory cannot be moved from `write` into `private`,
+    could deceive a program on the host. A directory cannot be moved from `write` into `private`,
     because the kernel refuses moves that add rights.
 
     With `unix_scope` the target can connect only to its own unix sockets and to those in `sockets`.
     If the target sees the host's /proc, `proc` says what the target may read there: nothing, its
-    own directory, or everything. `seen` has (path, device, inode) of granted files. If another file
-    has taken such a path, the step fails. With `deny_tcp` the target cannot bind or connect TCP
-    sockets, if this kernel's Landlock can deny that.
+    own directory, or everything. `seen` contains (path, device, inode) of granted files. If another
+    file has taken such a path, the step fails. With `deny_tcp` the target cannot bind or connect
+    TCP sockets, if this kernel's Landlock can deny that.
     """
 
     name = "landlock"
@@ -127,7 +127,7 @@ class Landlock:
 def scope_signals() -> None:
     """Put this process and everything that it starts into a domain that no signal can leave.
 
-    Raise OSError if this process can still send a signal to its parent, which is outside of the
+    Raise OSError if this process can still send a signal to its parent, which is outside the
     domain.
     """
     parent = os.getppid()

@@ -1,8 +1,8 @@
 """Find the paths inside granted directories to hide from the target or to make read-only.
 
-corral *hides* these in every grant: credentials, data of browsers and clients, shell start-up files
-and `.env` files. It *protects* these in write grants, which means that they are read-only:
-version-control directories and the files that they use, editor tasks, files of direnv, and client
+corral *hides* these in every grant: credentials, browser and client data, shell start-up files and
+`.env` files. It *protects* these in write grants, which means that they are read-only:
+version-control directories and the files that they use, editor tasks, direnv files, and client
 configuration. It does not mask a path that the user grants by name.
 
 `package.json`, `Makefile` and sources are not protected, because they run only when the user starts
@@ -62,8 +62,8 @@ class Found:
     """The result of a search.
 
     `masks` are ordered from the outermost to the innermost. `absent` are paths to cover that do not
-    exist, but that the target can create. `named` are paths that corral warns about, because
-    through them the target can make git run programs: repositories, and paths that a repository's
+    exist, but that the target can create. `named` are paths that corral warns about, because the
+    target can use them to make git run programs: repositories, and paths that a repository's
     settings name. Each of them is a write grant or contains a write grant. `unsearched` are paths
     that the search had to skip.
     """
@@ -205,7 +205,7 @@ class _Search:
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
             # Test all names of a directory together, because that is fast, and most directories
-            # have none of the searched names.
+            # contain none of the names that are searched for.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
             is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
@@ -225,9 +225,9 @@ class _Search:
         return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
-        """Hide the `.env` files of a directory. If the directory is a repository that the target
+        """Hide the `.env` files in a directory. If the directory is a repository that the target
         can write to, record it, so that `project` covers it later. Return whether the directory is
-        a repository or has `.env` files.
+        a repository or contains `.env` files.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -328,7 +328,7 @@ class _Search:
 
     def refuse(self, path: str) -> None:
         """Raise PolicyError because there are too many masks. `path` is one of the masked paths,
-        from which the hint is made.
+        which the hint is based on.
         """
         above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
         less = "single directories in it" if above in self.layers else f"{flag} {above}"

@@ -28,7 +28,7 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The links in /proc of the host's namespaces, by kind. The sandbox's links must differ from
+    """The /proc links of the host's namespaces, by kind. The sandbox's links must differ from
     these.
     """
 

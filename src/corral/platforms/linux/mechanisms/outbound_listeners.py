@@ -72,7 +72,7 @@ DATAGRAMS = {
 
 
 def families() -> list[int]:
-    """Return the address families that this kernel has. Not every kernel has IPv6."""
+    """Return the address families that this kernel supports. Not every kernel supports IPv6."""
     return [family for family in SCOPES if _exists(family)]
 
 

@@ -28,7 +28,7 @@ class BoundingSet:
 
     def apply(self, _results: Results) -> None:
         abi.prctl(abi.PR_SET_SECUREBITS, SECUREBITS)
-        # The kernel answers EINVAL to the first number that is not a capability.
+        # The kernel returns EINVAL for the first number that is not a capability.
         for number in range(64):
             try:
                 abi.prctl(abi.PR_CAPBSET_DROP, number)

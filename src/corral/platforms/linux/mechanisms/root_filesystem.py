@@ -51,11 +51,11 @@ into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
 
 @record
 class Bind:
-    """A path of the host to mount in the sandbox.
+    """A path on the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw. They are 0 for a path of the system,
-    because corral does not compare such a path. `covers` is true if masks cover the mounts below
-    the path. An idmapped mount of the path then leaves these mounts out.
+    `device` and `inode` identify the file that the policy saw. They are 0 for a system path, which
+    corral does not compare. `covers` is true if masks cover the mounts below the path. An idmapped
+    mount of the path then leaves these mounts out.
     """
 
     source: str
@@ -93,7 +93,7 @@ class OpenedSources:
 
 @record
 class DetachedTrees:
-    """The detached mounts to use instead of sources, by path of the source on the host."""
+    """The detached mounts to use instead of sources, by the source's path on the host."""
 
     fds: dict[str, int]
 
@@ -306,7 +306,7 @@ class _NewRoot:
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        # The mask becomes read-only only in `enter`, because a bind below it needs a mount point.
+        # The mask is made read-only later, in `enter`, because a bind below it needs a mount point.
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
@@ -328,7 +328,7 @@ class _NewRoot:
         tree = abi.fsmount("proc", {"hidepid": "2"}, attributes=flags | abi.MOUNT_ATTR_RDONLY)
         self._attach(tree, "/proc", 0, directory=True)
         for path in ("/proc/keys", "/proc/key-users"):
-            # Both files show keys of this user from all sessions.
+            # Both files show this user's keys from all sessions.
             try:
                 self.mask(Mask(path=path, kind="hide", directory=False))
             except FileNotFoundError:

@@ -63,7 +63,7 @@ class Seccomp:
 
     @property
     def is_killable(self) -> bool:
-        """Return whether only deadly signals interrupt a call that the supervisor has received."""
+        """Return whether only fatal signals interrupt a call that the supervisor has received."""
         return self.broker or self.limit_tasks or self.file_changes
 
     def describe(self) -> str:
@@ -86,7 +86,7 @@ class Seccomp:
 
         Return False if a seccomp filter around corral prevents a listener and this run can do
         without one. The caller then loads a filter without a listener. That filter denies process
-        starts and changes of modes and times, but corral does not report these denials. Raise
+        starts and changes to modes and times, but corral does not report these denials. Raise
         OSError for any other failure, and if the run needs the listener.
         """
         channel = results.get(DescriptorChannel)
@@ -178,7 +178,7 @@ def warm_up(machine: str) -> None:
 
 
 def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
-    """Return the cached filters of init and of the target, or None if they have to be compiled."""
+    """Return the cached filters for init and the target, or None if they have to be compiled."""
     try:
         wanted = _key(step)
         key, *programs = marshal.loads(read_checked_file(_path(wanted)))  # noqa: S302 - our own

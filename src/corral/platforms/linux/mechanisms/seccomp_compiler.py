@@ -170,7 +170,7 @@ def _choice(out: Backwards, choice: Choice) -> int:
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
-    """Divide all syscall numbers into ranges with the same rule. Return (first number, rule) of
+    """Divide all syscall numbers into ranges with the same rule. Return (first number, rule) for
     each range, from 0 upwards. Numbers without a rule get `unknown`.
     """
     ranges: list[tuple[int, Rule]] = []
@@ -209,8 +209,8 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Emit a balanced tree over the ranges. Return the label of its root, which may be an earlier
-    instruction than the last one.
+    """Return the program. It kills a process that makes a syscall of another architecture, or a
+    syscall whose number is `number_limit` or higher.
     """
     out = Backwards()
     ranges = _ranges(rules, unknown)
@@ -230,8 +230,8 @@ def assemble(
 def assemble_by_name(
     machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
 ) -> bytes:
-    """Return the program for a machine. `named` has the rules by syscall name. Leave out syscalls
-    that this machine does not have.
+    """Return the program for a machine. `named` contains the rules by syscall name. Leave out
+    syscalls that this machine does not have.
 
     `others` is the rule for all other syscalls of the machine. Its default is `unknown`.
     """

@@ -1,4 +1,4 @@
-"""List the target's syscall rules as data, from which `seccomp_compiler` makes a filter.
+"""List the target's syscall rules as data, which `seccomp_compiler` turns into a filter.
 
 The filter denies calls that reach out of the sandbox. It allows all others, because servers are
 ordinary programs and need most calls. Numbers newer than the table fail with ENOSYS, as on an older
@@ -86,8 +86,8 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# Calls that change extended attributes fail as on a file system without attributes, because `cp -p`
-# and `install`, which set access lists, continue after this error, but not after EPERM.
+# Calls that change extended attributes fail as they do on a file system without attributes, because
+# `cp -p` and `install`, which set access lists, continue after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
 # These calls have a number, but today's kernels do not implement them on x86_64 and aarch64.
@@ -122,13 +122,13 @@ S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 # The target may not change the size of a terminal. The terminal would keep the new size after the
-# run, and corral could not tell whether the user or the target has set it.
+# run, and corral could not tell whether the user or the target set it.
 TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
 # All ioctls of btrfs and bcachefs are denied. With a snapshot a target could put a whole subvolume,
 # including ~/.ssh, under a granted path; in old versions of btrfs any descriptor in the subvolume
-# is enough for that. Landlock does not control making and removing subvolumes. FICLONE,
-# FICLONERANGE and FIDEDUPERANGE, with which cp shares blocks, are allowed, although they have the
+# is enough for that. Landlock does not control the creation and removal of subvolumes. FICLONE,
+# FICLONERANGE and FIDEDUPERANGE, which cp uses to share blocks, are allowed, although they have the
 # type of btrfs's ioctls.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
@@ -267,7 +267,7 @@ def _brokered() -> dict[str, Rule]:
 
 
 def _netlink_binds(*, notified: bool) -> Rule:
-    """Return the rule for `bind` without namespaces and broker.
+    """Return the rule for `bind` without namespaces and without a broker.
 
     The target then has only unix pairs and netlink sockets. It must not bind unix sockets, because
     their abstract names belong to the host. The filter sees only the length of the address, so it
@@ -303,8 +303,8 @@ def _processes(
 
 
 def _ioctl(*, namespaces: bool) -> Rule:
-    # FIOSETOWN and SIOCSPGRP name the owner behind a pointer, which the filter cannot read, so they
-    # are always denied.
+    # FIOSETOWN and SIOCSPGRP pass the owner by pointer, which the filter cannot follow, so they are
+    # always denied.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
     denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
     choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
@@ -337,7 +337,7 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
         # Device files are denied. Most of them work only where the mount allows devices. But any
-        # user may make a whiteout, which is a character device, too.
+        # user may make a whiteout, which is also a character device.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -359,8 +359,9 @@ def _set_ids() -> dict[str, Rule]:
     """Deny calls that make a set-user-ID or set-group-ID file. Such a file in a write grant could
     be executed on the host, with the rights of its owner, who may be root.
 
-    The sandbox's mounts are nosuid, but the host's mounts are not. openat2 has its mode in memory,
-    which a filter cannot read, so openat2 fails with ENOSYS. Programs then use another call.
+    The sandbox's mounts are nosuid, but the host's mounts are not. openat2 takes its mode from
+    memory, which a filter cannot read, so openat2 fails with ENOSYS. Programs then use another
+    call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -447,7 +448,7 @@ def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
     """Deny calls that make the kernel send SIGCONT. corral limits the target's CPU share with
     SIGSTOP, and SIGCONT would continue the target too early.
 
-    timer_create and mq_notify have their signal behind a pointer, so they are always denied.
+    timer_create and mq_notify take their signal through a pointer, so they are always denied.
     """
     denied: dict[str, tuple[Condition, ...]] = {
         "fcntl": (low(1, F_SETSIG), low(2, SIGCONT)),
@@ -478,12 +479,12 @@ def target_rules(
     Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
     the kernel ignores. If `cookie` is None, execve is denied. `own_pid` matters only without
     namespaces: the target may signal and adjust only this process and 0, the caller. With
-    `duty_cycle`, calls that lead to SIGCONT are denied, because corral enforces a CPU share with
-    SIGSTOP and SIGCONT.
+    `duty_cycle`, calls that make the kernel send SIGCONT are denied, because corral enforces a CPU
+    share with SIGSTOP and SIGCONT.
 
     The other flags let the supervisor's listener receive calls: denied process starts and created
     files (`notices`), all calls with a path (`watch_paths`), new processes and threads
-    (`limit_tasks`), calls on sockets (`broker`), and changes of modes and times (`file_changes`,
+    (`limit_tasks`), calls on sockets (`broker`), and changes to modes and times (`file_changes`,
     only without namespaces).
     """
     rules: dict[str, Rule] = {
@@ -541,14 +542,14 @@ def _without_namespaces(
 
 
 def _watched_paths(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Return the rules with which `corral learn` watches paths and large mappings."""
+    """Return the rules that `corral learn` uses to watch paths and large mappings."""
     return {name: _notified(rules.get(name, ALLOW)) for name in PATHS} | {MEMORY: _large_mappings()}
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
-    """Return the rules with which `corral learn` watches connections. If Unix sockets are denied,
+    """Return the rules that `corral learn` uses to watch connections. If Unix sockets are denied,
     the supervisor is also notified when the target makes a Unix socket. The supervisor then gives
-    the target a Unix socket without a peer, and records the name to which the target binds it.
+    the target a Unix socket without a peer, and records the name that the target binds it to.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -560,7 +561,7 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 
 
 def _large_mappings() -> Rule:
-    """Return the rule that notifies the supervisor of large writable mappings, which count for
+    """Return the rule that notifies the supervisor of large writable mappings, which count towards
     RLIMIT_DATA.
     """
     small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
