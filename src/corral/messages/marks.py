@@ -66,8 +66,7 @@ class Mark:
 
 
 def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]]) -> list[Mark]:
-    """Return the marks of a server's definitions. `others` contains the tools of all other servers.
-    """
+    """Return the marks of a server's definitions. `others` contains the other servers' tools."""
     texts = list(_texts("", {field: offer.get(field) for field in FIELDS}))
     names = [str(item.get("name")) for item in list_items(offer, "tools")]
     marks = [mark for where, text in texts for mark in _mark_text(where, text)]

@@ -108,8 +108,7 @@ class Memory:
         return int(struct.unpack_from("=Q", page, at)[0]) if len(page) >= at + 8 else 0
 
     def string(self, address: int) -> bytes:
-        """Return the string from `address` to the next zero byte, or b"" if no zero byte follows.
-        """
+        """Return the string from `address` to the next zero byte, or b"" if there is none."""
         found = b""
         while len(found) < MAX_STRING and LOWEST_ADDRESS <= address < HIGHEST_ADDRESS:
             at = address % PAGE

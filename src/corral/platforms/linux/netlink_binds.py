@@ -1,7 +1,7 @@
 """Bind route netlink sockets for a target without namespaces, which may not bind any other socket.
 
 Without a network namespace, the target shares the abstract names of unix sockets with the host. A
-target that binds one end of a unix pair could take a name that a program of the host needs. But the
+target that binds one end of a unix pair could take a name that a program on the host needs. But the
 C library has to bind a netlink socket to list the interfaces. The filter cannot tell netlink
 sockets from unix sockets, so the supervisor binds a new netlink socket, which replaces the
 target's.
@@ -36,7 +36,7 @@ Further calls wait, which does not cost CPU time.
 
 
 class NetlinkBinds:
-    """Decides calls of `bind`. `uid` and `gid` are the target's ids on the host."""
+    """Decides `bind` calls. `uid` and `gid` are the target's ids on the host."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self._ids = calling_thread.find_ids(uid, gid)

@@ -124,7 +124,7 @@ class Notifications:
     ) -> None:
         """Open the service.
 
-        With `killable`, only a deadly signal can interrupt a call that the supervisor has received.
+        With `killable`, only a fatal signal can interrupt a call that the supervisor has received.
         So the supervisor receives calls during a pause, and decides them afterwards. If it received
         them only after the pause, any signal could make a waiting fork fail with EINTR, which
         programs do not expect.

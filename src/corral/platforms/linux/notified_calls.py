@@ -34,7 +34,7 @@ UNKNOWN = "an unknown address"
 
 @record
 class NotifiedCall:
-    """A call's decider and permitted answers. Calls of `path_watch` are always continued."""
+    """A call's decider and permitted answers. Calls that `path_watch` decides always continue."""
 
     decider: Decider
     may: tuple[Verdict, ...]

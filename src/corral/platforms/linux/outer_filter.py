@@ -6,7 +6,7 @@ and nothing happens. If the filter denies the call, the error is different. Whet
 allows a listener can be seen only by loading a listener.
 
 A filter may also kill the caller, so a child makes the calls. The child first enters its own
-namespaces if it can, because the kernel refuses some calls of an ordinary user before it checks the
+namespaces if it can, because the kernel refuses some calls by an ordinary user before it checks the
 arguments.
 """
 
@@ -31,7 +31,7 @@ BAD = -1
 """An invalid descriptor. As a pointer it is an address that no process can read."""
 CLONE_FS = 0x200
 CLONE_THREAD = 0x10000
-"""A flag with which a clone always fails: the kernel refuses it without CLONE_SIGHAND, and also
+"""A flag that makes every clone fail: the kernel refuses it without CLONE_SIGHAND, and also
 together with most of the namespace flags.
 """
 CALLS: tuple[Call, ...] = (
@@ -64,7 +64,7 @@ CALLS: tuple[Call, ...] = (
 )
 ENTER: Call = ("unshare", (abi.CLONE_NEWUSER | abi.CLONE_NEWNS | abi.CLONE_NEWUTS,))
 ALLOW_EVERYTHING = struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
-"""A filter of one instruction: BPF_RET with SECCOMP_RET_ALLOW."""
+"""A filter with one instruction: BPF_RET with SECCOMP_RET_ALLOW."""
 
 
 def answers() -> str:

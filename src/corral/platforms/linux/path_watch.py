@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
-"""The maximum total number of characters of all paths, because the target chooses the paths, and
+"""The maximum total number of characters in all paths, because the target chooses the paths, and
 each can be long.
 """
 MAX_READ = 1000
@@ -131,8 +131,8 @@ class PathWatch:
 
 
 class CreationWatch:
-    """For each call that creates a file, calls `then` with the name of the call and the path when
-    the call continues. Reads at most MAX_READ paths.
+    """For each call that creates a file, calls `then` with the call's name and the path when the
+    call continues. Reads at most MAX_READ paths.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:
@@ -190,7 +190,7 @@ def read_denied_memory(request: Notification) -> int:
 
 
 def _read_base(request: Notification, directory: int) -> str:
-    """Return the directory to which a relative path belongs, as the target sees it."""
+    """Return the directory that a relative path starts from, as the target sees it."""
     fd = AT_FDCWD if directory < 0 else request.arguments[directory] & WORD
     name = "cwd" if fd == AT_FDCWD else f"fd/{fd}"
     return os.readlink(f"/proc/{request.pid}/{name}")

@@ -43,7 +43,7 @@ PAUSE_SECONDS = 0.1
 class ReplacedFiles:
     """Watches the covers, as a service of the supervisor.
 
-    `replaced` has a sentence for each path that lost its cover. The service's descriptor is an
+    `replaced` contains a sentence for each path that lost its cover. The service's descriptor is an
     epoll descriptor, which watches the inotify descriptor except during a pause.
     """
 

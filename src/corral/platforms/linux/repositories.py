@@ -2,8 +2,8 @@
 names them.
 
 The host's git uses them when the user types `git status`, so a target must not change them. The
-functions here find more files than git would use, because making a file read-only without need does
-less harm than missing a file that git runs.
+functions here find more files than git would use, because making a file read-only unnecessarily
+does less harm than missing a file that git runs.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def find_named(
     """Yield the files that are named in the repository's own settings and in the settings `shared`,
     which apply to all repositories.
 
-    A relative path of hooks is looked up in `top`, the repository's working directory. The path of
-    an included file is looked up in the directory of the settings file. Other paths are looked up
-    in both directories.
+    A relative hooks path is looked up in `top`, the repository's working directory. The path of an
+    included file is looked up in the directory of the settings file. Other paths are looked up in
+    both directories.
     """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
@@ -109,7 +109,7 @@ def find_named(
 def _files_in_words(
     value: str, bases: tuple[str, ...], home: str, left: list[int]
 ) -> Iterator[str]:
-    """Yield the files to which the words in a setting refer. A word may be `$(...)/FILE`,
+    """Yield the files that the words in a setting refer to. A word may be `$(...)/FILE`,
     `$NAME/FILE`, or a file in a directory that another word names (as after `cd DIRECTORY`).
 
     `left[0]` is the number of words that may still be read. It is reduced by the number of words
@@ -201,7 +201,7 @@ def read_user_settings(home: str) -> list[Setting]:
 
 
 def _links_in(directory: str) -> list[str]:
-    """Return the symbolic links in a directory of hooks, which often point to project scripts."""
+    """Return the symbolic links in a hooks directory, which often point to project scripts."""
     paths = [f"{directory}/{name}" for name in _names(directory)[:MAX_DIRECTORIES]]
     return [path for path in paths if os.path.islink(path)]
 
@@ -233,7 +233,7 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _until_zero(text: str) -> str:
-    """Return a text up to its first zero byte, because git also ends a path there. Otherwise a
+    """Return a string up to its first zero byte, because git also ends a path there. Otherwise a
     target could write a path with a zero byte into a repository, and every later run would fail,
     because Python refuses such a path.
     """

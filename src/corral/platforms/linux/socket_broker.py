@@ -1,6 +1,6 @@
 """Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
 
-The target can create TCP sockets, but may not connect them. The supervisor copies the wanted
+The target can create TCP sockets, but may not connect them. The supervisor copies the requested
 address once and asks the gateway whether the address is allowed. If it is, the supervisor connects
 the target's socket to its own loopback listener, and gives the accepted socket to the gateway. So
 the target's sockets are connected only to corral. If pidfd_getfd does not work, a new, connected
@@ -74,8 +74,8 @@ UNIX_KINDS = {"UNIX-STREAM": _socket.SOCK_STREAM, "UNIX": _socket.SOCK_SEQPACKET
 
 
 class DatagramSocket:
-    """The pair that replaces a datagram socket. `peer` is the address to which the target has
-    connected the socket.
+    """The pair that replaces a datagram socket. `peer` is the address that the target has connected
+    the socket to.
     """
 
     def __init__(self, gateway: Gateway, forget: Callable[[], object], family: int) -> None:
@@ -237,7 +237,7 @@ class SocketBroker:
         """Connect a socket to the supervisor's listener without a long wait. Return the accepted
         socket.
 
-        Other users of the host can connect to this listener too. Close their connections.
+        Other users on the host can connect to this listener too. Close their connections.
         """
         listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
@@ -455,7 +455,7 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 def _check_unconnected(own: _socket.socket) -> None:
     """Raise OSError for a socket that is not TCP, or is connected. If an earlier connect is
     unfinished, a second connect could complete it. Then the supervisor would wait for a connection
-    to its listener that does not come.
+    to its listener that never comes.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
@@ -474,7 +474,7 @@ def _failed(code: int | None) -> Decision:
 def _accept(
     listener: _socket.socket, own: _socket.socket
 ) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection of the listener, usually the connection from `own`. Return None if
+    """Return the next connection to the listener, usually the connection from `own`. Return None if
     no connection comes within ACCEPT_SECONDS.
     """
     try:

@@ -1,4 +1,4 @@
-"""Get a cgroup from systemd, for users who may not make a cgroup in the cgroup of their session.
+"""Get a cgroup from systemd, for users who may not make a cgroup in their session's cgroup.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
 properties, and systemd puts init into it. corral makes the leaf of `cgroup` inside the scope. In
@@ -55,7 +55,7 @@ STOP_USEC = 5_000_000
 corral's own grace period.
 """
 OWN_MEMORY = 16 << 20
-"""How many bytes of memory the scope may use more than its leaf, for the idle process and for the
+"""How many more bytes of memory the scope may use than its leaf, for the idle process and for the
 kernel's records of the leaf.
 """
 
@@ -112,9 +112,7 @@ def _slice() -> str:
 
 
 def buses(uid: int) -> list[str]:
-    """Return the sockets on which this user's systemd may answer. The most likely socket comes
-    first.
-    """
+    """Return the sockets where this user's systemd may answer, the most likely one first."""
     if uid == 0:
         return [SYSTEM_BUS]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -153,7 +151,7 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Wait without any descriptor, because an open pipe of the client looks like a live server."""
+    """Wait without any descriptor, because to the client an open pipe looks like a live server."""
     init.follow_supervisor()
     if os.getppid() != parent:
         os._exit(1)
@@ -241,7 +239,7 @@ def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
 
 
 class _Manager:
-    """A connection to systemd, on the first bus on which systemd answers."""
+    """A connection to systemd, on the first bus where systemd answers."""
 
     def __init__(self, seconds: float) -> None:
         self._bus, self._owner = _connect(seconds)
@@ -255,8 +253,8 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # corral and systemd are in different PID namespaces, so for systemd the pids of this
-            # run belong to other processes.
+            # corral and systemd are in different PID namespaces, so to systemd the pids of this run
+            # belong to other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
@@ -266,8 +264,8 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Ask systemd for a job, wait until the job ends, and return its result. Subscribe to the
-        signal that reports the end first, so that the signal is not missed.
+        """Ask systemd for a job, wait until the job ends, and return its result. First subscribe to
+        the signal that reports the end, so that it is not missed.
         """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)

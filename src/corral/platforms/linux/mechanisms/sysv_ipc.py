@@ -1,6 +1,6 @@
 """Count the System V objects of the sandbox, where no cgroup counts memory.
 
-The kernel keeps these objects even if no process uses them, so the memory of the processes does not
+The kernel keeps these objects even if no process uses them, so the processes' memory does not
 include them. A file in /proc/sysvipc lists the objects of the namespace in which it was opened. So
 init opens the files, and the supervisor reads them.
 """
@@ -35,7 +35,7 @@ whole list.
 
 @record
 class SysvLists:
-    """The supervisor's descriptors of the lists, once init has sent them over `channel`."""
+    """The supervisor's descriptors for the lists, once init has sent them over `channel`."""
 
     channel: DescriptorChannel
     fds: list[int]

@@ -33,11 +33,11 @@ thread in ordinary sleep is no longer inside its clone.
 """
 MAX_CLONE_NANOSECONDS = 50_000_000
 """When the calling thread has used this much processor time, its clone has certainly ended. Clock
-time would not show this, because a busy host can stop a thread for any time in the middle of a
-call.
+time would not show this, because a busy host can stop a thread for any length of time in the middle
+of a call.
 """
 PAUSE_FACTOR = 9
-"""After a count the supervisor receives no call for this many times the duration of the count, so
+"""After a count, the supervisor receives no calls for this many times as long as the count took, so
 that it spends at most a tenth of its time on counting.
 """
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 OUTSIDE_ROOT = 0x7000_C000
 """The id that the target has on the host if root starts corral. It is above systemd's container
-range (0x6FFFFFFF), and below 2**31, because some file systems have signed ids.
+range (0x6FFFFFFF), and below 2**31, because some file systems use signed ids.
 """
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
@@ -124,7 +124,7 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    If the user namespace maps only root, the last mapped id is root's own id. Outside of the
+    If the user namespace maps only root, the last mapped id is root's own id. Outside the
     namespace, it is the id of an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())

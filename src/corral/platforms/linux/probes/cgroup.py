@@ -226,7 +226,9 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
 
 @contextlib.contextmanager
 def _file_on_a_disk() -> Iterator[tuple[str, str]]:
-    """Yield the path and disk of the interpreter, or of a temporary file if it has no disk."""
+    """Yield the path and disk of the interpreter, or of a temporary file if the interpreter is not
+    on a disk.
+    """
     program = os.path.realpath(sys.executable)
     if disk := block_devices.disk_of(program):
         yield program, disk

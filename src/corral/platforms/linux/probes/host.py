@@ -1,4 +1,4 @@
-"""List all probes of Linux, in the order of `corral doctor`."""
+"""List all Linux probes, in the order in which `corral doctor` shows them."""
 
 import sys
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ TIERS = (
     ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace", "seccomp"),
     ("landlock_wall", "guardian", "seccomp"),
 )
-"""The capabilities that `run` needs with namespaces, and the capabilities that it needs without."""
+"""The capabilities that `run` needs with namespaces, and those that it needs without them."""
 
 
 def probe() -> tuple[Finding, ...]:

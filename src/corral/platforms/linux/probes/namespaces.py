@@ -1,4 +1,4 @@
-"""Probe namespaces with a real sandbox, which has a run's steps, and a `Trial` as its target."""
+"""Probe namespaces with a real sandbox that has the steps of a run and a `Trial` as its target."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 @record
 class Trial:
-    """Tries, instead of a target, what the sandbox must deny, and writes the errors to `fd`."""
+    """In place of a target, tries what the sandbox must deny, and writes the errors to `fd`."""
 
     name = "trial"
     fd: int

@@ -22,8 +22,8 @@ class Probe:
 
     `attempt` runs in a disposable child. It checks that an act is denied and that the same act is
     possible where it is allowed, and returns the evidence. `doctor` shows `label`, with `word` if
-    the capability is proven, or with `hint` if it is absent. `hints` has pairs of an error text and
-    the hint that replaces `hint` for this error.
+    the capability is proven, or with `hint` if it is absent. `hints` contains pairs of an error
+    text and the hint that replaces `hint` for this error.
     """
 
     attempt: Callable[[], str]

@@ -57,7 +57,7 @@ def _try_broker(*, same_file: bool) -> str:
 
     First check that both ports can be reached without the filter. Raise RuntimeError unless the
     process under the filter reaches the allowed port and cannot reach the other port, and can reach
-    neither port after the seccomp listener was closed.
+    neither port after the seccomp listener is closed.
     """
     allowed, server = network.listen()
     other, second = network.listen()
@@ -80,7 +80,7 @@ def _try_broker(*, same_file: bool) -> str:
     theirs.close()
     os.close(channel.inner)
     with socket.socket(fileno=server) as listener, socket.socket(fileno=second):
-        listener.accept()[0].close()  # the connection of the control
+        listener.accept()[0].close()  # the connection from the check without the filter
         words = _serve(results, channel, ours, listener)
     if os.waitpid(pid, 0)[1]:
         raise RuntimeError("the process under the filter failed")

@@ -73,7 +73,7 @@ def find() -> Surroundings:
 
 def _walls_left() -> str:
     """Describe whether Landlock can restrict files here without namespaces. Landlock's version does
-    not matter for network and signals, because seccomp restricts them.
+    not matter for the network and signals, because seccomp restricts them.
     """
     try:
         version = abi.landlock_abi()
