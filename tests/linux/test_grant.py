@@ -132,7 +132,7 @@ open(os.path.expanduser("~/memory"), "w").write("x" * size * 1_000_000)
 
 
 def test_why_says_how_a_run_without_denials_failed(desk):
-    """Let a server fail without a denial. `why` must then not read as if the server had not run."""
+    """Make a server fail without a denial. `why` must then not read as if the server had not run."""
     server = desk.put("server.py", "import sys; sys.exit(int(sys.argv[1]))")
     python = str(desk.user.python)
     for code in ("0", "143", "3"):

@@ -79,8 +79,8 @@ except OSError as error:
 
 
 def test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home(user):
-    """Let a server write ~/out.txt into its kept home, and then grant the user's ~/out.txt. From then on the server must
-    write to the user's file, and its own file must still exist.
+    """Make a server write ~/out.txt into its kept home, and then grant the user's ~/out.txt. From
+    then on the server must write to the user's file, and its own file must still exist.
     """
     out = user.home / "out.txt"
     out.touch()
