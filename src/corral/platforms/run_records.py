@@ -209,5 +209,5 @@ def _parse(name: str, text: str) -> Entry | None:
 
 
 def format_word(word: str) -> str:
-    """Replace SEPARATOR in a word of a command, because it separates the fields of a record."""
+    """Replace SEPARATOR in a command word, because it separates the fields of a record."""
     return word.replace(SEPARATOR, " ")

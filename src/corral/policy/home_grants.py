@@ -50,7 +50,7 @@ def refuse_home(
     """Refuse a real path that is or contains a home directory, /etc or a secret file in /etc.
 
     `flag` is the flag that grants a directory. The hint suggests smaller directories to grant, but
-    only those for which `is_granted` returns true.
+    only if `is_granted` returns true for them.
     """
     homes = find_homes(home)
     for own in (*homes, *ABOVE_HOMES):

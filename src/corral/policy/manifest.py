@@ -180,8 +180,8 @@ def from_data(
 def from_flags(
     values: Mapping[str, object], *, best_effort: bool | None = None, strict: bool | None = None
 ) -> Manifest:
-    """Return the flags of a command line as a manifest. `values` maps keys to strings, or to lists
-    of strings.
+    """Return a command line's flags as a manifest. `values` maps keys to strings, or to lists of
+    strings.
 
     The errors name the flag, not the key. A number without a unit for `limits.cpu` means millicores
     here.

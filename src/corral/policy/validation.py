@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from corral.policy.schema import Key
 
 NAME_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_")
-# Parentheses are allowed because Windows has a variable ProgramFiles(x86).
+# Parentheses are allowed because Windows has a variable named ProgramFiles(x86).
 NAME_REST = NAME_START | frozenset("0123456789()")
 MAX_SUGGESTIONS = 50
 PLAIN = NAME_START | frozenset("0123456789-")

@@ -115,9 +115,8 @@ def _skip_options(
     with_value: Container[str],
     without_script: Container[str] = (),
 ) -> Invocation:
-    """Return the script of a command: its first word that is not an option, the value of an option,
-    or a verb such as `run` at the start. A command with an option in `without_script` has no
-    script.
+    """Return a command's script: its first word that is not an option, the value of an option, or a
+    verb such as `run` at the start. A command with an option in `without_script` has no script.
     """
     index = 1 if arguments and arguments[0] in verbs else 0
     while index < len(arguments):

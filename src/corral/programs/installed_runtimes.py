@@ -183,6 +183,6 @@ def _is_script(path: str) -> bool:
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:
     # For Python, execute the base of a virtual environment, not the link to it. Other paths are not
-    # resolved, because a shim depends on the name by which it is executed.
+    # resolved, because a shim depends on the name that it is executed under.
     program = os.path.realpath(path) if kind == "python" else path
     return parse_version(ask([program, *ASK[kind]]).strip())

@@ -201,7 +201,7 @@ def _check_named_script(
 
 
 def find_script(argv: Sequence[str], *, environment: Mapping[str, str], cwd: str, home: str) -> str:
-    """Return the word of a command that a runtime would execute as its script, or ''. The command
+    """Return the word in a command that a runtime would execute as its script, or ''. The command
     may name the runtime through a link, or through a script whose `#!` line names it. Raise
     CommandError if the program cannot be found.
     """

@@ -258,7 +258,7 @@ def bind_python_module(
     """Bind the caller's directory if `python -m name` would load the module from that directory.
 
     Do not bind it if a module with that name is installed, because clients start servers in the
-    open project, and that project may by chance have a directory with this name.
+    open project, and that project may happen to have a directory with this name.
     """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:

@@ -1,7 +1,7 @@
 """Decide which other files a server's own files may make readable.
 
 A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry in `node_modules` may have been
-written by the server's author, or by an earlier run of a target. So the file that it refers to
+written by the server's author, or by a target in an earlier run. So the file that it refers to
 becomes readable only if that file is in the server's root, a runtime or a grant. Other files are
 collected, and refused together at the end with the flags that allow them.
 """

@@ -223,7 +223,7 @@ def _fields(path: str) -> list[bytes]:
 
 
 def _threads(pid: int) -> list[int]:
-    """Return the ids of a process's threads, the main thread first."""
+    """Return the ids of a process's threads, with the main thread first."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda thread: thread != pid)
     except OSError as error:

@@ -54,7 +54,7 @@ class ProcessTable:
             return 0
 
     def has_marker(self, pid: int, marker: str) -> bool:
-        """Return whether the profile of a process has this marker.
+        """Return whether a process's profile contains this marker.
 
         The marker is a service name that the profile allows. The profile must also deny another
         name, because the profile of another program may allow every name.

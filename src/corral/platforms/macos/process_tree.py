@@ -38,8 +38,8 @@ class Tree:
     so the tree includes all processes in its group, and all processes whose responsible process is
     `root`. `unique` is the unique id of `root` (not its pid), or 0 if `root` ended before the id
     was read. No process counts as a child of 0, because the process table also reports 0 for
-    unknown parents. `marker` is the name in the target's Seatbelt profile by which its processes
-    are recognized.
+    unknown parents. `marker` is the name in the target's Seatbelt profile that identifies its
+    processes.
     """
 
     def __init__(

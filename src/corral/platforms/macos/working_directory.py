@@ -28,7 +28,7 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory in which the server starts, and warnings. "" means the program's own
+    """Return the directory where the server starts, and warnings. "" means the program's own
     directory.
     """
     path = f"{program.cwd}/{NAME}"

@@ -31,8 +31,8 @@ def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Findin
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
-    """Run `attempt` in a forked child. Return whether it succeeded, and its text or its error's
-    text.
+    """Run `attempt` in a forked child. Return whether it succeeded, and the returned text or the
+    error's message.
     """
     read, write = os.pipe()
     pid = os.fork()
@@ -77,7 +77,7 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the text of the error with which the system refuses `attempt`.
+    """Return the system's error message when it refuses `attempt`.
 
     Raise RuntimeError if `attempt` succeeds. `by` is the class of the expected error. Any other
     error is raised, because it may have a cause other than a refusal.

@@ -1,4 +1,4 @@
-"""Run the last steps of a process before it becomes the target, for all POSIX systems."""
+"""Run the last steps before a process becomes the target, on all POSIX systems."""
 
 from __future__ import annotations
 

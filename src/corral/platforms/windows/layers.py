@@ -1,4 +1,4 @@
-"""Compose the steps of a target on Windows, in the order in which they are applied.
+"""Compose the steps for a target on Windows, in the order they are applied.
 
 Every step works from outside the target. The first steps create the journal, the profile, entries
 in access lists, the token, the desktop and the job. Then the process is created suspended. Every

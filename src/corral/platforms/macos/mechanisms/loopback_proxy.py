@@ -66,7 +66,7 @@ class ProxyPort:
         return {**upper, **lower, "NODE_USE_ENV_PROXY": "1"}
 
     def authorization(self) -> bytes:
-        """Return the value of the header in which clients send the password (RFC 7617)."""
+        """Return the value of the header that clients send the password in (RFC 7617)."""
         import binascii
 
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)

@@ -85,10 +85,10 @@ CLOSED = (
 """Operations that the last rules of the profile deny for all paths. Some macOS versions do not know
 all of these operations.
 
-A clone or a hard link gives a file a second name, to which the rule for the first name does not
-apply. A clone of a directory also copies its hidden files. A set-id file would keep its rights
-after the run. With an access list that denies deletion, the target could create a file that the
-user cannot remove.
+A clone or a hard link gives a file a second name that the rule for the first name does not apply
+to. A clone of a directory also copies its hidden files. A set-id file would keep its rights after
+the run. With an access list that denies deletion, the target could create a file that the user
+cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
 """Operations that a program can use to learn about the Mac's network. They are allowed only if the

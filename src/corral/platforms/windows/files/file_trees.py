@@ -3,7 +3,7 @@
 A plan contains a listing, and corral copies exactly the files in this listing. If a file has
 changed since it was listed, the copy fails. Only compiled modules may change, because Python may
 write them at any time: a changed module is left out of the copy. Alternate streams and access lists
-are not copied. A copy inherits the access list of the directory in which it is made.
+are not copied. A copy inherits the access list of the directory that it is made in.
 
 A link to a file in the same tree is copied as a file, because installers add `python3.exe` as a
 link to `python.exe`. If that file is missing or left out, the link is left out too. Other links are
@@ -67,8 +67,8 @@ class Listing:
 class TreeCopy:
     """A tree `source` and its copy `staged`, which only targets with the capability `sid` can read.
 
-    `texts` contains (relative name, text) for the files that corral writes itself: files in which
-    it has replaced paths, and the module that repairs Python's library (`python_preload.py`).
+    `texts` contains (relative name, text) for the files that corral writes itself: files with
+    replaced paths, and the module that repairs Python's library (`python_preload.py`).
     """
 
     source: str
@@ -197,7 +197,7 @@ def _find_first_link(path: str) -> str:
 def _follow(
     links: dict[str, str], files: Mapping[str, object], directories: frozenset[str]
 ) -> dict[str, str]:
-    """Return the file to which each link resolves. Leave out links to files that are missing or not
+    """Return the file that each link resolves to. Leave out links to files that are missing or not
     listed. Raise Unsuitable for a link to a directory.
     """
     known = {name.lower(): name for name in (*links, *files, *directories)}

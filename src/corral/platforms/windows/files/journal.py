@@ -56,7 +56,7 @@ class Entry:
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the content of a file: the name of the format, lines of JSON, and their digest."""
+    """Return the content of a file: the name of the format, JSON lines, and their digest."""
     lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
     return text + _closing(text)
@@ -138,7 +138,7 @@ def journal_path(directory: str, run: str) -> str:
 
 
 def create(directory: str, run: str, entry: Entry) -> Journal:
-    """Write the journal of a run. The run may make changes only after this function returns."""
+    """Write a run's journal. The run may make changes only after this function returns."""
     raw, path = encode(entry), journal_path(directory, run)
     if len(raw) > MAX_SIZE:  # `_read` would read only a part of a longer file
         raise OSError(0, "the run has too many grants for its journal file", path)

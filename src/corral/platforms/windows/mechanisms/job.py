@@ -75,8 +75,8 @@ class Job:
     user_time: int | None = None
     priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0
-    # This is False only if this host cannot read back the limits of a job. On such a host, a probe
-    # must have seen that all processes end when the handle of their job is closed.
+    # This is False only if this host cannot read back a job's limits. On such a host, a probe must
+    # have seen that all processes end when the handle of their job is closed.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 

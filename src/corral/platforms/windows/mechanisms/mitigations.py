@@ -1,9 +1,9 @@
 """Restrict a process from its creation on, with PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
-Each bit of this attribute is one mitigation. A run gets only bits with which a probe has started a
-process, because on some older builds of Windows an AppContainer does not start if any bit is set.
-Win32k system calls stay allowed, because a process that loads USER32 would end without them. node
-loads USER32, and so does OpenSSL, which Python's asyncio loads.
+Each bit of this attribute is one mitigation. A run gets only bits that a probe has already used to
+start a process, because on some older builds of Windows an AppContainer does not start if any bit
+is set. Win32k system calls stay allowed, because a process that loads USER32 would end without
+them. node loads USER32, and so does OpenSSL, which Python's asyncio loads.
 
 "No child processes" is not a mitigation bit but a separate attribute (`CHILD_PROCESS_POLICY`).
 """

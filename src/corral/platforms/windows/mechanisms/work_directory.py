@@ -1,4 +1,4 @@
-"""Create the private directory of a run without an AppContainer, and remove it when the run ends.
+"""Create the private directory for a run without an AppContainer, and remove it when the run ends.
 
 The directory is created together with its access list. A target with a restricted token can write
 only objects that its logon may write and whose label is Low. So for such a target the directory

@@ -114,7 +114,7 @@ print(*(ask(port) for port in sys.argv[1:]))
 
 
 def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
-    """Return the steps of an AppContainer in which only the copied interpreter can be read."""
+    """Return the steps for an AppContainer where only the copied interpreter can be read."""
     home = os.path.expanduser("~")
     try:
         copies = store.plan_own_interpreter(home)

@@ -331,8 +331,8 @@ def _session() -> str:
 
 PROBES: dict[str, Callable[[Machine], Finding]] = {
     "job_read_back": lambda _: _try("job_read_back", _read_back),
-    # This probe runs even if the limits of a job cannot be read back, because it only checks that
-    # all processes end with the job's handle.
+    # This probe runs even if a job's limits cannot be read back, because it only checks that all
+    # processes end with the job's handle.
     "job_kill_on_close": _job("job_kill_on_close", _kill_on_close),
     "job_memory": lambda _: _try("job_memory", _memory),
     "job_processes": lambda _: _try("job_processes", _processes),

@@ -67,8 +67,7 @@ MEANINGS = {
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another kind of processor",
 }
-"""The usual causes of the exit codes with which Windows ends a process that is loading libraries.
-"""
+"""The usual causes of the exit codes of processes that Windows ends while they load libraries."""
 
 
 @record
@@ -142,8 +141,8 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start the Python code `code`. If the steps have a store, run the code in the store's copy of
-    the interpreter. Otherwise run it in `program` or in corral's own interpreter.
+    """Start the Python code `code`. If the steps include a store, run the code in the store's copy
+    of the interpreter. Otherwise run it in `program` or in corral's own interpreter.
     """
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)

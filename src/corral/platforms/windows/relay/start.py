@@ -144,7 +144,7 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 def _check_container(results: Results) -> None:
     """Raise OSError unless the shim is in the target's container. Outside, the shim would have the
-    user's rights, and a target that takes over the shim could use these rights.
+    user's rights, and so would a target that takes over the shim.
     """
     if results.find(Capabilities) is None:
         return
