@@ -273,7 +273,7 @@ def _print_file(file: FileStatus) -> None:
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"
             again = f"corral wrap {words}"
-            if not server.own:  # this corral did not write the entry
+            if not server.own:  # the entry is not as corral wrote it
                 again = (
                     f"corral unwrap {words} && corral wrap {words}, and grant its permissions again"
                 )

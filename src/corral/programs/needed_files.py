@@ -48,8 +48,8 @@ SHARED_IN_HOME = (
     "Library/Application Support",
 )  # fmt: skip
 
-MAX_LINKS = 40  # path_resolution(7): ELOOP beyond
-MAX_HEAD_BYTES = 16384  # more links fail with ELOOP; see path_resolution(7)
+MAX_LINKS = 40  # the kernel follows no more links: path_resolution(7)
+MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims of package managers
 MAX_TEXT_BYTES = 1 << 20
 
 

@@ -172,7 +172,7 @@ DOCUMENTED = [
     ([(0, 0, ALL, GROUP_A), (1, 0, ALL, ANDREW)], {(ANDREW, GROUP_A): ALL, (ANDREW,): 0}),
     # [MS-DTYP] 2.5.3.2: a list without entries allows nothing.
     ([], {(ANDREW, EVERYONE): 0}),
-    # A generic right stands for the corresponding file rights.
+    # An inherit-only entry does not apply to the object itself.
     ([(0, 0x0B, ALL, EVERYONE)], {(EVERYONE,): 0}),
     # A generic right means the corresponding rights of files.
     ([(0, 0, 0x80000000, EVERYONE)], {(EVERYONE,): 0x120089}),
