@@ -109,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-fit",
-        sentence="After some changes the launch is an ordinary one, without a spare: another program, a granted file or a secret that was replaced, a new secret in a grant, a changed system file or mount.",
+        sentence="The launch is an ordinary one, without a spare, if one of these has changed since the spare was made: the program, a granted file, a secret (replaced, or new in a grant), a system file, or a mount.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed",

@@ -111,7 +111,7 @@ def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-# Root runs with files and directories of an ordinary user.
+# Root runs corral on files and directories that belong to an ordinary user.
 
 
 RUN = ("run", "--read", "/usr/share", "--", "/bin/cat", "/etc/shadow")

@@ -81,7 +81,7 @@ def _make_directories(path: str) -> None:
 
 def _refuse_users_directory(path: str) -> None:
     """If this process is root, refuse a path below an ordinary user's directory. That user could
-    put links into the path, and could not use directories that root creates.
+    plant links in the path. Directories that root creates there would also be closed to the user.
     """
     if sys.platform == "win32" or os.geteuid():
         return

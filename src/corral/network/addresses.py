@@ -150,7 +150,7 @@ def unmap(address: bytes) -> bytes:
 
 
 def deduplicate(addresses: Sequence[bytes]) -> list[bytes]:
-    """Return the first MAX_ADDRESSES distinct addresses in order. Mapped IPv4 addresses become IPv4
-    addresses first.
+    """Convert IPv4-mapped addresses to IPv4. Then return the first MAX_ADDRESSES distinct
+    addresses, in their original order.
     """
     return list(dict.fromkeys(map(unmap, addresses[: 4 * MAX_ADDRESSES])))[:MAX_ADDRESSES]

@@ -156,7 +156,7 @@ class Usage:
     memory: int = 0  # bytes
     tasks: int = 0  # threads; on Windows processes
     certain: int = 0  # bytes that are certainly in use; `memory` may be too high or too low
-    steady: bool = True  # false if a process started during the exact measurement of the memory
+    steady: bool = True  # false if a process started while the memory was measured exactly
 
 
 @record

@@ -166,8 +166,8 @@ def _set_flags(fd: int, value: object) -> None:
 
 
 def _get_locks(fd: int) -> object:
-    """Return the kinds of locks that the open file has. A lock on the open file itself stays after
-    the run if the client has the file open too. Other locks end with their process.
+    """Return the kinds of locks on the open file. A lock that belongs to the open file, and not to
+    a process, remains after the run if the client has the file open, too.
     """
     if sys.platform != "linux":
         return None

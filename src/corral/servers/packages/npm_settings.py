@@ -56,9 +56,9 @@ def find_index(
 ) -> str:
     """Return the registry that all packages with these names and archive addresses came from.
 
-    Return "" if a package may have come from elsewhere. This is possible if the scope of a package
-    has its own registry, or if an address is on a different host, because a package may name an
-    address for its dependency.
+    Return "" if a package may have come from elsewhere: if the scope of a package has its own
+    registry, or if an archive's address is on a different host. A package may choose the addresses
+    of its dependencies.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)

@@ -22,8 +22,8 @@ MAX_PATH_LENGTH = 1000
 
 
 def path_of(top: str, path: str) -> str:
-    """Return the full path of an entry below `top`. On Windows the path has the form that may be
-    longer than 260 characters.
+    """Return the full path of an entry below `top`. On Windows the path is in the form that allows
+    more than 260 characters.
     """
     return os.path.join(extended_path(top), *path.split("/"))
 
