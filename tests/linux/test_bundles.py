@@ -311,7 +311,7 @@ def test_a_uv_bundle_has_its_dependencies_installed_first(user, env, scratch, re
     done = user.corral(
         "run", put(user, scratch, manifest(manifest_version="0.4", server=server), files), env=env
     )
-    assert b"is not a package of an index" in done.stderr
+    assert b"does not name a package in an index" in done.stderr
 
 
 @ONE_USER

@@ -64,7 +64,7 @@ def test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up
         module.install(reference, staging, InstallOptions(), lines.append)
     (line,) = lines
     assert line.startswith("127.0.0.1 has not answered for ")
-    assert line.endswith("the installer gives up after two tries of 30 s")
+    assert line.endswith("the installer gives up after two attempts of 30 s each")
     assert "the registry does not answer" in str(caught.value)
     assert "try again later" in caught.value.hint
 

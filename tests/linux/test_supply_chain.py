@@ -419,7 +419,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
     # A link before `..` is also refused there, because a project could change the link later.
     expected = (
-        "is neither the server's own nor granted" if "link/.." in str(more) else "one  wrapped"
+        "is neither part of the server nor granted" if "link/.." in str(more) else "one  wrapped"
     )
     assert expected in wrapped({**entry, **more}, name="settings.json")
 
@@ -462,7 +462,7 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
         assert "outside of its project" in wrapped(*hidden), hidden
     above = wrapped("python3", "-m", "server", cwd=f"{scratch}/private/bin/..")
     assert "outside of its project" in above
-    assert "which is neither the server's own nor granted" in wrapped("./names")
+    assert "which is neither part of the server nor granted" in wrapped("./names")
     assert "cannot be encoded" in wrapped("./\ud800", "server.py")
     assert "cannot be encoded" in wrapped(str(launcher), "run", "--", "./run", "\ud800.py")
     for words in (("status",), ("why", "one")):  # such an entry hides no other server

@@ -43,7 +43,7 @@ class Syntax:
     exact: re.Pattern[str]
     separator: str
     takes_more: bool
-    registry: str
+    names: str
     hint: str
 
 
@@ -59,7 +59,7 @@ SYNTAX: dict[Registry, Syntax] = {
         exact=re.compile(r"\d+\.\d+\.\d+(?:[-+][\w.+-]+)?"),
         separator="@",
         takes_more=False,
-        registry="the npm registry",
+        names="a package in the npm registry",
         hint="install the package and name its program: node .../dist/index.js",
     ),
     "pypi": Syntax(
@@ -75,7 +75,7 @@ SYNTAX: dict[Registry, Syntax] = {
         ),
         separator="==",
         takes_more=True,
-        registry="PyPI in one version",
+        names="a PyPI package or one exact version of it",
         hint="install it into a virtual environment and name the program in its bin directory",
     ),
 }
@@ -209,7 +209,7 @@ def _parse_package(registry: Registry, words: list[str]) -> Package | Refusal:
         return Refusal(why="the command names more than one package", hint=syntax.hint)
     match = syntax.pattern.fullmatch(spec)
     if match is None:
-        return Refusal(why=f"{spec!r} is not a package of {syntax.registry}", hint=syntax.hint)
+        return Refusal(why=f"{spec!r} does not name {syntax.names}", hint=syntax.hint)
     name, version = match["name"], match["version"] or ""
     if version not in {"", NEWEST} and not syntax.exact.fullmatch(version):
         why = f"{version!r} does not name one exact version of {name}"

@@ -166,7 +166,7 @@ def follow_chain(
         if target:
             shims += 1
             if shims > MAX_SHIMS:
-                text = f"{found.path!r}: more than {MAX_SHIMS} shims start one another"
+                text = f"{found.path!r} leads through more than {MAX_SHIMS} shims"
                 raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE)
             for word in target:
                 needed.scope.check_choice(word, found)
@@ -178,7 +178,7 @@ def follow_chain(
         scripts.append(found.path)
         if len(scripts) > MAX_SHEBANGS:
             raise CommandError(
-                f"{scripts[0]!r}: its #! lines name too many interpreters in turn",
+                f"{scripts[0]!r}: its #! line leads through too many other scripts",
                 exit_code=EXIT_NOT_EXECUTABLE,
             )
         words = expand_env(line, found, caller)
@@ -225,7 +225,7 @@ def parse_shebang(found: Executable) -> tuple[str, ...] | None:
     path = text.replace(b"\t", b" ").partition(b" ")[0]
     truncated = not newline and len(found.head) >= MAX_SHEBANG_BYTES and path == text
     if not path.startswith(b"/") or truncated:
-        what = "is longer than the kernel reads" if truncated else "does not name an absolute path"
+        what = "is too long for the kernel" if truncated else "does not name an absolute path"
         raise CommandError(
             f"{found.path!r}: its #! line {what}",
             exit_code=EXIT_NOT_EXECUTABLE,
@@ -334,6 +334,6 @@ def read_identity(path: str) -> tuple[int, int]:
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError as error:
-        text = f"{path!r} was removed while the command was resolved"
+        text = f"{path!r} was removed while the command was being resolved"
         raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE) from error
     return status.st_dev, status.st_ino

@@ -274,7 +274,7 @@ class Scope:
         more = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
         flags = " ".join(f"--read {shlex.quote(path)}" for path in paths)
         target = f"{printable(first)}{more}"
-        what = f"{printable(by)} leads to {target}, which is neither the server's own nor granted"
+        what = f"{printable(by)} leads to {target}, which is neither part of the server nor granted"
         if by == first:
             what = f"{printable(by)} is neither a program nor granted"
         raise UnchosenReadsError(

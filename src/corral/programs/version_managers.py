@@ -170,7 +170,7 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
         if is_program(path):
             return (path,)
     hint = f"volta install {tool}, or give the path of the program itself below {image}"
-    raise unresolved(f"{root}/bin/{name}", f"no version that Volta has selected has {name!r}", hint)
+    raise unresolved(f"{root}/bin/{name}", f"no version that Volta selects has {name!r}", hint)
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
@@ -203,7 +203,7 @@ def resolve_asdf(shim: str, text: str, caller: Caller) -> str:
                 return path
     tool = plugins[0] if plugins else name
     hint = f"asdf set {tool} VERSION, or give the program's path below {root}/installs"
-    raise unresolved(shim, f"no version that asdf has selected here has {name!r}", hint)
+    raise unresolved(shim, f"no version that asdf selects here has {name!r}", hint)
 
 
 def resolve_mise(shim: str, caller: Caller) -> str:
@@ -215,7 +215,7 @@ def resolve_mise(shim: str, caller: Caller) -> str:
         if path:
             return path
     hint = f"mise use {name}, or give the path of the program itself below {root}/installs"
-    raise unresolved(shim, f"no version that mise has selected here has {name!r}", hint)
+    raise unresolved(shim, f"no version that mise selects here has {name!r}", hint)
 
 
 def _installed(root: str, tool: str, version: str, name: str, caller: Caller) -> str:

@@ -141,7 +141,7 @@ def locate(name: str, caller: Caller) -> str:
     if name.startswith(("\\\\", "//")):
         raise _refused(
             name,
-            "corral does not run programs on shares and devices",
+            "corral does not run programs on shares or devices",
             "copy the program to this machine",
         )
     if any(mark in name for mark in "\\/:"):
@@ -164,7 +164,7 @@ def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
         if following is None:
             return hop
         hop = following
-    text = f"more than {MAX_HOPS} launchers start one another"
+    text = f"it leads through more than {MAX_HOPS} launchers"
     raise _refused(hop.path, text, "name the program itself")
 
 

@@ -18,7 +18,7 @@ from corral.servers.reference import Reference
 from corral.servers.server_directory import check_command
 
 NOTHING_KEPT = "the server was not started, and nothing was kept"
-PACKAGE_HINT = f"{NOTHING_KEPT}; ask its authors"
+PACKAGE_HINT = f"{NOTHING_KEPT}; ask the package's authors about it"
 OTHER_CACHE = f"set XDG_CACHE_HOME to another directory that you own; {NOTHING_KEPT}"
 HINTS = {
     "bundle": f"{NOTHING_KEPT}; is it the right file?",
@@ -64,7 +64,7 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
         raise
     except OSError as problem:
         # Any part of the installation can fail, for example because the disk is full.
-        text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
+        text = f"{printable(reference.text)} cannot be prepared: {problem.strerror}"
         # If the disk is full while a file is copied, `problem.filename` may be the file that was
         # read. The message then names corral's cache instead, because corral writes all files of a
         # server there.

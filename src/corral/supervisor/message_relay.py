@@ -236,7 +236,8 @@ class Reporter:
         if self._refuses:
             self._denials.add(cast("Kind", kind), name or "of the server", why=f"mcp.pins: {text}")
         else:
-            self._denials.note(f"{what} differs from its pin: {text}")
+            verb = "differs from its" if name else "differ from their"  # "instructions" is a plural
+            self._denials.note(f"{what} {verb} pin: {text}")
             self._denials.log("changed", what=what, why=text)
 
 

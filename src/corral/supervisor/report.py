@@ -141,7 +141,7 @@ def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
         except OSError:
             continue  # it does not exist
     why = "cannot be searched: the target may have created files in it that other programs run"
-    return tuple(found), tuple(f"{path} {why} by themselves" for path in closed)
+    return tuple(found), tuple(f"{path} {why} automatically" for path in closed)
 
 
 def build_refusal(

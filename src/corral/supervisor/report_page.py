@@ -66,7 +66,7 @@ def render(report: Report) -> str:
         _denials(report),
         _traffic(report.traffic),
         _discarded(report),
-        _list("New files that other programs run by themselves", report.created),
+        _list("New files that other programs run automatically", report.created),
     ]
     return PAGE.format(
         title=text(title),

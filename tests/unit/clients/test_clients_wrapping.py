@@ -374,9 +374,9 @@ ENTRIES_NOT_UNDERSTOOD = {
     '{"command": 1}': "not a text",
     '{"command": ""}': "not a text",
     '{"command": [1, 2]}': "not a text",
-    '{"command": ["x", 1]}': "not a list of texts",
-    '{"command": "x", "args": "y"}': "not a list of texts",
-    '{"command": "x", "args": [1]}': "not a list of texts",
+    '{"command": ["x", 1]}': "not a list of strings",
+    '{"command": "x", "args": "y"}': "not a list of strings",
+    '{"command": "x", "args": [1]}': "not a list of strings",
     '{"command": ["x"], "args": ["y"]}': "not a text",
     '{"command": "x", "type": "wormhole"}': "'wormhole'",
     '{"type": "sse", "command": "x"}': "its type is 'sse'",
@@ -462,7 +462,7 @@ def test_a_disabled_server_is_wrapped_if_it_is_named():
 
 ENTRIES_REFUSED = {
     '{"command": "bash", "args": ["-c", "x"]}': "another process",
-    '{"command": "npx", "args": ["-y", "github:a/b"]}': "not a package",
+    '{"command": "npx", "args": ["-y", "github:a/b"]}': "does not name a package",
     '{"command": "node", "env": {"A B": "1"}}': "not the name",
     '{"command": "node", "envFile": "/x/.env"}': "/x/.env",
     '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "never granted",

@@ -96,7 +96,7 @@ BAD = {
     "entry backward": (server(entry_point="a\\..\\..\\x"), "outside of the bundle"),
     "setting": (
         manifest(user_config={"a": {"type": "password"}}),
-        "of the unknown type 'password'",
+        "the unknown type 'password'",
     ),
     "a setting that moves the cursor": (
         manifest(user_config={"a\x1b[2J": {"type": "string"}}),
@@ -104,7 +104,7 @@ BAD = {
     ),
     "a variable whose name contains another variable": (
         server(mcp_config={"command": "x", "env": {"A=1\nB": "2"}}),
-        "variable with the name",
+        "variable with the invalid name",
     ),
     "meta": (manifest(_meta={"io.corral": "x"}), "JSON object as _meta.io.corral"),
 }

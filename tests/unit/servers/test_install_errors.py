@@ -94,7 +94,7 @@ ERROR: No matching distribution found for dep>=5"""
         (UV_TIMEOUT, "does not answer", "try again later"),
         (PIP_TIMEOUT, "does not answer", "try again later"),
         ("npm error code FETCH_ERROR", "cannot be reached", "HTTPS_PROXY"),
-        (NPM_ENGINE, "it needs another node (>=999)", "--node"),
+        (NPM_ENGINE, "it needs another version of Node.js (>=999)", "--node"),
         (NPM_ALTNAME, "for another host name", "address right"),
         (UV_ALTNAME, "for another host name", "address right"),
         (PIP_ALTNAME, "for another host name", "address right"),
@@ -103,8 +103,8 @@ ERROR: No matching distribution found for dep>=5"""
         (UV_NO_WHEEL, "proxy-tools has no wheel", "--allow-install-scripts"),
         (NPM_GIT, "in a git repository", "checksum"),
         (PIP_NO_WHEEL, "proxy_tools has no wheel", "--allow-install-scripts"),
-        (UV_PYTHON, "it needs another Python (>=3.12)", "--python"),
-        (PIP_PYTHON, "it needs another Python (>=3.12)", "--python"),
+        (UV_PYTHON, "it needs another version of Python (>=3.12)", "--python"),
+        (PIP_PYTHON, "it needs another version of Python (>=3.12)", "--python"),
         (UV_UNKNOWN, "nosuch is not in the registry", "spelled"),
         (PIP_UNKNOWN, "nosuch is not in the registry", "spelled"),
         (NPM_SCOPED, "@scope/nosuch is not in the registry", "spelled"),
@@ -179,7 +179,7 @@ def test_a_requirement_with_too_many_digits_is_no_error():
     for lines in ([f"Requires-Python >=3.{nines}"], [f"does not satisfy Python>={nines}"]):
         assert "is installed here" not in explain_failure(lines)[1]
     engine = ["npm error code EBADENGINE", f'Required: {{"node":">={nines[:900]}"}}']
-    assert "it needs another node" in explain_failure(engine)[0]
+    assert "it needs another version of Node.js" in explain_failure(engine)[0]
 
 
 ENGINE = """\

@@ -191,7 +191,7 @@ def test_a_silent_registry_is_reported_once(tmp_path):
         silence.look(seconds)
     (line,) = lines
     assert line.startswith(
-        "registry.example has not answered for 12 s; the installer gives up after two tries of 30 s"
+        "registry.example has not answered for 12 s; the installer gives up after two attempts of 30 s each"
     )
     answered = sandboxed_install._Silence(str(tmp_path), registry, lines.append)
     (tmp_path / "index").write_text("what the registry answered")

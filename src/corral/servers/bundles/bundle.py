@@ -89,8 +89,8 @@ def open_stored(
         first = shell_word(lacking[0].key)
         raise SandboxError(
             f"{bundle.name} needs a value for " + ", ".join(shown(one.key) for one in lacking),
-            hint=f"--config {first}=VALUE, or [{bundle.name}] in {user_values.FILE} of corral's"
-            " configuration",
+            hint=f"--config {first}=VALUE, or set it under [{bundle.name}] of {user_values.FILE} in"
+            " corral's configuration directory",
         )
     if choices.complete:
         refuse_homes(bundle, values, user_values.known_paths(entry.path(), home_directory()))
@@ -188,7 +188,7 @@ def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
     with open(copy, "xb") as target:
         target.writelines(_read_bundle(path))
     if bundle_digest(copy) != digest:
-        raise SandboxError(f"{printable(path)} changed while it was read")
+        raise SandboxError(f"{printable(path)} changed while corral was reading it")
     with open(copy, "rb") as file:
         extract_archive(file, tree)
     if not os.path.isfile(os.path.join(tree, MANIFEST)):

@@ -15,7 +15,7 @@ VERSIONS = ("0.1", "0.2", "0.3", "0.4")
 META = "io.corral"
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_TITLE_LENGTH = 200
-HINT = "the form is described at https://github.com/modelcontextprotocol/mcpb"
+HINT = "the format is described at https://github.com/modelcontextprotocol/mcpb"
 
 
 @record
@@ -93,7 +93,7 @@ def _read_settings(value: object) -> dict[str, Setting]:
         entry = _read_table(item, where)
         shape = _read_text(entry.get("type"), f"{where}.type")
         if shape not in SHAPES:
-            raise _refused(f"has {where} of the unknown type {shown(shape)}")
+            raise _refused(f"gives {where} the unknown type {shown(shape)}")
         found[key] = Setting(
             key=key,
             shape=shape,  # type: ignore[arg-type] # it is one of SHAPES
@@ -175,7 +175,7 @@ def _read_variables(value: object) -> dict[str, str]:
     found = _read_table(value, where)
     for name in found:
         if not name.isidentifier() or not name.isascii():
-            raise _refused(f"sets a variable with the name {shown(name)}, which is not valid")
+            raise _refused(f"sets a variable with the invalid name {shown(name)}")
     return {name: _read_scalar(item, where) for name, item in found.items()}
 
 

@@ -56,7 +56,8 @@ def _read_dependencies(path: str) -> list[str]:
     for item in listed:
         if not is_requirement(item):
             raise SandboxError(
-                f"the bundle depends on {shown(item, 200)}, which is not a package of an index"
+                f"the bundle depends on {shown(item, 200)}, which does not name a package in an"
+                " index"
             )
     return listed
 

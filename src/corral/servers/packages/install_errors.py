@@ -43,14 +43,14 @@ PYTHON = Cause(
     pattern=r"(?i)does not satisfy Python ?(?P<wanted>[<>=!~\d.,]+)"
     r"|requires (?:a different )?Python ?:? ?(?P<other>[<>=!~\d.,]+)"
     r"|Requires-Python (?P<third>[<>=!~\d.,]+)",
-    what="it needs another Python{wanted}",
-    hint="install such a Python (`uv python install 3.13`) and name it (--python 3.13), or name"
-    " an older version of the package",
+    what="it needs another version of Python{wanted}",
+    hint="install a version that fits (`uv python install 3.13`) and name it (--python 3.13), or"
+    " name an older version of the package",
 )
 NODE = Cause(
     pattern=r"(?m)^npm error code EBADENGINE$(?:.|\n)*?Required: .*?\"node\":\"(?P<wanted>[^\"]+)"
     r"|npm v?[\d.]+ (?:is known not to run on|does not support) Node\.js",
-    what="it needs another node{wanted}",
+    what="it needs another version of Node.js{wanted}",
     hint="install a newer Node.js and name it (--node 24), or name an older version of the package",
 )
 VERSION = Cause(
@@ -89,8 +89,8 @@ CAUSES = (
         pattern=r"(?i)invalid peer certificate|certificate verify failed|SELF_SIGNED_CERT"
         r"|UNABLE_TO_(GET|VERIFY)\w*|self.signed certificate",
         what="the registry's certificate is not trusted",
-        hint="name the file of your organisation's certificates in SSL_CERT_FILE (uv), PIP_CERT"
-        " (pip) or `cafile` of ~/.npmrc; `system-certs = true` in uv.toml is read as well",
+        hint="set SSL_CERT_FILE (uv), PIP_CERT (pip) or `cafile` in ~/.npmrc to the file with your"
+        " organisation's certificates; for uv, `system-certs = true` in uv.toml works too",
     ),
     Cause(  # because npm and uv cannot start git in the sandbox
         pattern=r"/@npmcli/git/|Git operation failed|Git executable not found",

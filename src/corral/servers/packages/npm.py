@@ -42,7 +42,7 @@ FLAGS = (
 )  # fmt: skip
 LOCK = "package-lock.json"
 ENGINE_LINES = 3  # npm's warning has a line each for the package, the required and current versions
-HINT = "install Node.js, which brings npm, or name the server's own command"
+HINT = "install Node.js, which includes npm, or name the server's own command"
 
 
 def install(

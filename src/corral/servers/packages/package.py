@@ -108,7 +108,7 @@ def why_unproven(kind: str) -> str:
     """
     if sys.platform != "win32" or any(entry.kind == kind for entry in store.entries()):
         return ""
-    return f"no {kind}: package has ever been installed here, and Windows may not allow it"
+    return f"no {kind}: package was ever installed here, and Windows may prevent the installation"
 
 
 def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:

@@ -47,7 +47,7 @@ REPORT = "report.json"
 START_SCRIPT = "start.py"
 HINT = "install uv (https://docs.astral.sh/uv/) or pip (Debian, Ubuntu: apt install python3-pip)"
 SAFE_PATH = (3, 11)  # the first Python version with the -P option
-WINDOWS_HINT = "install Python from python.org, which brings pip, and corral with it"
+WINDOWS_HINT = "install Python from python.org, which includes pip, and then install corral with it"
 INDEX_MARK = "    # from "
 LOCKED = r"(?P<project>[a-zA-Z0-9][\w.\-]*)(?:\[[\w.,\-]*\])?==(?P<version>[\w.!+\-]+)"
 HASH = r"--hash=(?:sha256:[0-9a-f]{64}|(?!sha256)\w+:[0-9a-f]+)"

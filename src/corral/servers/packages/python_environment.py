@@ -72,7 +72,7 @@ def _read_redirector(base: str) -> bytes:
         if os.path.isfile(path := os.path.join(folder, name)):
             with open(path, "rb") as file:
                 return file.read()
-    hint = "install Python from python.org or with `uv python install`, and corral with it"
+    hint = "install Python from python.org or with `uv python install`, and then corral with it"
     text = f"{base} cannot make virtual environments: {folder} has no {' or '.join(REDIRECTORS)}"
     raise SandboxError(text, hint=hint)
 

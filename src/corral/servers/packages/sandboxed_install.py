@@ -221,7 +221,7 @@ class _Silence:
         if _measure(self.downloads) == self.before:
             self.notify(
                 f"{self.host} has not answered for {seconds:.0f} s; the installer gives up after"
-                f" two tries of {FETCH_SECONDS} s"
+                f" two attempts of {FETCH_SECONDS} s each"
             )
         self.host = ""
 
@@ -349,13 +349,13 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
         return programs[0]
     elif default in programs:
         return default
-    what = f"no program {reference.program}" if reference.program else "several programs"
+    what = f"no program {reference.program}; it has" if reference.program else "several programs:"
     # The hint contains only names that are safe in a shell. The package chooses the names of its
     # programs, and users paste the hint into a shell.
     usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
-        f"{reference.name} has {what}; it has " + ", ".join(map(shown, sorted(programs))),
+        f"{reference.name} has {what} " + ", ".join(map(shown, sorted(programs))),
         hint=f"say which: {reference.text.partition('#')[0]}#{min(usable)}"
         if usable
-        else "corral starts only programs with a name of letters, digits, `.`, `_` and `-`",
+        else "corral starts only programs whose names consist of letters, digits, `.`, `_` and `-`",
     )

@@ -48,7 +48,7 @@ def check_url(url: str, *, after: str = "") -> str:
         raise SandboxError(f"{shown(url, 200)} is not a web address") from None
     plain = all("!" <= c <= "~" for c in url)
     if not host or not plain or parts.username or parts.password:
-        raise SandboxError(f"{shown(url, 200)} is not a web address that corral may request")
+        raise SandboxError(f"{shown(url, 200)} is not a web address that corral accepts")
     if parts.scheme == "https" or (
         parts.scheme == "http" and host in LOOPBACK and not after.startswith("https:")
     ):
