@@ -306,7 +306,7 @@ def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scrat
     assert (seen.st_mode & 0o777, seen.st_uid, os.listxattr(path)) == (0o600, user.uid, [])
     if user.tier == "walled" and user.uid:  # the control: the target owns the file and may do this
         assert did["mode"] == "done"
-        assert "the mode of stdin changed during the run: put back" in told
+        assert "the mode of stdin changed during the run: restored" in told
     else:
         assert did["mode"] == "EPERM"
 
@@ -435,7 +435,7 @@ def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed)
     )
     told = process.communicate(timeout=60)[1].decode()
     assert told.splitlines()[-1] == ("0 True 5" if sandboxed else "0 False 0"), told
-    assert ("the settings of stdin changed during the run: put back" in told) == sandboxed
+    assert ("the settings of stdin changed during the run: restored" in told) == sandboxed
     os.close(master)
     os.close(slave)
 
@@ -452,10 +452,10 @@ def test_mode_and_state_of_a_terminal_are_restored_after_the_run(user, scratch):
     fcntl.ioctl(slave, TIOCNXCL)
     assert (state(slave), exclusive) == (before, 0)
     assert did["exclusive"] == "done"  # the control: the target set the mark
-    assert "the exclusive mark of stdin changed during the run: put back" in told
+    assert "the exclusive mark of stdin changed during the run: restored" in told
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"
-        assert "the mode of stdin changed during the run: put back" in told
+        assert "the mode of stdin changed during the run: restored" in told
     os.close(master)
     os.close(slave)
 

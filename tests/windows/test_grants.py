@@ -169,7 +169,7 @@ def test_a_mutex_of_a_killed_process_is_free():
     ) as child:
         assert child.stdout.readline().strip() == b"held"
         with (
-            pytest.raises(OSError, match="keeps the mutex"),
+            pytest.raises(OSError, match="holds the mutex"),
             win32_files.own_mutex("Local\\corral-test-held", OPEN, timeout_ms=1),
         ):
             pass
@@ -233,7 +233,7 @@ def test_access_entries_that_windows_does_not_keep_are_an_error(tree):
     """
     step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
     step.apply(Results())
-    with pytest.raises(OSError, match="no entry of this grant") as caught:
+    with pytest.raises(OSError, match="no entry for this grant") as caught:
         step.verify(Results())
     assert caught.value.filename == extended_path(tree) or caught.value.filename == tree
 

@@ -190,5 +190,5 @@ def _is_temporary(grant: Grant) -> bool:
 def _broken(file: str, why: str | None) -> PolicyError:
     return PolicyError(
         f"{printable(file)} cannot be used: {why}",
-        hint=f"look at it, and remove it: rm {shell_word(file)}",
+        hint=f"look at it, then remove it: rm {shell_word(file)}",
     )

@@ -81,8 +81,8 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
         examples = [f"{ETC}/{name}" for name in ETC_EXAMPLES]
         flags = [flag.format(one) for one in examples if os.path.exists(one)][:1]
         raise Refused(
-            f"{shown(path, 200)} has the system's passwords and keys, and is never granted as a"
-            " whole",
+            f"{shown(path, 200)} contains the system's passwords and keys, and is never granted"
+            " as a whole",
             " ".join(["grant the files that are needed, for example:", *flags]) if flags else "",
         )
     if not contains(ETC, path, mounts):
@@ -91,12 +91,12 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
         secret = f"{ETC}/{name}"
         if contains(secret, path, mounts):
             raise Refused(
-                f"{shown(path, 200)} has passwords or keys of the system ({secret})",
+                f"{shown(path, 200)} contains the system's passwords or keys ({secret})",
                 "copy the needed files into a directory that you own, and grant that",
             )
         if os.path.lexists(secret) and contains(path, secret, mounts):
             raise Refused(
-                f"{shown(path, 200)} contains {secret}, which has passwords or keys of the system",
+                f"{shown(path, 200)} contains {secret}, which holds the system's passwords or keys",
                 "grant only the files that the server needs",
             )
 

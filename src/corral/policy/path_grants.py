@@ -190,7 +190,7 @@ def check_links(grants: Iterable[Grant]) -> None:
             if linked and not is_inside(grant.path, outer.path):
                 raise Refused(
                     f"{shown(grant.written, 200)} is a link out of {shown(outer.path, 200)},"
-                    " which the server can write"
+                    " which the server can write to"
                 )
 
 

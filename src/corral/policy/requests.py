@@ -34,7 +34,7 @@ SWITCH_TEXTS = {
     "subprocess": "start other programs",
     "app_container": "run without an AppContainer (Windows)",
     "minifilter": "run without the filter driver (Windows)",
-    "fail_on_app_container_error": "run without an AppContainer if it cannot be made (Windows)",
+    "fail_on_app_container_error": "run without an AppContainer if it cannot be created (Windows)",
     "windows_network": "use the network (Windows)",
     "keep_grants": "leave permissions behind (Windows)",
     "strict_handles": "be stopped when it uses a closed handle (Windows)",
@@ -105,7 +105,7 @@ def _limits(manifest: Manifest) -> Iterator[RequestedItem]:
         default: int | None = getattr(Limits(), name)
         if is_larger(value, default):
             usual = format_limit(name, default)
-            text = f"have {name} {format_limit(name, value)} (default {usual})"
+            text = f"set limits.{name} to {format_limit(name, value)} (default {usual})"
             yield RequestedItem(field=name, value=value, text=text)
 
 

@@ -160,12 +160,12 @@ KEYS: tuple[Key, ...] = (
          "May macOS check certificates for the server? Programs in Go need this with"
          " `network.allow`. macOS downloads from addresses in certificates, outside of the"
          " sandbox."),
-    _patterns("tools.allow", "Which tools does the client see, and may it call? Names, or patterns"
+    _patterns("tools.allow", "Which tools may the client see and call? Names, or patterns"
               " with `*`, `?` and `[...]`. An empty list allows none.", flag="--tools"),
     _patterns("tools.deny", "Which tools may the client neither see nor call?"),
-    _patterns("prompts.allow", "Which prompts does the client see, and may it get?"),
+    _patterns("prompts.allow", "Which prompts may the client see and get?"),
     _patterns("prompts.deny", "Which prompts may the client neither see nor get?"),
-    _patterns("resources.allow", "Which resources does the client see, and may it read? Patterns"
+    _patterns("resources.allow", "Which resources may the client see and read? Patterns"
               " for URIs and for templates of URIs."),
     _patterns("resources.deny", "Which resources may the client neither see nor read?"),
     _patterns("requests", "Which requests may the server make to the client? `sampling`,"

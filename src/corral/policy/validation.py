@@ -149,7 +149,7 @@ class Validator:
 
     def variables(self, key: Key, value: object) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, dict):
-            self.add(key.path, f"must be a table of names and texts, not {shown(value)}")
+            self.add(key.path, f"must be a table of names and strings, not {shown(value)}")
             return ()
         if self.has_too_many(key, len(value)):
             return ()
@@ -196,7 +196,7 @@ def parse_scalar(key: Key, value: object, *, flags: bool) -> object:
     match key.kind:
         case "version":
             if type(value) is not int or value != VERSION:
-                raise ValueError(f"{shown(value)} is not {VERSION}, the only version there is")
+                raise ValueError(f"must be {VERSION}, the only version, not {shown(value)}")
             return value
         case "switch":
             if not isinstance(value, bool):
@@ -290,7 +290,7 @@ def check_text(value: object, *, flags: bool) -> str:
     The error does not quote the value, because it may be a secret.
     """
     if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {shown(value)}")  # noqa: TRY004
+        raise ValueError(f"must be a string, not {shown(value)}")  # noqa: TRY004
     if "\0" in value:
         raise ValueError("contains a NUL byte")
     try:

@@ -73,7 +73,8 @@ def find_advice(
 def _explain_installer(name: str, typed: Sequence[str]) -> tuple[str, str]:
     from corral.programs.package_runners import Package, Refusal, parse_runner
 
-    why = f"{name} installs packages at start: it needs network, a writable cache and subprocesses"
+    needs = "the network, a writable cache and subprocesses"
+    why = f"{name} installs packages at startup: it needs {needs}"
     found = parse_runner(typed[0], typed[1:])
     if isinstance(found, Package):
         words = " ".join(["corral run", *found.flags, found.reference])

@@ -190,13 +190,13 @@ EVERYTHING = {
 def test_all_requests_are_listed_at_once_with_the_remedy(home):
     error = refusal(request(directory=home / "server", **EVERYTHING), home=home)
     for words in (
-        "memory 4G", "pids none", "connect to a.example", "port 8080", f"read {home / 'server' / 'notes'}",
+        "memory to 4G", "pids to none", "connect to a.example", "port 8080", f"read {home / 'server' / 'notes'}",
         f"read and write {home / 'server' / 'data'}", f"socket {home / 'server' / 's'}", "home directory", "start other programs",
         "variable LANG", "secret TOKEN", "LD_PRELOAD", "cpu cannot be enforced", "AppContainer", "full", "Seatbelt",
     ):  # fmt: skip
         assert words in error.message
     assert "LEVEL" not in error.message
-    assert " cpu 2000m" not in error.message  # a new limit only tightens the policy
+    assert "limits.cpu to" not in error.message  # a new limit only tightens the policy
     assert error.hint
     assert f"corral approve {home / 'server'}" in error.hint
 

@@ -1051,7 +1051,7 @@ def test_the_script_is_found_among_the_arguments(
         (["uvx", "--frobnicate", "x"], "`corral run pypi:NAME` "),
         (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),
         (["uvx", "--with", "other", "server"], "`corral run --with other pypi:server` "),
-        (["pipx", "run", "server"], "installs packages at start"),
+        (["pipx", "run", "server"], "installs packages at startup"),
         (["uv", "--directory", "/x", "run", "server"], " /x/.venv/bin/server"),
         (["npm", "start"], "install the server first"),
         (["docker", "run", "image"], "daemon"),

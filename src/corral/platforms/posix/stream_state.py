@@ -149,10 +149,10 @@ def _restore(name: str, fd: int, aspect: Aspect, before: object) -> str:
     try:
         write(fd, before)
     except OSError as error:
-        return f"the {what} of {name} changed during the run: not put back ({error.strerror})"
+        return f"the {what} of {name} changed during the run: not restored ({error.strerror})"
     if what == FLAGS:
         return ""  # not reported, because every event loop sets O_NONBLOCK
-    how = "put back" if _look(read, fd) == before else "not put back completely"
+    how = "restored" if _look(read, fd) == before else "only partly restored"
     return f"the {what} of {name} changed during the run: {how}"
 
 

@@ -51,8 +51,8 @@ from corral.programs.model import Program
 from corral.programs.windows_disk import HostDisk
 
 SHARED_DESKTOP = (
-    "the target shares your desktop and can see which windows are open, because a desktop of its "
-    "own did not work on this system"
+    "the target shares your desktop and can see which windows are open, because giving it "
+    "a desktop of its own did not work on this system"
 )
 SHELLS = ("cmd.exe", "powershell.exe", "pwsh.exe")
 SHELL = (

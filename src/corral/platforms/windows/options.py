@@ -61,7 +61,7 @@ def chains(policy: Policy) -> model.Chains:
             Option(
                 mechanism=UNREAD,
                 needs=("job_kill_on_close",),
-                note="a probe saw that a tree ends with its job, but limits cannot be read back",
+                note="a probe saw that closing a job ends its tree, but limits cannot be read back",
             ),
         ),
         "memory": (Option(mechanism=JOB, needs=("job_memory",)),),

@@ -142,7 +142,7 @@ def test_only_an_elevated_callers_targets_get_other_sids_than_the_caller(
         ((), [], ""),
         (("SeChangeNotifyPrivilege",), [(ADMINISTRATORS, 0x10)], ""),
         (("SeDebugPrivilege",), [], "SeDebugPrivilege"),
-        ((), [(ADMINISTRATORS, 0xF)], "an administrator's rights"),
+        ((), [(ADMINISTRATORS, 0xF)], "administrator rights"),
     ],
     ids=["dropped", "deny only", "privileges kept", "groups kept"],
 )
@@ -381,7 +381,7 @@ def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
     seen = Finding(capability="desktop", status="absent", evidence="it was tried")
     machine = Host(system="windows", machine="amd64", findings=(seen,))
     lines = [line for _, line, finding in doctor.lines(machine) if finding is seen]
-    assert lines == ["Desktop of the target's own: NOT available (it was tried) [read]"]
+    assert lines == ["Private desktop: NOT available (it was tried) [read]"]
 
 
 @pytest.mark.parametrize("row", WINDOWS, ids=lambda row: row.capability)

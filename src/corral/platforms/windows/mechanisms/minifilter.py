@@ -56,8 +56,8 @@ CHANGING_ACCESS = (
 )
 """Rights that let a program change a file. Opening a file with one of them needs a write grant."""
 ABSENCES = {
-    ERROR_FILE_NOT_FOUND: "no driver listens",
-    ERROR_ACCESS_DENIED: "the driver accepts only administrators",
+    ERROR_FILE_NOT_FOUND: "no driver is listening",
+    ERROR_ACCESS_DENIED: "the driver accepts connections only from administrators",
     abi.ERROR_CONNECTION_COUNT_LIMIT: "the driver is connected to another program",
     E_NOTIMPL: "not implemented here",
 }
@@ -111,7 +111,7 @@ class Minifilter:
         try:
             session = connect(checks)
         except AbsentError as error:
-            raise OSError(0, f"the driver no longer listens: {error}") from error
+            raise OSError(0, f"the driver is no longer listening: {error}") from error
         results.add(session)
         try:
             session.register(results.get(Process).pid, self.workspace)

@@ -150,7 +150,7 @@ def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryChec
     identity = Identity(message=message, kind=kind, request=request)
     body = data[MESSAGE_HEADER.size + HEADER.size :]
     if size != HEADER.size + len(body):
-        raise MalformedError(f"the message states a wrong size: {size} bytes", identity)
+        raise MalformedError(f"the message states the wrong size: {size} bytes", identity)
     try:
         return identity, _read_body(kind, body)
     except (struct.error, ValueError) as error:
@@ -194,7 +194,7 @@ def _known(data: bytes) -> Identity | None:
 def _units(text: str, count: int) -> bytes:
     raw = text.encode("utf-16-le", "surrogatepass")
     if "\0" in text or len(raw) > 2 * (count - 1):
-        raise ValueError(f"a text is longer than {count - 1} characters, or has a NUL")
+        raise ValueError(f"a string is longer than {count - 1} characters, or contains a NUL")
     return raw.ljust(2 * count, b"\0")
 
 
@@ -202,5 +202,5 @@ def _text(raw: bytes) -> str:
     """Decode a string up to its NUL. Refuse a string without a NUL, because it was cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
-        raise ValueError("a text has no NUL at its end")
+        raise ValueError("a string has no NUL at its end")
     return raw[:end].decode("utf-16-le", "surrogatepass")

@@ -36,7 +36,7 @@ from corral.record import record, replace
 
 MAX_SHOWN = 5
 ADMINISTRATORS_ONLY = (
-    "is open only to administrators, but the target does not have an administrator's rights: "
+    "is open only to administrators, but the target does not have administrator rights: "
     "give your own account access to it (`icacls PATH /grant %USERNAME%:(OI)(CI)M`)"
 )
 INSTALLED = (".venv", "venv", "node_modules")
@@ -117,7 +117,7 @@ class Grants:
 
     def verify(self, _results: Results) -> None:
         for root in self.roots:
-            problem = "its access list has no entry of this grant"
+            problem = "its access list has no entry for this grant"
             granted_tree.check_entry(root.path, root.sid, problem)
 
 

@@ -83,8 +83,8 @@ class Creation:
 def _explain(error: OSError) -> OSError:
     if winerror(error) == ERROR_ACCESS_DISABLED_BY_POLICY:
         text = (
-            "a policy of this machine (AppLocker, WDAC) forbids programs in corral's store: "
-            "let an administrator allow that directory, or run corral in WSL2"
+            "a policy of this machine (AppLocker, WDAC) blocks programs in corral's store: "
+            "ask an administrator to allow that directory, or run corral in WSL2"
         )
         return OSError(0, text, store.default_directory())
     return error

@@ -62,7 +62,7 @@ class RestrictedToken:
 
     def describe(self) -> str:
         return (
-            "restricted token: no privileges, no administrator's rights, "
+            "restricted token: no privileges, no administrator rights, "
             "writes only where Everyone or this logon may write"
         )
 
@@ -84,7 +84,7 @@ class FilteredToken:
     stage: model.Stage = "supervisor"
 
     def describe(self) -> str:
-        return "no administrator's rights and privileges, even if corral has them"
+        return "no administrator rights or privileges, even if corral has them"
 
     def apply(self, results: Results) -> None:
         with abi.own_token(ACCESS) as own:
@@ -99,14 +99,14 @@ class FilteredToken:
         with open_token(results.get(Process).handle.value) as token:
             held = powers(token.value)
         if held:
-            advice = "start corral without an administrator's rights"
+            advice = "start corral without administrator rights"
             raise OSError(0, f"the target's token has {', '.join(held)}: {advice}")
 
 
 def powers(token: int) -> list[str]:
     """Return the privileges and groups of a token that bypass access lists."""
     found = sorted(DANGEROUS.intersection(abi.token_privileges(token)))
-    return [*found, "an administrator's rights"] if is_administrators(_groups(token)) else found
+    return [*found, "administrator rights"] if is_administrators(_groups(token)) else found
 
 
 def _groups(token: int) -> list[tuple[str, int]]:
@@ -214,7 +214,7 @@ def extra_privileges(names: Sequence[str]) -> str:
 
 def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
     if is_administrators(groups):
-        return "it still has an administrator's rights"
+        return "it still has administrator rights"
     wanted = {EVERYONE, logon_sid(groups)}
     if not wanted <= restricting <= wanted | {WRITE_RESTRICTED_CODE}:
         return f"its restricting SIDs are {', '.join(sorted(restricting)) or 'none'}"

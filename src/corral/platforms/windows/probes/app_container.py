@@ -209,7 +209,7 @@ def try_nul(base: tuple[model.Step, ...]) -> str:
     """
     seen = trial.observe(NUL, (*base, Creation()))
     if seen.output != "open":
-        text = "a program that opens NUL, such as `subprocess.DEVNULL`, needs the preload"
+        text = "a program that opens NUL, as `subprocess.DEVNULL` does, needs the preload"
         raise OSError(0, f"{seen.last_line()}: {text}")
     return "a program inside could open NUL"
 

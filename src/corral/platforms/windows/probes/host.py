@@ -102,7 +102,7 @@ LABELS: tuple[Label, ...] = (
     ("child_process_policy", "Child process policy", "available"),
     ("session", "Desktop session", "available"),
     ("app_container", "AppContainer", "available"),
-    ("desktop", "Desktop of the target's own", "available"),
+    ("desktop", "Private desktop", "available"),
     ("nul", "NUL inside an AppContainer", "available"),
     ("relay", "Network allowlist", "available"),
     ("mitigations", "Mitigations", "available"),
@@ -219,7 +219,7 @@ def _observe(code: str, *steps: model.Step) -> trial.Outcome:
 
 def _read_back() -> str:
     job.create(Job(memory=MEMORY, processes=1, user_time=60_000)).release()
-    return "every limit that was set on a job reads back"
+    return "every limit that was set on a job could be read back"
 
 
 def _kill_on_close(plain: Job) -> str:
@@ -239,7 +239,7 @@ def _kill_on_close(plain: Job) -> str:
     finally:
         running.child.abandon()
         running.close()
-    return "a process and its child ended with the handle of their job"
+    return "closing the job's handle ended a process and its child"
 
 
 def _memory() -> str:
@@ -267,8 +267,8 @@ def _cpu_rate(plain: Job) -> str:
         ahead, behind = _race(limited, plain)
         if free >= needed / 2 and ahead < behind / 4:
             return (
-                f"when a later process had used {behind:.2f} s of CPU, a busy process had used "
-                f"{ahead:.2f} s with a limit of {RATE / 1000}, and {free:.2f} s without a limit"
+                f"by the time a later process had used {behind:.2f} s of CPU, a busy process had "
+                f"used {ahead:.2f} s with a limit of {RATE / 1000}, and {free:.2f} s without one"
             )
     raise TimeoutError(0, f"a process used {ahead:.2f} s with a limit, and {behind:.2f} s without")
 
@@ -311,8 +311,8 @@ def _priority(plain: Job) -> str:
     limited = replace(plain, priority=True)
     job.create(limited).release()
     _expect(_observe(PRIORITY, plain), "high", "the control failed")
-    _expect(_observe(PRIORITY, limited), "kept", "a process with a fixed priority")
-    return "a process could raise its priority, but not with a fixed priority"
+    _expect(_observe(PRIORITY, limited), "kept", "a process in a job that fixes the priority")
+    return "a process could raise its priority, but not in a job that fixes it"
 
 
 def _child_process_policy(plain: Job) -> str:
