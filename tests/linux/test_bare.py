@@ -451,7 +451,7 @@ def test_root_without_capabilities_is_confined_by_landlock(user):
     }
     assert found["user_namespaces"]["status"] == "proven"
     assert found["mount_namespace"]["status"] == "absent"
-    assert "cannot give the target another id" in found["mount_namespace"]["evidence"]
+    assert "the target cannot get another user id" in found["mount_namespace"]["evidence"]
     assert found["landlock_wall"]["status"] == "proven"
 
 
@@ -476,7 +476,7 @@ def reported(user, scratch, *flags):
 def test_the_report_names_what_the_target_can_see_of_the_host(user, scratch):
     held = reported(user, scratch)
     seen = "names and metadata of the host's files can be seen"
-    shared = "the kernel's quotas of the user are shared with the host"
+    shared = "the user's kernel quotas are shared with the host"
     assert held["filesystem"]["why"] == f"{seen}; {shared}"
     assert (held["filesystem"]["status"], held["tree"]["status"]) == ("verified", "applied")
     assert held["disk"]["status"] == "degraded"

@@ -156,7 +156,7 @@ def test_doctor_names_the_controls_that_are_not_enforced(said):
 def test_doctor_names_the_engines_denials_and_their_effect_in_one_line(said):
     lines = [line for line in said["lines"][1].splitlines() if "Container" in line]
     assert len(lines) == 1
-    assert lines[0].startswith("[!] Container (podman): its engine forbids namespaces; so ")
+    assert lines[0].startswith("[!] Container (podman): its engine forbids namespaces, so ")
     assert "disk space is not limited" in lines[0]
 
 

@@ -55,7 +55,7 @@ def test_root_gets_a_working_hint_where_mounts_cannot_be_idmapped(user, name):
         done = root.run(*run, flags=("--write", "/mnt/it"))
         assert done.returncode == 125
         text = done.stderr.decode()
-        assert "cannot give files of one user to another" in text
+        assert "cannot map one user's files to another user" in text
         there.shell(re.search(r"hint: `(chown [^`]*)`", text)[1])
         done = root.run(*run, flags=("--write", "/mnt/it"))
         assert (done.returncode, done.stdout) == (0, b"data\n"), done.stderr
@@ -68,7 +68,7 @@ def test_the_mount_that_cannot_be_idmapped_is_named(user):
         there.shell("mkdir -p it/inner && chmod 700 it && mount -t ramfs ramfs it/inner")
         done = there.resident(user).run("/bin/true", flags=("--read", "/mnt/it"))
         assert done.returncode == 125
-        assert b"ramfs cannot give files of one user to another in /mnt/it/inner" in done.stderr
+        assert b"ramfs cannot map one user's files to another user in /mnt/it/inner" in done.stderr
         there.shell("umount it/inner")
         assert there.resident(user).run("/bin/true", flags=("--read", "/mnt/it")).returncode == 0
 

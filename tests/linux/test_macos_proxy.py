@@ -181,7 +181,9 @@ def test_the_probe_finds_that_an_imitated_seatbelt_denies_nothing(mac):
     """
     status, out, err = played(mac, "--api", PROBE)
     assert status == 0, err.decode()
-    assert out == b"absent target: RuntimeError: the act that should have been denied succeeded\n"
+    assert (
+        out == b"absent target: RuntimeError: an operation that should have been denied succeeded\n"
+    )
     assert mac.left() == []
 
 

@@ -139,7 +139,7 @@ def test_grants_on_overlayfs_work_or_are_refused(mounting, scratch, access, mode
         return
     assert done.returncode == 125
     text = done.stderr.decode()
-    assert "overlay cannot give files of one user to another, and uid" in text
+    assert "overlay cannot map one user's files to another user, and uid" in text
     assert f"hint: `chown -R {TARGET}:{TARGET} {path}` gives them to the target, or grant" in text
 
 

@@ -135,7 +135,7 @@ def _put(out: bytearray, kind: str, value: Value) -> None:
     elif code in "sog":
         raw = value.encode()  # type: ignore[union-attr] # another type is a caller's mistake
         if b"\0" in raw:
-            raise ValueError(f"a text contains a zero byte: {value!r}")
+            raise ValueError(f"a string contains a zero byte: {value!r}")
         out += struct.pack("<B" if code == "g" else "<I", len(raw)) + raw + b"\0"
     elif code == "v":
         _put(out, "g", value.signature)  # type: ignore[union-attr]
@@ -212,11 +212,11 @@ class Reader:
     def _text(self, form: str) -> str:
         raw = self._take(self.number(form))
         if self._take(1) != b"\0" or b"\0" in raw:
-            raise ProtocolError("a text does not end where its length says")
+            raise ProtocolError("a string does not end where its length says")
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise ProtocolError("a text is not UTF-8") from error
+            raise ProtocolError("a string is not UTF-8") from error
 
     def _array(self, kind: str, depth: int) -> list[Value]:
         length = self.number("I")

@@ -144,7 +144,7 @@ def _per_process(policy: Policy) -> tuple[Option, ...]:
         return ()
     held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))
     note = f"each process is limited to {held}, but all of them together are not"
-    note += "; with `--max-memory` the sum is sampled"
+    note += "; with `--max-memory` their total is sampled"
     return (Option(mechanism="RLIMIT_DATA", needs=("rlimits",), status="degraded", note=note),)
 
 
@@ -185,8 +185,8 @@ def _note_on_gateway(policy: Policy) -> str:
 
 def _note_on_visibility(policy: Policy) -> str:
     text = "names and metadata of the host's files can be seen"
-    text = f"{text}, and its processes" if policy.subprocess else text
-    return f"{text}; the kernel's quotas of the user are shared with the host"
+    text = f"{text}, and so can its processes" if policy.subprocess else text
+    return f"{text}; the user's kernel quotas are shared with the host"
 
 
 def _note_on_signals(policy: Policy) -> str:

@@ -194,7 +194,9 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     inner += _read_only_in_writable(policy, program)
     sockets: list[str] = []
     if policy.own_unix_sockets:
-        sockets.append("own_unix_sockets needs a private root, else every socket can be reached")
+        sockets.append(
+            "own_unix_sockets needs a private root: without one, every socket can be reached"
+        )
     closed: list[str] = []
     kept: list[str] = []
     if layout.who.drop_groups:
@@ -205,7 +207,7 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     repository = f" (--write {words[0]})" if words else ""
     hints = {
         f"make it readable first: chmod u+rx {' '.join(map(shell_word, locked))}": [
-            f"{path} is in a grant, and could not be searched" for path in locked
+            f"{path} is in a grant, but could not be searched" for path in locked
         ],
         "grant a narrower directory, or name the file itself" + repository: inner,
         "run it where namespaces are allowed; `corral doctor` says what forbids them": sockets,

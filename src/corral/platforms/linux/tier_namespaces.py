@@ -172,7 +172,7 @@ def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     found = [*granted, *filter(os.path.isdir, own)]
     if found:
         other = (
-            "start it as a package (pypi:NAME or npm:NAME) with a program of the system"
+            "start it as a package (pypi:NAME or npm:NAME) with the system's interpreter"
             " (--python or --node /usr/bin/...)"
         )
         hint = "remove that grant" if granted else other

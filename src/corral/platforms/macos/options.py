@@ -88,7 +88,7 @@ def _seatbelt(policy: Policy, note: str = "") -> tuple[Option, ...]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    note = "limits mach services, sysctls and IOKit, but not single system calls"
+    note = "limits mach services, sysctls and IOKit, but not individual system calls"
     consents = f"{note}; the target has the privacy consents of the program that starts corral"
     plain = _seatbelt(policy, consents)
     if not plain or not policy.macos.disclaim:

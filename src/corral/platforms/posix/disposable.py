@@ -86,7 +86,7 @@ def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> st
         attempt()
     except by as error:
         return error.strerror or str(error)
-    raise RuntimeError("the act that should have been denied succeeded")
+    raise RuntimeError("an operation that should have been denied succeeded")
 
 
 def fork_once() -> None:

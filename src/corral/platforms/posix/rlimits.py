@@ -62,7 +62,7 @@ def set_limit(name: str, value: int) -> None:
     # macOS returns EINVAL if an address space limit is below the memory that is already mapped. For
     # this error Python raises a ValueError with an unrelated message.
     except ValueError as error:
-        raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
+        raise OSError(22, f"RLIMIT_{name} of {bound} was refused") from error
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:

@@ -55,7 +55,7 @@ def test_apparmor_is_distinguished_from_a_container(files, monkeypatch):
     """
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = b"1\n"
     assert line(*LANDLOCK).startswith(
-        "AppArmor: it forbids namespaces to programs without a profile"
+        "AppArmor: it does not let programs without a profile create namespaces"
     )
     files["/.dockerenv"] = b""
     assert line(*LANDLOCK).startswith("Container (Docker): its engine forbids namespaces")
@@ -83,9 +83,9 @@ def test_engines_are_recognized(files, path, content, engine):
 
 def test_an_engine_is_recognized_by_its_variable_or_its_filter_alone(files, monkeypatch):
     files["/proc/self/status"] = b"Name:\tx\nSeccomp:\t2\n"
-    assert line(*LANDLOCK).startswith("Outer sandbox: its seccomp filter forbids namespaces; so ")
+    assert line(*LANDLOCK).startswith("Outer sandbox: its seccomp filter forbids namespaces, so ")
     monkeypatch.setenv("container", "lxc")
-    assert line(*LANDLOCK).startswith("Container (lxc): its engine forbids namespaces; so ")
+    assert line(*LANDLOCK).startswith("Container (lxc): its engine forbids namespaces, so ")
 
 
 def test_a_pod_is_recognized(files, monkeypatch):
@@ -97,7 +97,7 @@ def test_a_pod_is_recognized(files, monkeypatch):
 @pytest.mark.parametrize("name", ["user.max_user_namespaces", "kernel.unprivileged_userns_clone"])
 def test_a_sysctl_that_forbids_namespaces_is_named_as_the_cause(files, name):
     files["/proc/sys/" + name.replace(".", "/")] = b"0\n"
-    assert line(*LANDLOCK).startswith(f"Sysctl: {name} = 0 forbids namespaces; so ")
+    assert line(*LANDLOCK).startswith(f"Sysctl: {name} = 0 forbids namespaces, so ")
     assert name in surroundings.find().hint
 
 

@@ -59,7 +59,7 @@ class BrokeredSockets:
     verify = unverified
 
     def describe(self) -> str:
-        text = "network: the supervisor connects, binds and listens for the target"
+        text = "network: the supervisor connects, binds and listens on behalf of the target"
         if self.ports:
             place = published_ports.describe_place(self.everywhere)
             text += f"; ports on {place}: {', '.join(map(str, self.ports))}"

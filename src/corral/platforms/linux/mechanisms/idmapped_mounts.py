@@ -97,7 +97,7 @@ class IdmappedMounts:
         place = "" if point == bind.source else f" in {printable(point)}"
         problem = HintedError(
             error.errno,
-            f"{kind} cannot give files of one user to another{place}, and uid {self.uid}, the"
+            f"{kind} cannot map one user's files to another user{place}, and uid {self.uid}, the"
             f" target's user id, may not {bind.access} them",
             bind.source,
         )

@@ -331,9 +331,11 @@ class _Search:
         which the hint is based on.
         """
         above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
-        less = "single directories in it" if above in self.layers else f"{flag} {above}"
+        less = f"grant less, such as {flag} {above}"
+        if above in self.layers:
+            less = f"grant only some of the directories in {above}"
         text = f"the grants contain more than {MAX_MASKS} paths to hide or protect"
-        raise PolicyError(text, hint=f"grant less, such as {less}")
+        raise PolicyError(text, hint=less)
 
     def result(self) -> Found:
         """Return the masks. A path is hidden only if the target would see it, and protected only if

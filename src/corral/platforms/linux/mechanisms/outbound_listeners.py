@@ -109,7 +109,9 @@ class DeniedNetwork:
     verify = unverified
 
     def describe(self) -> str:
-        return "network: no name has an address; lookups and refused connections are reported"
+        return (
+            "network: no name resolves to an address; lookups and refused connections are reported"
+        )
 
     def apply(self, results: Results) -> None:
         _send(results, _make_always(families()))

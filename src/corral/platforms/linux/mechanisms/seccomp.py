@@ -67,7 +67,7 @@ class Seccomp:
         return self.broker or self.limit_tasks or self.file_changes
 
     def describe(self) -> str:
-        processes = "processes allowed" if self.subprocess else "threads yes, processes no"
+        processes = "processes allowed" if self.subprocess else "threads allowed, processes denied"
         sockets = "unix sockets allowed" if self.unix_sockets else "no unix sockets"
         return f"seccomp: {processes}, {sockets}, dangerous system calls denied"
 

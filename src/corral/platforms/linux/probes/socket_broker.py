@@ -27,7 +27,7 @@ HINT = (
 )
 TAKEN = "the engine around corral has the seccomp listener, and the kernel allows only one"
 FORBIDDEN = "the filter of the engine around corral forbids a seccomp listener"
-START = "for a network inside, start the container with a seccomp profile that "
+START = "for network access, start the container with a seccomp profile that "
 WITHOUT_LISTENER = "has no `listenerPath`, and without a tool that intercepts its system calls"
 PERMITTING = "permits SECCOMP_FILTER_FLAG_NEW_LISTENER (Docker's and podman's do)"
 HINTS = ((TAKEN, START + WITHOUT_LISTENER), (FORBIDDEN, START + PERMITTING))
@@ -131,8 +131,8 @@ def _serve(
         else "through a socket that replaced it"
     )
     return (
-        f"an allowed connection arrives {how}; other connections are refused, and without a "
-        "listener all connections"
+        f"an allowed connection arrives {how}; other connections are refused; "
+        "without a listener, all connections are refused"
     )
 
 

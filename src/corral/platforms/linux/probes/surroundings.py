@@ -59,7 +59,9 @@ def find() -> Surroundings:
     if os.geteuid() and _read_sysctl(APPARMOR) == b"1":
         return Surroundings(
             label="AppArmor",
-            forbids=f"it forbids namespaces to programs without a profile ({APPARMOR} = 1)",
+            forbids=(
+                f"it does not let programs without a profile create namespaces ({APPARMOR} = 1)"
+            ),
             hint=f"without namespaces, {_walls_left()}",
             space_hint="AppArmor forbids the mounts that a limit needs",
         )
@@ -116,7 +118,7 @@ def doctor_lines(host: "Host") -> list["Line"]:
     ]
     if not host.has("socket_broker"):
         costs.append("`network.allow` and `network.listen` are refused")
-    return [("absent", f"{found.label}: {found.forbids}; so {', '.join(costs)}", None)]
+    return [("absent", f"{found.label}: {found.forbids}, so {', '.join(costs)}", None)]
 
 
 def _read_sysctl(name: str) -> bytes:

@@ -28,7 +28,7 @@ class Jetsam:
     verify = unverified
 
     def describe(self) -> str:
-        return f"the kernel kills the first program above a footprint of {self.megabytes} MiB"
+        return f"the kernel kills the first program if its footprint exceeds {self.megabytes} MiB"
 
     def apply(self, results: Results) -> None:
         results.add(FootprintLimit(megabytes=self.megabytes))

@@ -49,7 +49,7 @@ def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[
         return ()
     text = (
         f"macOS asks the user before {program} may read {found}, but cannot ask over ssh: allow "
-        "this in Privacy & Security, or set disclaim = false below [macos] to use the consents of "
+        "this in Privacy & Security, or set disclaim = false under [macos] to use the consents of "
         "the program that starts corral"
     )
     return (text,)

@@ -88,8 +88,8 @@ def directory_outside(granted: tuple[str, ...]) -> str:
         if not any(is_inside(path, top) for top in granted):
             return path
     raise PolicyError(
-        f"the policy grants all of {', '.join(DIRECTORIES_OF_OTHERS)}, but to check "
-        "that the wall works, corral needs one of them that is not granted",
+        f"the policy grants all of {', '.join(DIRECTORIES_OF_OTHERS)}, but corral needs "
+        "one of these directories to stay ungranted, to check that the wall works",
         hint="grant only the directories in them that the server needs",
     )
 
