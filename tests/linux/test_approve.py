@@ -292,7 +292,7 @@ def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
     assert f"is now a link to '{private}'" in first
     line = second.partition("corral ")[2].split()
     done = user.corral(*line, env=env)
-    assert done.returncode == REFUSED  # there is no terminal to ask on
+    assert done.returncode == REFUSED  # there is no terminal to ask for approval
     line = done.stderr.decode().splitlines()[-1].partition("corral ")[2].split()
     done = user.corral(*line, env=env)
     assert done.returncode == 0, done.stderr

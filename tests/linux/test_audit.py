@@ -65,7 +65,9 @@ def test_a_changed_audit_is_detected(user, audit, change):
     audit.write_bytes(b"".join(change(lines)))
     code, said = verify(user, audit)
     assert code == 1
-    assert "does not match the lines before" in said or "line 1 does not start an audit" in said
+    assert (
+        "does not match the lines before" in said or "line 1 is not the start of an audit" in said
+    )
 
 
 def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):

@@ -125,7 +125,7 @@ def test_a_wrongly_used_flag_exits_with_2(ordinary, words):
         (("--python", "3.12"), "pypi: packages"),
         (("--with", "numpy"), "pypi: packages"),
         (("--allow-install-scripts",), "npm: and pypi: packages"),
-        (("--config", "a=b"), "bundles and servers of a registry"),
+        (("--config", "a=b"), "bundles and registry servers"),
     ],
     ids=str,
 )

@@ -460,7 +460,7 @@ def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
     hint = "to watch it while its client uses it: corral wrap --learn 2h cursor notes"
     assert hint in shown
     assert (
-        "so it may ask for more later; to watch that, corral wrap --learn 2h cursor notes" in shown
+        "so it may ask for more later; to watch that: corral wrap --learn 2h cursor notes" in shown
     )
     desk.does(*shlex.split(hint.partition(": corral ")[2]), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["notes"]["args"]

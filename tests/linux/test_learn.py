@@ -106,7 +106,9 @@ def test_the_address_of_a_metadata_service_is_never_proposed(user, address, prop
     )
     said = user.corral("learn", "--", user.python, "-c", code, timeout=120).stderr.decode()
     assert ("--allow-net" in said) == proposed, said
-    assert ("a metadata service, which gives out credentials" in said) != proposed, said
+    assert ("a metadata service, which gives out the machine's credentials" in said) != proposed, (
+        said
+    )
 
 
 def test_no_policy_is_written_without_approval(user, project, scratch):
@@ -114,7 +116,8 @@ def test_no_policy_is_written_without_approval(user, project, scratch):
     done = learn(user, "--output", str(policy), asked=[[f"{project}/notes/a", "r"]])
     assert f"--read {project}/notes/a".encode() in done.stderr
     assert (
-        b"nothing is accepted: there is no terminal to ask on; --accept accepts all" in done.stderr
+        b"nothing was accepted: there is no terminal to ask for confirmation; --accept accepts all"
+        in done.stderr
     )
     assert not policy.exists()
 
@@ -165,7 +168,7 @@ def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
-    assert b"the server asked to make the unix socket " in done.stderr
+    assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to make" in policy.read_text()
     assert "/.corral" not in text  # corral's own calls before the start are not proposed
     run = user.run(*words, flags=("--policy", str(policy)))
@@ -190,7 +193,7 @@ def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
     # The control: `learn` saw the bind.
-    assert b"the server asked to make the unix socket an abstract name" in done.stderr
+    assert b"the server asked to create the unix socket an abstract name" in done.stderr
 
 
 ASKS_THE_NETWORK = """
@@ -230,7 +233,7 @@ def read_closing_lines(said: bytes) -> list[str]:
     return [line.removeprefix("corral: ") for line in lines[watched + 1 :]]
 
 
-UNUSED = "no MCP client used the target, so it may ask for more later; to watch that, pipe the messages of a client into `corral learn`"
+UNUSED = "no MCP client used the target, so it may ask for more later; to watch that: pipe the messages of a client into `corral learn`"
 
 
 @pytest.mark.parametrize("stdin", ["nothing", "an empty file", "a closed pipe", "a message"])
@@ -250,7 +253,7 @@ def test_learn_says_that_no_client_used_the_target(user, scratch, stdin):
         assert lines == ["the target got everything that it asked for"]
     else:
         assert lines == [
-            "the target got everything that it asked for at its start",
+            "the target got everything that it asked for while it started",
             UNUSED,
         ]
 
@@ -268,10 +271,10 @@ def test_learn_says_that_the_target_did_not_get_unproposed_files(user, project):
 
 def test_the_reason_of_a_proposal_is_a_whole_sentence(user):
     line, accepted = closing_lines(user, REFUSED)
-    assert accepted.startswith("nothing is accepted")
+    assert accepted.startswith("nothing was accepted")
     assert line == (
-        "connection to 127.0.0.1:5432 (nothing listens there inside; the sandbox does not share"
-        " the host's loopback); --allow-net 127.0.0.1:5432"
+        "connection to 127.0.0.1:5432 (nothing in the sandbox listens there; the sandbox does not"
+        " share the host's loopback); --allow-net 127.0.0.1:5432"
     )
 
 

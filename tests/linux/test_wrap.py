@@ -669,7 +669,7 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     assert by_name["gone"] == f"corral grant {path}:gone --remove --read {places['gone']}"
     more = {"approve": ("--yes",), "wrap": ("--corral", str(desk.corral_path))}
     shown = desk.does("wrap", "cursor", *more["wrap"])
-    assert shown.count("unchanged: it already starts through corral, but does not start: ") == 5
+    assert shown.count("unchanged: it is already wrapped, but does not start: ") == 5
     assert "fine  unchanged: it already starts through corral\n" in shown  # the control
     for name, (why, mend) in refused.items():
         assert f"    hint: {mend}\n" in shown
@@ -880,7 +880,9 @@ def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
     assert done.returncode == 1
     [_, inventory] = done.stdout.decode().split("all servers\n")
     assert f"  not counted: the servers in {path}\n" in inventory
-    assert "hint: correct this place; the client cannot read it either\n" in done.stdout.decode()
+    assert (
+        "hint: correct this error; the client cannot read the file either\n" in done.stdout.decode()
+    )
     desk.config("cursor")  # the control: a file that can be read is counted
     assert "not counted" not in desk.does("status")
 

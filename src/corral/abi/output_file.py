@@ -52,4 +52,4 @@ def _refuse_planted(found: os.stat_result, path: str) -> None:
     if not is_private(found, forbidden=0):
         raise PermissionError(errno.EPERM, f"the file belongs to user {found.st_uid}", path)
     if found.st_nlink > 1:
-        raise PermissionError(errno.EPERM, "the file has a second name (a hard link)", path)
+        raise PermissionError(errno.EPERM, "the file has more than one hard link", path)

@@ -34,7 +34,7 @@ MAX_LOCK_TRIES = 1000
 """The number of attempts to lock a new file. Together they take at least ten seconds, because on a
 busy machine a process that removes leftovers may hold the lock that long.
 """
-LOCKED = "another process has the lock"
+LOCKED = "another process holds the lock"
 
 
 def make_private_directory(path: str) -> None:

@@ -129,7 +129,7 @@ def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[N
         made = CreateMutexW(ctypes.byref(attributes), 0, name)
     with Handle(made) as mutex:
         if wait_any((mutex.value,), timeout_ms) is None:
-            raise OSError(0, "another process keeps the mutex", name)
+            raise OSError(0, "another process holds the mutex", name)
         try:
             yield
         finally:

@@ -204,7 +204,7 @@ def confirm(
     """
     if not is_on_terminal():
         raise SandboxError(
-            "there is no terminal to ask on, and only you can approve",
+            "only you can approve this, and there is no terminal to ask for your approval",
             hint=f"read the request above, then: corral approve --yes {shlex.join(words)}",
         )
     return ask(question)

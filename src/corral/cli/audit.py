@@ -6,7 +6,7 @@ from corral.denials.audit import verify
 from corral.errors import SandboxError
 from corral.supervisor.report import to_json
 
-SUMMARY = "check that an audit file of `run --audit` was not changed or cut"
+SUMMARY = "check that no line of an audit file (`run --audit`) was changed or removed"
 USAGE = "usage: corral audit [--json] verify FILE"
 FLAGS = (Flag(name="--json", help="the verdict as JSON"),)
 
@@ -24,11 +24,13 @@ def main(options: Options, rest: list[str]) -> int:
     text += "" if verdict.ended else "; the last run did not write its last line"
     if verdict.broken == 1:
         text = (
-            "line 1 does not start an audit: it was changed or cut, or this is another kind of file"
+            "line 1 is not the start of an audit: lines were changed or removed, "
+            "or this is another kind of file"
         )
     elif verdict.broken is not None:
         text = (
-            f"line {verdict.broken} does not match the lines before it: lines were changed or cut"
+            f"line {verdict.broken} does not match the lines before it: "
+            "lines were changed or removed"
         )
     output.write_result(to_json(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
     return 1 if verdict.broken is not None else 0

@@ -14,9 +14,7 @@ if sys.platform == "win32":
     from corral.platforms.windows import undo
     from corral.platforms.windows.files import journal
 
-SUMMARY = (
-    "remove leftovers of killed runs (every start does this, too), and permissions kept on Windows"
-)
+SUMMARY = "remove leftovers of killed runs (as every start does), and permissions kept on Windows"
 USAGE = "usage: corral clean [--json]"
 FLAGS = (Flag(name="--json", help="the paths as JSON"),)
 

@@ -101,7 +101,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
     output.write_lines(_indent(plan.program.describe()))
     if plan.program.cwd not in {cwd, os.path.realpath(cwd)}:
         home = is_home(cwd, home_directory())
-        why = "a home directory is never granted as a whole" if home else "--read would grant it"
+        why = "a home directory is never granted as a whole" if home else "--read would allow this"
         output.write_line(f"  the server cannot start in {cwd}: {why}")
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
     output.write_line(output.Painted("Controls", "bold"))

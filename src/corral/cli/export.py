@@ -36,7 +36,7 @@ POD = (
         help="Kubernetes: volume for a granted path (claim:NAME, configmap:NAME or emptydir)",
     ),
     Flag(name="--cilium", help="Kubernetes: also write a Cilium policy that allows hosts by name"),
-    Flag(name="--agent-sandbox", help="Kubernetes: write objects of agent-sandbox"),
+    Flag(name="--agent-sandbox", help="Kubernetes: write agent-sandbox objects"),
     Flag(name="--replicas", value="NUMBER", help="Kubernetes: size of the warm pool (default: 1)"),
     Flag(name="--containerfile", help="Kubernetes: also write a Containerfile for the image"),
 )  # fmt: skip

@@ -217,7 +217,7 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
         see = "" if len(rows) <= MAX_NAMED else f"`corral why {shlex.quote(word)}` lists them; "
         things = "1 thing" if len(rows) == 1 else f"{len(rows)} things"
         raise SandboxError(
-            f"there is no terminal to ask on; {word} was denied {things}",
+            f"{word} was denied {things}, but there is no terminal to ask for confirmation",
             hint=f"{see}corral grant {shlex.quote(word)} {named}",
         )
     output.note("the server chose what to ask for: grant only what you want it to reach")

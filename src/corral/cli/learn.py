@@ -82,7 +82,7 @@ def main(options: Options, rest: list[str]) -> int:
     if not used:
         command = _format_wrap(rest) or "pipe the messages of a client into `corral learn`"
         output.note(
-            f"no MCP client used the target, so it may ask for more later; to watch that, {command}"
+            f"no MCP client used the target, so it may ask for more later; to watch that: {command}"
         )
     accepted = _accept(options, learned)
     if accepted:
@@ -126,7 +126,10 @@ def _accept(options: Options, learned: Learned) -> list[Proposal]:
         return []
     if not approve.is_on_terminal():
         if learned.proposed:
-            output.note("nothing is accepted: there is no terminal to ask on; --accept accepts all")
+            output.note(
+                "nothing was accepted: there is no terminal to ask for confirmation; "
+                "--accept accepts all"
+            )
         return []
     return [one for one in learned.proposed if approve.ask(f"{one.why}: allow {one.typed()}?")]
 
@@ -161,7 +164,7 @@ def _print(learned: Learned, denials: Sequence[Denial], *, used: bool) -> None:
     elif not learned.proposed and used:
         output.note("the target got everything that it asked for")
     elif not learned.proposed:
-        output.note("the target got everything that it asked for at its start")
+        output.note("the target got everything that it asked for while it started")
 
 
 def _check_output(path: str) -> None:

@@ -68,7 +68,7 @@ FLAGS = (
         name="--with",
         value="REQUIREMENT",
         many=True,
-        help="also install this package, for a pypi: package",
+        help="another package to install together with a pypi: package",
     ),
     Flag(
         name="--python", value="VERSION|PATH", help="run a pypi: package with this installed Python"

@@ -12,9 +12,9 @@ FLAGS = (
     Flag(name="--json", help="as JSON"),
 )
 TEXTS = {
-    "restored": "as it was",
+    "restored": "restored",
     "derived": "unwrapped",
-    "forced": "as it was; later edits are lost",
+    "forced": "restored; later edits are lost",
     "refused": "refused",
 }
 FIELDS = ("name", "state", "scope", "why", "hint")

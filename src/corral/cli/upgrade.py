@@ -178,7 +178,8 @@ def _replace(found: Candidate, tools: Sequence[ToolChanges], options: Options, n
 def _agrees(found: Candidate, name: str) -> bool:
     if not approve.is_on_terminal():
         raise SandboxError(
-            f"there is no terminal to ask on: {name} stays at {found.current.version}",
+            f"{name} stays at {found.current.version}: "
+            "there is no terminal to ask for confirmation",
             hint=f"corral upgrade --yes --to {found.version} {shell_word(name)}",
         )
     return approve.ask("use the new version?")

@@ -36,7 +36,7 @@ NOT_FOR_COMMANDS = {
     "--node": "npm: packages",
     "--with": "pypi: packages",
     "--allow-install-scripts": "npm: and pypi: packages",
-    "--config": "bundles and servers of a registry",
+    "--config": "bundles and registry servers",
 }
 
 

@@ -83,7 +83,7 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         names = [server.name for _, _, server in configured]
         near = find_nearest(rest[0], names)
         raise SandboxError(
-            f"no server {' '.join(rest)} is known, and no denials of it are recorded",
+            f"no server named {' '.join(rest)} is known, and no denials of it are recorded",
             hint=f"did you mean {near}?"
             if near
             else "`corral why` lists the servers with recorded denials",

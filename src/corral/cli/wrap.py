@@ -48,7 +48,7 @@ OWN = (
     Flag(
         name="--learn",
         value="DURATION",
-        help="for this time, record the files that the servers do not find",
+        help="for this long, record the files that the servers do not find",
     ),
     Flag(name="--no-install", help="leave slow steps, such as installations, to the first start"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
@@ -128,7 +128,7 @@ def _describe_refusal(proposal: Proposal, word: str, file: ClientFile) -> Propos
     refused, mend = find_refusal(word, file, proposal.server)
     if not refused:
         return proposal
-    why = f"{proposal.outcome.why}, but does not start: {refused}"
+    why = f"it is already wrapped, but does not start: {refused}"
     return replace(proposal, outcome=replace(proposal.outcome, why=why, hint=mend))
 
 

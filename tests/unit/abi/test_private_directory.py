@@ -97,7 +97,7 @@ def test_a_lock_of_another_program_is_an_error(tmp_path, monkeypatch):
     os.close(private_directory.create_locked(path))
     os.unlink(path)
     monkeypatch.setattr(os, "open", make_and_lose)
-    with pytest.raises(BlockingIOError, match="another process has the lock"):
+    with pytest.raises(BlockingIOError, match="another process holds the lock"):
         private_directory.create_locked(path)
     os.close(*taken)
     assert os.listdir(tmp_path) == []
