@@ -10,7 +10,7 @@ HINTS = {
     errno.ENOSPC: "free space on that disk (`df -h {0}; df -i {0}` shows how full it is)",
     EDQUOT: "remove files there, because your quota is used up (`du -xsh {0}`)",
     errno.EROFS: "make that file system writable (`findmnt -T {0}` shows its mount options)",
-    errno.ENOLCK: "mount that file system with locks (`findmnt -T {0}` shows its mount options)",
+    errno.ENOLCK: "mount that file system with locking (`findmnt -T {0}` shows its mount options)",
 }
 
 

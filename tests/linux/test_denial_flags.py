@@ -340,7 +340,7 @@ def test_a_loopback_service_of_the_host_is_named_with_its_flag(user):
         assert answer == "refused"
         (line,) = denied(done)
         assert line == (
-            f"connection to 127.0.0.1:{port} (nothing listens there inside; "
+            f"connection to 127.0.0.1:{port} (nothing in the sandbox listens there; "
             f"the sandbox does not share the host's loopback); --allow-net 127.0.0.1:{port}"
         )
         argv = user.corral_argv("run", *flag_of(line), "--", user.python, "-c")

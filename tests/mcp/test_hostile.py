@@ -280,7 +280,7 @@ def test_answers_without_a_request_are_dropped(ordinary, server):
         talk = converse(ordinary, server, act, call(1), flags=GUARD)
         assert talk.raw.count(b"\n") == 1
         assert talk.text(1) == "done"
-        assert "an answer that no request waits for" in talk.stderr
+        assert "an answer that no request is waiting for" in talk.stderr
 
 
 def test_requests_of_a_server_are_refused_unless_allowed(ordinary, server):

@@ -140,7 +140,7 @@ def find_wrapped(word: str) -> list[Row]:
     listed = ", ".join(dict.fromkeys(names))
     hint = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
     raise SandboxError(
-        f"no client has a wrapped server {word}",
+        f"no client has a wrapped server named {word}",
         hint=f"did you mean {near}?" if near else hint,
     )
 
@@ -152,7 +152,9 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:
         named = " or ".join(quote(f"{file}:{word}") for file in files)
-        raise SandboxError(f"several files have a wrapped server {word}", hint=f"name {named}")
+        raise SandboxError(
+            f"several files have a wrapped server named {word}", hint=f"name {named}"
+        )
 
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:

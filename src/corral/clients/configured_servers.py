@@ -187,7 +187,7 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
             nameless = in_list and not isinstance(entry.get("name"), str)
             if nameless or not any(_fits(shape, path[:-1]) for shape in SHAPES):
                 place = ".".join(path[:-1])
-                why = f"corral does not support servers at this place in a file ({place})"
+                why = f"corral does not support servers in this part of a file ({place})"
                 why = f"its entry in the list {place} has no name" if nameless else why
                 yield ConfiguredServer(
                     name=str(name), key_path=path, table=NOTHING, why=why, understood=False
@@ -255,9 +255,9 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
     if command is None:
         return "it has no command: an extension or the client itself starts it", True
     if not isinstance(command.data, str) or not command.data:
-        return "its command is not a text", False
+        return "its command is not a string", False
     if args is not None and args.data is not None and not _is_list_of_texts(args.data):
-        return "its arguments are not a list of texts", False
+        return "its arguments are not a list of strings", False
     if any(part is not None and part.shared for part in (entry, command, args)):
         return "it shares its lines with other entries of the file (an alias)", False
     if _is_set_to(entry, "sandboxEnabled", True):

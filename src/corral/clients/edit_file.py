@@ -50,7 +50,7 @@ class ClientFile:
         if not self.servers and not has_server_table(self.form, self.content.text):
             raise SandboxError(
                 f"{self.path} has no servers in a form that corral knows",
-                hint="corral looks for servers below " + ", ".join(map(".".join, SHAPES)),
+                hint="corral looks for servers under " + ", ".join(map(".".join, SHAPES)),
             )
 
 
@@ -80,7 +80,8 @@ def read_client_file(path: str) -> ClientFile:
         servers = tuple(read_servers(form, content.text))
     except BrokenFileError as error:
         raise SandboxError(
-            f"{path}: {error.message}", hint="correct this place; the client cannot read it either"
+            f"{path}: {error.message}",
+            hint="correct this error; the client cannot read the file either",
         ) from None
     return ClientFile(path=path, content=content, form=form, servers=servers)
 

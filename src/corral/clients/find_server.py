@@ -42,7 +42,7 @@ def find_server(name: str) -> FoundServer:
     fitting = [one for one in named if one[1].scope in {"", here}]
     if not fitting:
         names = ", ".join(dict.fromkeys(server.name for _, server in found))
-        hint = f"its servers: {names}" if names else "its settings name no server"
+        hint = f"its servers: {names}" if names else "its settings contain no servers"
         raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=hint)
     # If two servers have the same name, the one for this project takes precedence over the one for
     # all projects.

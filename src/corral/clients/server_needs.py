@@ -100,7 +100,8 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
     names += [name for name in server.env if name.upper() == "PATH" and found_by_path]
     if names:
         raise UnfitError(
-            f"{', '.join(names)} in the server's env would change corral, which is not sandboxed",
+            f"{', '.join(names)} in the server's env would change corral itself, which is not"
+            " sandboxed",
             hint="remove it from the file; set it in your own environment, or for the server alone:"
             f" --env {names[0]}=VALUE",
         )
@@ -110,8 +111,10 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
         return
     if names := [name for name in server.env if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
         raise UnfitError(
-            f"{', '.join(names)} in the server's env would choose the package or its installer",
-            hint="remove it from the file: your own settings apply (.npmrc, pip.conf, uv.toml)",
+            f"{', '.join(names)} in the server's env could change which package is installed, or"
+            " how",
+            hint="remove it from the file; your own settings still apply (.npmrc, pip.conf,"
+            " uv.toml)",
         )
 
 
@@ -270,8 +273,9 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
     if found and (profile.arguments or describe_requests(profile.manifest)):
         raise UnfitError(
             f"{', '.join(found)} could change what the server does, but the profile {profile.name}"
-            " is for the package alone",
-            hint=f"to give it the package's grants: --profile {profile.name}; if not: --no-profile",
+            " covers only the package itself",
+            hint=f"to give it the package's grants: --profile {profile.name}; otherwise:"
+            " --no-profile",
         )
 
 
@@ -286,7 +290,7 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
     }
     if server.env_file and not given:
         raise UnfitError(
-            f"the client reads variables of this server from {server.env_file}, which corral does"
+            f"the client reads this server's variables from {server.env_file}, which corral does"
             " not read",
             hint="name each of these variables: --secret NAME or --env NAME",
         )

@@ -180,13 +180,14 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
             return describe_outcome(server, "already", why, hint, command=command, suggested=paths)
         why = f"it is started by {server.argv[0]}, which is not this corral"
         hint = (
-            "look at its command; if you name the server, this corral will start it, unless its "
+            "check its command; if you name the server, this corral will start it, unless its "
             "lines were edited"
         )
         return describe_outcome(server, "refused", why, hint, command=command)
     if server.why and not server.understood:
         hint = (
-            "change it by hand so that it starts `corral run -- COMMAND`; nothing protects it now"
+            "change it by hand so that it starts `corral run -- COMMAND`; until then it runs"
+            " without a sandbox"
         )
         return describe_outcome(server, "refused", server.why, hint)
     if server.why:
@@ -205,7 +206,7 @@ def format_command(server: ConfiguredServer, request: WrapRequest, *flags: str) 
 def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | None:
     args = server.args
     if args is not None and args.data is None and args.start == args.end:
-        raise UnfitError("its list of arguments is empty", hint="write [], or remove the key")
+        raise UnfitError("its list of arguments has no value", hint="write [], or remove the key")
     found = parse_runner(server.argv[0], server.argv[1:])
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:

@@ -194,7 +194,7 @@ def run_acts() -> tuple[list[ActResult], list[str]]:
         system = current.system()
         acts = [act for act in list_acts(decoys) if system in act.systems]
         untried = [
-            f"{act.name} (this act is made for {' and '.join(act.systems)})"
+            f"{act.name} (this act runs only on {' and '.join(act.systems)})"
             for act in [*list_acts(decoys), OUTLIVE]
             if system not in act.systems
         ]

@@ -61,7 +61,7 @@ WORDS: dict[Kind, str] = {
     "resource": "resource",
     "template": "resource",
     "instructions": "instructions",
-    "request": "request of the server:",
+    "request": "request from the server:",
     "message": "message:",
 }
 
@@ -152,7 +152,7 @@ class Denials:
             try:
                 self._hide = self._load_hide()
             except (OSError, ImportError):
-                self._hide = lambda _: (MASK, "what may be a secret")
+                self._hide = lambda _: (MASK, "a possible secret")
         return self._hide
 
     def add(
@@ -229,7 +229,7 @@ class Denials:
         if self._announce is not None and count == 1 and len(self._counts) <= MAX_ANNOUNCED:
             self._announce(denial.describe())
             if len(self._counts) == MAX_ANNOUNCED:
-                self._announce("further denials are only in the file of --report")
+                self._announce("further denials are listed only in the --report file")
 
     def _row(self, denial: Denial) -> Denial:
         return replace(denial, count=self._counts[denial])

@@ -44,7 +44,7 @@ def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Hel
     if policy.mcp is not None:
         raise PolicyError(
             f"mcp: {engine.name} does not inspect MCP messages",
-            hint="leave the keys of mcp, --tools and --pins out here",
+            hint="leave out the mcp keys, --tools and --pins",
         )
     findings = [
         Finding(capability=name, status="absent", evidence=why, hint=engine.hints.get(name, ""))

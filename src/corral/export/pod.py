@@ -40,7 +40,7 @@ MEMORY_NOTE = "for all sessions together, plus 64 MiB for corral itself"
 NETWORK_NOTE = (
     "allows names at public addresses; for a name inside the cluster, also allow its network"
 )
-DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
+DISK_NOTE = "the kubelet checks this from time to time, and evicts a pod that exceeds it"
 
 
 @record
@@ -89,7 +89,7 @@ def _refuse_unexported(policy: Policy) -> None:
     if policy.mcp is not None:
         raise PolicyError(
             "mcp: an export does not contain the MCP guard",
-            hint="leave the keys of mcp, --tools and --pins out here",
+            hint="leave out the mcp keys, --tools and --pins",
         )
     if policy.own_unix_sockets:
         raise PolicyError(
@@ -106,7 +106,7 @@ def _map_paths(
         if access == "socket":
             raise PolicyError(
                 f"{where}: a socket of the host does not exist in a pod",
-                hint="leave it out, and reach the service by `network.allow`",
+                hint="leave it out, and reach the service through `network.allow`",
             )
         if path not in volumes:
             unmapped.append(path)

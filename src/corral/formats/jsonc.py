@@ -161,7 +161,7 @@ class Reader:
         self.outer[-1].path = (name,)
         if name in self.outer[-1].members:
             if self.repeated is None:
-                raise self.error(key, f"the key {name!r} is written twice")
+                raise self.error(key, f"the key {name!r} appears twice")
             deep = len(self.outer) > positions.MAX_LINE_DEPTH
             self.repeated.append(((name,) if deep else self.path(), key))
         self.step()

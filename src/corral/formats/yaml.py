@@ -78,7 +78,7 @@ class Reader:
         for name, below in node.value:
             key = str(name.value)
             if key in found:
-                raise _broken(f"the key {key!r} is written twice", name)
+                raise _broken(f"the key {key!r} appears twice", name)
             found[key] = self.value(below, name.start_mark.index, shared=shared)
         return found
 

@@ -43,7 +43,7 @@ def find_variables(
             if name not in secret
         ),
         never=tuple(
-            (name, f"because it is a secret, which {path} names; --secret {name} passes it")
+            (name, f"it is a secret, named in {path}; --secret {name} passes it")
             for name, path in found.items()
             if name in secret
         ),

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from corral.platforms.contract import Watcher
 
 GIB = 1 << 30
-METADATA_SERVICE = "a metadata service, which gives out credentials of the machine"
+METADATA_SERVICE = "a metadata service, which gives out the machine's credentials"
 
 
 def has_client(stdin: int) -> bool:
@@ -132,7 +132,7 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
         return Learned()
     if found.calls and found.unreadable == found.calls:
         raise SandboxError(
-            f"none of {found.calls} paths could be read from the target's memory",
+            f"none of the {found.calls} paths could be read from the target's memory",
             hint="give corral CAP_SYS_PTRACE, or start it as an ordinary user",
         )
     seen = find_seen(plan)
@@ -212,7 +212,7 @@ def _judge_socket(path: str) -> Learned:
     if not path:
         return Learned()
     made = shell_word(path) if path.startswith("/") else path
-    why = f"the server asked to make the unix socket {made}"
+    why = f"the server asked to create the unix socket {made}"
     return Learned(proposed=(Proposal(flag="--own-unix-sockets", path=path, why=why),))
 
 

@@ -157,4 +157,4 @@ class Client:
         poll.register(self._reader, select.POLLIN)
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(int(left * 1000) + 1):
-            raise ConversationError(f"the server did not answer for {ANSWER_SECONDS:.0f} s")
+            raise ConversationError(f"the server did not answer within {ANSWER_SECONDS:.0f} s")

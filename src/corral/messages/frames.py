@@ -99,7 +99,9 @@ def decode(frame: bytes) -> object:
     """Return the value in a frame. Raise ValueError if parsers could interpret it differently."""
     line = frame.rstrip(b"\r\n")
     if b"\r" in line:
-        raise ValueError("the message has a carriage return, at which some readers end a line")
+        raise ValueError(
+            "the message has a carriage return, which some parsers treat as a line end"
+        )
     if _count_values(line) > MAX_VALUES:
         outside = STRING.sub(b"", line, count=MAX_VALUES)
         if _count_values(outside) > MAX_VALUES:

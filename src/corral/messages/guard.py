@@ -134,7 +134,7 @@ class Guard:
         if aside:
             self._deny("message", "output that is not a JSON-RPC message", "mcp: sent to stderr")
             return Routed(aside=frame)
-        self._deny("message", "a line of the client that is not JSON-RPC", "mcp: not passed on")
+        self._deny("message", "a line from the client that is not JSON-RPC", "mcp: not passed on")
         return Routed(back=_error(None, f"corral: not passed on: {why}", INVALID_REQUEST))
 
     # Messages of the client
@@ -190,7 +190,7 @@ class Guard:
     ) -> Refusal | None:
         key = id_key(message["id"])
         if key is None or key in self._asked:
-            rule = "mcp: its id is in use" if key else "mcp: its id is not a text or an integer"
+            rule = "mcp: its id is in use" if key else "mcp: its id is not a string or an integer"
             return Refusal(kind="message", what=method, rule=rule)
         if len(self._asked) >= self._max_pending:
             rule = f"mcp.max_pending ({self._max_pending})"
@@ -278,7 +278,7 @@ class Guard:
         asked = self._asked.pop(key, None)
         if asked is None:
             if key not in self._cancelled:
-                self._deny("message", "an answer that no request waits for", "mcp: dropped")
+                self._deny("message", "an answer that no request is waiting for", "mcp: dropped")
             return None
         judged = self._answers.judge(asked.method, message)
         failed = "error" in judged or as_table(judged.get("result")).get("isError") is True

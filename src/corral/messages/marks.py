@@ -146,7 +146,11 @@ def _describe(text: str, found: set[str] | frozenset[str]) -> str:
 def _mark_name(name: str, count: int) -> Iterator[Mark]:
     where = f"tools[{name}].name"
     if not PLAIN_NAME.fullmatch(name):
-        yield Mark(kind="name", where=where, text=f"{shown(name)} is not plain letters and digits")
+        yield Mark(
+            kind="name",
+            where=where,
+            text=f"{shown(name)} does not consist of plain letters and digits",
+        )
     if count > 1:
         yield Mark(kind="name", where=where, text=f"{shown(name)} is offered more than once")
 

@@ -224,7 +224,7 @@ def _parse_host(host: str, text: str) -> str:
 
 def _check_label(label: str, text: str) -> None:
     if not label:
-        raise ValueError(f"{shown(text)} has an empty label (a dot too many)")
+        raise ValueError(f"{shown(text)} has an empty label (one dot too many)")
     if len(label) > MAX_LABEL_LENGTH:
         raise ValueError(f"{shown(text)} has a label longer than {MAX_LABEL_LENGTH} characters")
     if "*" in label:

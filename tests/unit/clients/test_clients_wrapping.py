@@ -371,13 +371,13 @@ def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
 
 
 ENTRIES_NOT_UNDERSTOOD = {
-    '{"command": 1}': "not a text",
-    '{"command": ""}': "not a text",
-    '{"command": [1, 2]}': "not a text",
+    '{"command": 1}': "not a string",
+    '{"command": ""}': "not a string",
+    '{"command": [1, 2]}': "not a string",
     '{"command": ["x", 1]}': "not a list of strings",
     '{"command": "x", "args": "y"}': "not a list of strings",
     '{"command": "x", "args": [1]}': "not a list of strings",
-    '{"command": ["x"], "args": ["y"]}': "not a text",
+    '{"command": ["x"], "args": ["y"]}': "not a string",
     '{"command": "x", "type": "wormhole"}': "'wormhole'",
     '{"type": "sse", "command": "x"}': "its type is 'sse'",
     '{"type": "http", "url": "https://x", "command": "x"}': "its type is 'http'",

@@ -65,7 +65,7 @@ def test_each_denial_is_announced_once_up_to_twenty():
         denials.add("name", f"{number}.example", allow=allow_net(f"{number}.example"))
         denials.add("name", "0.example", allow=allow_net("0.example"))
     assert said[0] == "denied: name 0.example; --allow-net 0.example"
-    assert said[20] == "further denials are only in the file of --report"
+    assert said[20] == "further denials are listed only in the --report file"
     assert len(said) == 21
     assert len(denials.rows()) == 30
 

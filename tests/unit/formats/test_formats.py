@@ -245,7 +245,7 @@ LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 BROKEN_YAML = {
     "a: [1": "line 1",
     "a: b: c": "line 1",
-    "a: 1\na: 2": "line 2, column 1: the key 'a' is written twice",
+    "a: 1\na: 2": "line 2, column 1: the key 'a' appears twice",
     "a: &x [*x]": "an alias contains itself",
     "--- 1\n--- 2": "line 2",
     "a: !!python/object:os.system x": "could not determine a constructor",

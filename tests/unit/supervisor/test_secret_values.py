@@ -112,7 +112,7 @@ def test_denials_are_masked_whole_if_the_masking_function_cannot_be_loaded():
     denials.add("name", f"{TOKEN}.com", allow=f"--allow-net {TOKEN}.com")
     (row,) = denials.rows()
     assert (row.destination, row.allow) == ("***", "")
-    assert row.why == "with the value of what may be a secret"
+    assert row.why == "with the value of a possible secret"
 
 
 def make_plan(*environment, typed=("server",), server=(), **more) -> Plan:

@@ -38,7 +38,7 @@ IPV6_PKTINFO = 50
 LOOPBACK6 = bytes(15) + b"\x01"
 INFO_BYTES = _socket.CMSG_SPACE(20)
 IPV4_HEADER_BYTES, UDP_HEADER_BYTES = 20, 8
-WHY = "nothing listens there inside; the sandbox does not share the host's loopback"
+WHY = "nothing in the sandbox listens there; the sandbox does not share the host's loopback"
 
 
 class Packet:

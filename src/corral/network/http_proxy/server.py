@@ -83,7 +83,7 @@ class HttpProxy:
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         if not password:
-            raise ValueError("a proxy without a password is open to every process of the host")
+            raise ValueError("a proxy without a password is open to every process on the host")
         self.denials = out.denials
         self._max_connections = reserve_descriptors(
             max_connections, others=MAX_EXTRA_DIALS + OTHER_DESCRIPTORS
