@@ -169,7 +169,7 @@ def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
-    assert "own_unix_sockets = true  # the server asked to make" in policy.read_text()
+    assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
     assert "/.corral" not in text  # corral's own calls before the start are not proposed
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
