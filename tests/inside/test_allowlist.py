@@ -686,6 +686,6 @@ def test_explain_names_the_limits_of_an_allowlist(ordinary):
     shown = ordinary.corral("explain", *allow("*.example.com"), "--", "/bin/true")
     assert shown.returncode == 0
     assert b"domain fronting" in shown.stdout
-    assert b"share an address" in shown.stdout
+    assert b"share an allowed address" in shown.stdout
     none = ordinary.corral("explain", "--", "/bin/true")
     assert b"domain fronting" not in none.stdout

@@ -265,7 +265,7 @@ def test_an_interrupted_run_leaves_usable_files(home):
         run, why, clean, audited, *_ = result["after"]
         if run[0] != 0 or why[0] != 0 or clean[0] != 0:
             yield f"{result['after']}"
-        if audited[0] != 0 and "give a new file" not in audited[2]:
+        if audited[0] != 0 and "name a new file" not in audited[2]:
             yield f"{audited}"
         yield from (f"left: {path}" for path in result["end"] if "/runs/" in path)
 

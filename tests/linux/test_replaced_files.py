@@ -140,7 +140,7 @@ def test_a_host_without_watches_left_is_reported(watch, tmp_path, monkeypatch, c
     (tmp_path / ".git").mkdir()
     service = watch(cover(tmp_path / ".git", tmp_path, repository=True), strict=strict)
     service.run_ready()
-    assert "are not watched: No space left" in service.replaced[0]
+    assert "cannot watch the hidden and read-only paths: No space left" in service.replaced[0]
     assert service._child.killed == strict
 
 
