@@ -37,6 +37,7 @@ CLAIMS: tuple[Claim, ...] = (
                     "tests/linux/test_upgrade.py::test_the_old_version_stays_until_the_new_one_is_approved",
                     "tests/linux/test_upgrade.py::test_an_upgrade_shows_the_new_parts_of_a_servers_request",
                     "tests/linux/test_upgrade.py::test_a_dependency_cannot_be_replaced_under_its_name",
+                    "tests/unit/servers/test_interrupted_upgrade.py::test_an_upgrade_that_fails_keeps_the_old_version",
                 ),
             ),
             (
@@ -251,7 +252,11 @@ CLAIMS: tuple[Claim, ...] = (
                 "bundle-kept",
                 "corral finds the values in `bundles.toml` by the bundle's name, and any bundle can have this name. So corral passes these values to a bundle only after you approved exactly that file.",
                 LINUX,
-                (f"{SUPPLY}::test_a_bundle_does_not_get_another_bundles_values",),
+                (
+                    f"{SUPPLY}::test_a_bundle_does_not_get_another_bundles_values",
+                    f"{BUNDLES}::test_a_bundle_does_not_start_if_the_user_refuses_it_the_kept_values",
+                    f"{BUNDLES}::test_an_inspected_bundle_gets_the_kept_values_only_after_approval",
+                ),
             ),
             (
                 "store-closed",

@@ -483,3 +483,57 @@ def test_a_signature_is_not_verified_and_explain_says_so(user, env, scratch):
     assert len(set(digests)) == 2
     text = user.corral("explain", str(path), env=env).stdout.decode()
     assert f"Bundle sha256: {digests[1]}\nBundle signature: not verified" in text
+
+
+KEPT_SETTINGS = {"key": {"type": "string", "title": "k", "sensitive": True}}
+INSPECTED = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" in asked:
+        tool = {"name": "t", "description": repr(sys.argv[1:]), "inputSchema": {"type": "object"}}
+        answer = {"protocolVersion": "2025-11-25", "capabilities": {}, "tools": [tool]}
+        answer |= {"prompts": [], "resources": [], "resourceTemplates": []}
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
+"""
+
+
+@pytest.fixture
+def kept(user, env, scratch) -> None:
+    path = scratch / "config" / "corral" / "bundles.toml"
+    path.write_text('[hello]\nkey = "kept-secret"\n')
+    os.chown(path, user.uid, user.uid)
+    path.chmod(0o600)
+
+
+@ONE_USER
+def test_a_bundle_does_not_start_if_the_user_refuses_it_the_kept_values(user, env, scratch, kept):
+    bundle = manifest(server=start(["${user_config.key}"]), user_config=KEPT_SETTINGS)
+    path = put(user, scratch, bundle)
+    code, out, shown = on_terminal(user, env, b"n\n", "run", path)
+    assert "get your value of key" in shown
+    assert (code, out) == (REFUSED, b"")
+    # The control: the answer `y` passes the value on.
+    code, out, _ = on_terminal(user, env, b"y\n", "run", path)
+    assert code == 0
+    assert json.loads(out)["args"] == ["kept-secret"]
+
+
+@ONE_USER
+def test_an_inspected_bundle_gets_the_kept_values_only_after_approval(user, env, scratch, kept):
+    words = ["${user_config.key}"]
+    path = put(
+        user,
+        scratch,
+        manifest(server=start(words), user_config=KEPT_SETTINGS),
+        {"server/main.py": INSPECTED},
+    )
+    looked = user.corral("inspect", "--json", path, env=env)
+    assert looked.returncode == 0, looked.stderr.decode()
+    assert b"kept-secret" not in looked.stdout + looked.stderr
+    # The controls: a typed value is passed on, and so is a kept value after the approval.
+    typed = user.corral("inspect", "--json", "--config", "key=typed", path, env=env)
+    assert json.loads(typed.stdout)["tools"][0]["description"] == "['typed']"
+    assert user.corral("approve", "--yes", path, env=env).returncode == 0
+    looked = user.corral("inspect", "--json", path, env=env)
+    assert json.loads(looked.stdout)["tools"][0]["description"] == "['kept-secret']"

@@ -131,7 +131,10 @@ def test_a_run_without_free_inotify_instances_prints_a_warning(user):
     assert done.returncode == 0, done.stderr
     [(before, during, after)] = json.loads(done.stdout)
     assert before[:2] == during[:2] == after[:2] == [0, "ran\n"], (before, during, after)
-    assert "cannot watch the hidden and read-only paths: Too many open files; raise the sysctl fs.inotify." in during[2]
+    assert (
+        "cannot watch the hidden and read-only paths: Too many open files; raise the sysctl fs.inotify."
+        in during[2]
+    )
     assert "cannot watch" not in before[2] + after[2]
 
 

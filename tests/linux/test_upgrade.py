@@ -352,3 +352,28 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
     # The control: the same dependency is not mentioned.
     publish(registry, "1.3.0", dependencies={"dep": "2.0.0"})
     assert upgrade(user, env, "--dry-run").stdout == b"npm:server: 1.0.0 -> 1.3.0\n"
+
+
+def test_an_upgrade_compares_the_tools_of_the_new_dependencies(user, env, registry, npm):
+    """Upgrade only a dependency, after the same version of the server was also installed under its
+    version number.
+    """
+    main = OFFER.replace("'%s'", "require('dep')")
+    registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'adds'"})
+    registry.publish_npm(
+        "server",
+        "1.0.0",
+        {"main.js": main},
+        bin={"tool": "main.js"},
+        dependencies={"dep": "^2.0.0"},
+    )
+    assert user.corral("inspect", "--pin", "npm:server", env=env).returncode == 0
+    assert user.corral("inspect", "npm:server@1.0.0", env=env).returncode == 0
+    registry.publish_npm("dep", "2.1.0", {"index.js": "module.exports = 'adds and tells'"})
+    (row,) = json.loads(upgrade(user, env, "--json").stdout)
+    assert row["changes"] == ["dep 2.0.0 -> 2.1.0"]
+    assert row["tools"] == ["tool 'add': description was 'adds', is 'adds and tells'"]
+    assert upgrade(user, env, "--yes").returncode == 0
+    asked = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'
+    done = user.corral("run", "--pins", "refuse", "npm:server", input=asked, env=env)
+    assert json.loads(done.stdout)["result"]["tools"][0]["description"] == "adds and tells"

@@ -28,6 +28,11 @@ FLAGS = (
     ),
 )
 TIMEOUT_MS = 120_000
+TIME_LIMIT = Source(
+    manifest=Manifest(origin=COMMAND_LINE, limits={"timeout": TIMEOUT_MS}),
+    trust="user",
+    approved=True,
+)
 JUDGE = "A person has to judge these marks."
 NO_VERDICT = "A server without marks is not necessarily safe."
 
@@ -49,9 +54,14 @@ def main(options: Options, rest: list[str]) -> int:
 def plan_inspection(options: Options, rest: list[str]) -> Plan:
     """Return the plan of a run with the default policy and the typed flags only."""
     sources, command = what_to_run.sources_to_inspect(options, rest)
-    limits = Manifest(origin=COMMAND_LINE, limits={"timeout": TIMEOUT_MS})
-    own = Source(manifest=limits, trust="user", approved=True)
-    return what_to_run.plan_run(command, [own, *sources], rest)
+    return plan_command(command, rest, sources)
+
+
+def plan_command(
+    command: Sequence[str], rest: Sequence[str], sources: Sequence[Source] = ()
+) -> Plan:
+    """Return the plan of a run of the command. The words `rest` name the server."""
+    return what_to_run.plan_run(command, [TIME_LIMIT, *sources], list(rest))
 
 
 def as_data(found: Inspection) -> dict[str, object]:

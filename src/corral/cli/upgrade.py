@@ -3,18 +3,19 @@
 from collections.abc import Mapping, Sequence
 
 from corral.cli import approve, interrupts, output, wrapped_servers
-from corral.cli.inspect import plan_inspection
+from corral.cli.inspect import plan_command
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.messages.definitions import Pin, compare_pins
 from corral.policy.pins import PinnedServer, list_pinned, replace_pins
 from corral.policy.requests import describe_requests
-from corral.record import record, replace
+from corral.record import record
 from corral.safe_text import shell_word
 from corral.servers import upgrade
 from corral.servers.inspection import inspect_server
 from corral.servers.packages.package import SOURCES
 from corral.servers.reference import name_server, parse_reference
+from corral.servers.server_directory import check_command
 from corral.servers.store.store import Entry
 from corral.servers.upgrade import Candidate
 
@@ -130,17 +131,18 @@ def _compare_tools(found: Candidate) -> tuple[ToolChanges, ...]:
     """
     name = _name(found.current)
     pinned = [one for one in list_pinned() if one.server and name_server(one.server)[0] == name]
-    return tuple(_compare_pinned(one, found.version) for one in pinned)
+    return tuple(_compare_pinned(one, found) for one in pinned)
 
 
-def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
-    reference = parse_reference(pinned.server[0])
-    if reference is None or reference.kind not in SOURCES:
+def _compare_pinned(pinned: PinnedServer, found: Candidate) -> ToolChanges:
+    reference, version = parse_reference(pinned.server[0]), found.version
+    if reference is None or reference.kind not in SOURCES or found.installed is None:
         return ToolChanges(pinned=pinned, lines=())
-    program = f"#{reference.program}" if reference.program else ""
-    word = f"{reference.kind}:{replace(reference, version=version).requirement()}{program}"
     try:
-        seen = inspect_server(plan_inspection(Options(), [word, *pinned.server[1:]])).pins()
+        # Do not look the version up again: under its number the store may have other dependencies.
+        command = found.installed.argv()
+        check_command(command, found.installed.path())
+        seen = inspect_server(plan_command([*command, *pinned.server[1:]], pinned.server)).pins()
     except SandboxError as error:
         why = f"{version} did not answer in a trial with the default policy: {error.message}"
         more = (

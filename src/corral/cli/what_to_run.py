@@ -395,11 +395,10 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
     except PolicyError:
         if not approve.is_on_terminal():
             raise
-    else:
-        return source  # the request only lowers limits, or the user's sources grant the same
-    for line in approve.format_request(request):
-        output.note(line)
-    if not approve.confirm([source.manifest.directory or source.manifest.origin]):
-        return source
-    approve.remember(request)
-    return replace(source, approved=True)
+        for line in approve.format_request(request):
+            output.note(line)
+        if not approve.confirm([source.manifest.directory or source.manifest.origin]):
+            raise
+        approve.remember(request)
+        return replace(source, approved=True)
+    return source  # the request only lowers limits, or the user's sources grant the same

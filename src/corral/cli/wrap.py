@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from corral.cli import approve, client_output, output, run_flags, status, what_to_run
+from corral.cli.inspect import TIME_LIMIT
 from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients import catalogue
@@ -269,7 +270,7 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
             sources, command = what_to_run.sources_and_command(options, rest)
             plan = prepare(
                 command,
-                sources,
+                [TIME_LIMIT, *sources],
                 environment={**os.environ, **server.env},
                 cwd=server.cwd or what_to_run.current_directory(),
                 server=what_to_run.name_server(rest),

@@ -7,16 +7,22 @@ lists paths on such file systems, unless the run or the user's home uses the fil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from corral.paths.followed_links import follow, read_link
+from corral.paths.followed_links import follow
 from corral.paths.mounts import find_point
 
 if TYPE_CHECKING:
     from corral.paths.mounts import Kinds
 
 WHY = "on a network file system, where corral does not look up a server's paths"
+
+MAX_CHARACTERS = 4 << 20
+"""The maximum total number of characters of `RemotePaths._plain`. A target can ask for paths with
+so many parts that all paths above them would need gigabytes.
+"""
 
 
 class _ReachedError(Exception):
@@ -34,8 +40,11 @@ class RemotePaths:
         self._remote = {
             point for point, kind in kinds.items() if kind == "network" and point not in points
         }
+        self._is_root_remote = "/" in self._remote
         self._plain: set[str] = set()
         """Paths that were looked up and are not links."""
+        self._left = MAX_CHARACTERS
+        self._missing = "//"
 
     def contains(self, path: str) -> bool:
         """Return whether a lookup of `path` would reach a network file system, directly or through
@@ -50,11 +59,23 @@ class RemotePaths:
         return False
 
     def _read_link(self, path: str) -> str:
-        if find_point(path, self._kinds) in self._remote:
+        """Return the target of a link, or "". The caller has read each path above this one, so a
+        path on a network file system is found at its mount point.
+        """
+        if path in self._remote or (self._is_root_remote and self._is_below_root(path)):
             raise _ReachedError
-        if path in self._plain:
+        if path in self._plain or path.startswith(self._missing):
             return ""
-        text = read_link(path)
-        if not text:
+        try:
+            return os.readlink(path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._missing = f"{path}/"  # nothing below it is a link
+        except OSError:
+            pass
+        if len(path) <= self._left:
+            self._left -= len(path)
             self._plain.add(path)
-        return text
+        return ""
+
+    def _is_below_root(self, path: str) -> bool:
+        return path.rfind("/") == 0 and path not in self._kinds

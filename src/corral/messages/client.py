@@ -13,7 +13,7 @@ from typing import IO
 
 from corral.errors import SandboxError
 from corral.messages.definitions import LISTS, list_items
-from corral.messages.frames import FrameReader, Message, TooLong, decode, encode, kind_of
+from corral.messages.frames import FrameReader, Message, TooLong, decode, encode, id_key, kind_of
 
 PROTOCOL = "2025-11-25"
 STATELESS_PROTOCOL = "2026-07-28"
@@ -75,7 +75,8 @@ class Client:
     def initialize(self) -> Message:
         params = {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": CLIENT_INFO}
         result = self.request("initialize", params)
-        self._send({"method": "notifications/initialized"})
+        deadline = time.monotonic() + ANSWER_SECONDS
+        self._send({"method": "notifications/initialized"}, deadline)
         return result
 
     def list_all(self, method: str) -> list[Message]:
@@ -105,16 +106,16 @@ class Client:
     def request(self, method: str, params: Mapping[str, object]) -> Message:
         self._number += 1
         meta = {"_meta": self._meta} if self._meta else {}
-        self._send({"id": self._number, "method": method, "params": {**params, **meta}})
         deadline = time.monotonic() + ANSWER_SECONDS
+        self._send({"id": self._number, "method": method, "params": {**params, **meta}}, deadline)
         while True:
             message = self._receive(deadline)
             kind = kind_of(message)
             if kind == "answer" and message.get("id") == self._number:
                 break
-            if kind == "request":
+            if kind == "request" and id_key(message["id"]) is not None:
                 problem = {"code": METHOD_NOT_FOUND, "message": "this client has no methods"}
-                self._send({"id": message["id"], "error": problem})
+                self._send({"id": message["id"], "error": problem}, deadline)
             self.strays += kind is None
         result = message.get("result")
         if not isinstance(result, dict):
@@ -122,17 +123,26 @@ class Client:
             raise AnswerError(f"{method}: the server answered {text}")
         return result
 
-    def _send(self, message: Mapping[str, object]) -> None:
+    def _send(self, message: Mapping[str, object], deadline: float) -> None:
+        """Send a message. A server that does not read its input must not keep corral waiting, so on
+        POSIX systems write only as much at once as a pipe takes when it is ready.
+        """
+        frame = memoryview(encode({"jsonrpc": "2.0", **message}))
         try:
-            self._writer.write(encode({"jsonrpc": "2.0", **message}))
-            self._writer.flush()
+            if sys.platform == "win32":  # Windows cannot poll pipes
+                self._writer.write(frame)
+                self._writer.flush()
+                return
+            while frame:
+                self._wait(self._writer.fileno(), deadline, writable=True)
+                frame = frame[os.write(self._writer.fileno(), frame[: select.PIPE_BUF]) :]
         except OSError as error:
             raise ConversationError("the server ended") from error
 
     def _receive(self, deadline: float) -> Message:
         """Return the next message, or an empty one for a line that is not a message."""
         while not self._received:
-            self._wait(deadline)
+            self._wait(self._reader, deadline)
             chunk = os.read(self._reader, CHUNK)
             if not chunk:
                 raise ConversationError("the server ended")
@@ -150,11 +160,11 @@ class Client:
             return {}
         return message if isinstance(message, dict) else {}
 
-    def _wait(self, deadline: float) -> None:
+    def _wait(self, descriptor: int, deadline: float, *, writable: bool = False) -> None:
         if sys.platform == "win32":
             return  # Windows cannot poll pipes
         poll = select.poll()
-        poll.register(self._reader, select.POLLIN)
+        poll.register(descriptor, select.POLLOUT if writable else select.POLLIN)
         left = deadline - time.monotonic()
         if left <= 0 or not poll.poll(int(left * 1000) + 1):
             raise ConversationError(f"the server did not answer within {ANSWER_SECONDS:.0f} s")

@@ -119,7 +119,7 @@ def _spellings(uri: str) -> tuple[str, ...]:
     control characters are left out, and dots are resolved. In `a//b` some programs treat the empty
     part as a directory, but file systems do not, so the dots are resolved both ways.
     """
-    plain = CONTROLS.sub("", unquote(uri)).replace("\\", "/")
+    plain = CONTROLS.sub("", unquote(uri)).strip(" ").replace("\\", "/")
     return uri, _without_dots(plain, is_part=True), _without_dots(plain, is_part=False)
 
 
@@ -145,5 +145,6 @@ def _shorter_spellings(uri: str) -> tuple[str, str]:
     """Return the URI with fewer slashes and without the host of a file, and the same without a
     query. They name the same resource, so a `deny` pattern must match them too.
     """
-    short = re.sub(r"^file:(?://localhost(?=/))?/+", "file:///", re.sub("(?<=[^:/])/+", "/", uri))
+    plain = re.sub("(?<=[^:/])/+", "/", uri)
+    short = re.sub(r"^file:(?://(?i:localhost)(?=/))?/*", "file:///", plain)
     return short, re.split("[?#]", short, maxsplit=1)[0]

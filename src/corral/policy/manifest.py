@@ -102,7 +102,11 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     from corral.formats.positions import BrokenFileError, line_numbers
 
     if number := find_long_key(text):
-        raise file_error(origin, number, f"more than {MAX_DOTS} dots in one line")
+        raise file_error(
+            origin,
+            number,
+            f"more than {MAX_DOTS} dots in this line, or too many in all lines up to it",
+        )
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

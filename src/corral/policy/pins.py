@@ -15,7 +15,7 @@ from corral.directories import directories, refuse_shared
 from corral.errors import PolicyError, SandboxError
 from corral.messages.definitions import Pin
 from corral.policy.approvals import make_store, refuse_shared_file, write_file
-from corral.policy.manifest import read_file
+from corral.policy.manifest import MAX_FILE_SIZE, read_file
 from corral.policy.variables import masked
 from corral.record import record
 from corral.safe_text import is_digest, printable, shell_word
@@ -93,7 +93,13 @@ def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
         "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "pins": sorted(pins),
     }
-    write_file(make_store(os.path.dirname(path)), os.path.basename(path), json.dumps(made).encode())
+    content = json.dumps(made).encode()
+    if len(content) > MAX_FILE_SIZE:  # `_read` would ignore the file
+        raise SandboxError(
+            f"the server's definitions are larger than {MAX_FILE_SIZE >> 20} MiB: they cannot be"
+            " pinned"
+        )
+    write_file(make_store(os.path.dirname(path)), os.path.basename(path), content)
 
 
 def _store(kind: str) -> str:

@@ -38,7 +38,7 @@ class Candidate:
 
     `changes` describes all differences except the version. `request` contains the permissions that
     the new version requests, and is None for a package. `accept` makes the new version the current
-    one.
+    one. `installed` is the entry of a package's new version.
     """
 
     current: Entry
@@ -46,6 +46,7 @@ class Candidate:
     changes: tuple[str, ...]
     accept: Callable[[], None]
     request: Request | None = None
+    installed: Entry | None = None
 
 
 def list_unpinned() -> list[Entry]:
@@ -95,7 +96,9 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
         store.add_key(entry, current_key(replace(reference, version=entry.version), how))
         store.add_key(new, entry.key, replace=True)
 
-    return Candidate(current=entry, version=new.version, changes=changes, accept=accept)
+    return Candidate(
+        current=entry, version=new.version, changes=changes, accept=accept, installed=new
+    )
 
 
 def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
@@ -127,8 +130,9 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
     def accept() -> None:
         with store.lock_key(entry.key):
-            store.remove(entry)
+            # The new answer replaces the old one in one step, so that a fault loses neither.
             lookup.store_answer(entry.key, plain, content)
+            store.discard_unneeded(entry.digest)
 
     with open(os.path.join(entry.path(), lookup.FILE), "rb") as file:
         changes = _compare_packages(file.read(), content, plain)

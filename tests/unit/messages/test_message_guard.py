@@ -517,3 +517,11 @@ def test_random_bytes_of_the_server_do_not_crash_the_guard(raw):
     ask(guard, "tools/list")
     guard.from_server(raw)
     guard.from_client(raw)
+
+
+@pytest.mark.parametrize("uri", [" file:///etc/key", "file://LocalHost/etc/key", "file:etc/key"])
+def test_deny_covers_a_uri_that_url_parsers_read_as_a_denied_uri(uri):
+    guard, _ = make(deny={"resources": ["file:///etc/*"]})
+    assert ask(guard, "resources/read", {"uri": uri}).back
+    control = uri.replace("etc", "docs")
+    assert ask(guard, "resources/read", {"uri": control}).onward

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from corral.errors import PolicyError
+from corral.errors import PolicyError, SandboxError
 from corral.policy import pins
 
 PINS = [("tool", "a", '{"name":"a"}'), ("instructions", "", '"be brief"')]
@@ -97,3 +97,11 @@ def test_replacing_pins_keeps_them_in_the_file_of_their_server(store):
     pins.replace_pins(pins.find_pinned(["npm:x", "--token=abcdef"]), PINS[:1])
     assert pins.load_pins(["npm:x", "--token=abcdef"], required=True) == tuple(PINS[:1])
     assert list(store.parent.iterdir()) == [store]
+
+
+def test_definitions_that_corral_could_not_read_again_are_not_pinned():
+    large = [("tool", "a", '{"name":"' + "a" * (1 << 20) + '"}')]
+    with pytest.raises(SandboxError, match="cannot be pinned"):
+        pins.keep_pins(["npm:big"], large)
+    pins.keep_pins(["npm:small"], PINS)  # the control
+    assert pins.find_pinned(["npm:small"]) is not None

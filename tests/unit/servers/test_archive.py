@@ -412,3 +412,47 @@ def test_an_accepted_name_cannot_lead_out_of_the_archive(name):
     assert ".." not in parts
     assert not name.startswith("/")
     assert not set(name) & {"\\", ":", "\0"}
+
+
+LISTED = "<4s4B4HL2L5H2L"
+HIDDEN = 1000
+
+
+def listed(comment: bytes = b"") -> bytes:
+    sizes = (
+        0,
+        0,
+        0,
+        1,
+        0,
+        len(comment),
+        0,
+        0,
+        0,
+        0,
+    )  # CRC, sizes, lengths, disk, attributes, offset
+    return struct.pack(LISTED, b"PK\1\2", 20, 0, 20, 0, 0, 0, 0, 0, *sizes) + b"a" + comment
+
+
+def lying() -> bytes:
+    """Return an archive whose end record states one entry. A zip64 record in the comment of this
+    entry, at which zipfile looks first, states many.
+    """
+    file = struct.pack("<4s5HLLLHH", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"
+    hidden = listed() * HIDDEN
+    at = len(file) + len(hidden)
+    here, start = at + len(listed()), len(file) + len(listed())
+    record = struct.pack(
+        "<4sQHHLLQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, HIDDEN, HIDDEN, len(hidden), start
+    )
+    comment = record + struct.pack("<4sLQL", b"PK\6\7", 0, here, 1)
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(listed(comment)), at, 0)
+    return file + hidden + listed(comment) + end
+
+
+def test_a_hidden_zip64_list_is_refused_before_zipfile_reads_it(tmp_path, monkeypatch):
+    # The control: zipfile reads the hidden list.
+    with zipfile.ZipFile(io.BytesIO(lying())) as archive:
+        assert len(archive.infolist()) == HIDDEN
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    assert "zip64" in refusal(lying(), tmp_path, Limits())

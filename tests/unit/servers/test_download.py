@@ -232,3 +232,12 @@ def test_an_answer_without_end_is_refused(endless, monkeypatch):
     monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)
     with pytest.raises(SandboxError, match="took longer than"):
         download.fetch_document(endless[0], max_bytes=1 << 20)
+
+
+@pytest.mark.parametrize(
+    "target", ["https://[", "http://\x1b[31mx", "https://" + "a" * 64 + ".example/"]
+)
+def test_a_redirect_to_something_that_is_no_url_is_an_error_of_the_download(registry, target):
+    registry.redirects["/x"] = target
+    with pytest.raises(SandboxError):
+        download.fetch_document(f"{registry.url}/x", max_bytes=1000)

@@ -27,6 +27,8 @@ from corral.safe_text import is_visible, shown
 
 END = b"PK\x05\x06"
 END_SIZE = 22
+LOCATOR = b"PK\x06\x07"  # of the zip64 format, directly before the end record
+LOCATOR_SIZE = 20
 LOCAL = b"PK\x03\x04"
 LOCAL_SIZE = 30
 LISTED = b"PK\x01\x02"
@@ -91,7 +93,10 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     rest = tail[at + END_SIZE :]
     if disk or first or here != count:
         raise ArchiveError("the archive is split into several files")
-    if count == 0xFFFF or offset == 0xFFFFFFFF or length == 0xFFFFFFFF:
+    file.seek(max(0, start + at - LOCATOR_SIZE))
+    # zipfile follows a locator even if the end record needs none, and then reads another list.
+    is_zip64 = file.read(LOCATOR_SIZE).startswith(LOCATOR)
+    if is_zip64 or count == 0xFFFF or offset == 0xFFFFFFFF or length == 0xFFFFFFFF:
         raise ArchiveError("the archive is in the zip64 format, which bundles may not use")
     if count > limits.max_entries:
         raise _too_many(limits)

@@ -102,19 +102,17 @@ def open_stored(
         entry=entry,
         publisher=tuple(publisher),
     )
-    ready = _make_ready(found, values, arguments, choices.granted)
+    ready = _make_ready(found, values, arguments, choices)
     for text in find_warnings(bundle):
         choices.notify(f"warning: {text}")
     return ready
 
 
 def _make_ready(
-    found: StoredBundle, values: Values, arguments: Sequence[str], granted: Sequence[str]
+    found: StoredBundle, values: Values, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
     bundle, tree = found.bundle, found.entry.path()
     known = user_values.known_paths(tree, home_directory())
-    command = [*_build_command(found, values, known), *arguments]
-    check_command(command, tree, granted)
     origin = printable(found.origin)
     # The approval covers all of the bundle's requests, even those that the user's values replace.
     complete, approval = request_from(
@@ -122,18 +120,20 @@ def _make_ready(
         found.content,
         ("bundle", found.digest, *found.publisher),
     )
+    approved = is_approved(approval)
     asked = build_request(bundle, values, known, origin=origin)
+    asks = tuple(f"get your value of {key} in {user_values.FILE}" for key in values.stored)
+    if not (approved or choices.complete):
+        # `corral inspect` starts a bundle without asking, so it must not pass stored values on.
+        values = user_values.collect(bundle, choices.config, {})
+    command = [*_build_command(found, values, known), *arguments]
+    check_command(command, tree, choices.granted)
     manifest = replace(asked, resolved=complete.resolved)
-    source = Source(manifest=manifest, trust="request", approved=is_approved(approval))
+    source = Source(manifest=manifest, trust="request", approved=approved)
     environment, secret = variables(bundle, values, known)
     return ReadyServer(
         command=tuple(command),
-        request=Request(
-            source=source,
-            digest=approval,
-            subject=f"bundle {bundle.name}",
-            asks=tuple(f"get your value of {key} in {user_values.FILE}" for key in values.stored),
-        ),
+        request=Request(source=source, digest=approval, subject=f"bundle {bundle.name}", asks=asks),
         granted=(grant_values(bundle, values, known),),
         secrets={name: environment[name] for name in secret},
     )

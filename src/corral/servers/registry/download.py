@@ -86,7 +86,8 @@ def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
         try:
             with _open(check_url(url), deadline) as answer:
                 _copy_body(answer, url, target, max_bytes=max_bytes, label=label)
-        except (OSError, http.client.HTTPException, SandboxError) as error:
+        # `urllib` raises ValueError for a redirect to "https://[", or a host that is no valid name.
+        except (OSError, ValueError, http.client.HTTPException, SandboxError) as error:
             if deadline.is_over:
                 raise too_late from error
             if isinstance(error, SandboxError):

@@ -270,9 +270,18 @@ def remove(entry: Entry) -> None:
             os.unlink(entry_path(entry.key))
         except FileNotFoundError:
             pass
-        needed = any(one.digest == entry.digest for one in entries())
-        if not needed and not is_used(entry.path()):
-            discard_tree(entry.digest)
+        _discard_unneeded(entry.digest)
+
+
+def discard_unneeded(digest: str) -> None:
+    """Remove a tree, unless an entry or a run uses it."""
+    with lock_all():
+        _discard_unneeded(digest)
+
+
+def _discard_unneeded(digest: str) -> None:
+    if not any(one.digest == digest for one in entries()) and not is_used(tree_path(digest)):
+        discard_tree(digest)
 
 
 def lock_all() -> Lock:

@@ -1,0 +1,51 @@
+"""Test that finding network file systems in a target's paths takes bounded work and memory."""
+
+import os
+import sys
+import tracemalloc
+
+import pytest
+
+from corral.learn.remote_paths import RemotePaths
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths of Linux")
+
+
+def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monkeypatch):
+    """A target may ask for a thousand such paths, because together they may have 4 MiB."""
+    looked, read = [], os.readlink
+    monkeypatch.setattr(os, "readlink", lambda path: [looked.append(path), read(path)][1])
+    remote = RemotePaths({"/": "disk", str(tmp_path / "net"): "network"}, ["/root"])
+    tracemalloc.start()
+    found = [remote.contains(f"/none{at}" + "/a" * 2000) for at in range(20)]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not any(found)
+    assert len(looked) == 20  # nothing is looked up below a name that does not exist
+    assert most < 16 << 20
+
+
+def test_paths_and_links_to_network_file_systems_are_found(tmp_path):
+    """The control for the test above."""
+    top = os.path.realpath(tmp_path)
+    os.symlink(f"{top}/net/host", f"{top}/link")
+    (tmp_path / "deep").mkdir()
+    kinds = {"/": "disk", f"{top}/net": "network", f"{top}/net/inner": "disk"}
+    remote = RemotePaths(kinds, ["/root"])
+    for path in (
+        "net",
+        "net/x",
+        "link",
+        "link/x",
+        "deep/../net/x",
+        "none/../net/x",
+        "none/a/../../link",
+    ):
+        assert remote.contains(f"{top}/{path}"), path
+    for path in ("deep", "none/net", "network", "none/a/b"):
+        assert not remote.contains(f"{top}/{path}"), path
+    root = RemotePaths({"/": "network", top: "disk"}, [top])
+    first = "/" + top.split("/")[1]
+    assert root.contains("/none/x")
+    assert root.contains(f"{top}/deep") is (first != top)  # the path to the mount is on the network
+    assert not RemotePaths(kinds, [f"{top}/net/own"]).contains(f"{top}/net/x")
