@@ -20,6 +20,7 @@ from corral.learn.proposals import (
     Seen,
     find_denied,
     find_in_home,
+    find_on_host,
     list_some,
     propose,
 )
@@ -38,7 +39,7 @@ from corral.supervisor.secret_values import hide_values
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from corral.denials.records import Hide, Kind
     from corral.platforms.contract import Watcher
@@ -139,7 +140,8 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
     asked = {key: times for key, times in found.seen.items() if key[0] != root_filesystem.TRIED}
     remote = _find_remote(asked, seen)
     asked = {key: times for key, times in asked.items() if key[0] not in remote}
-    files = _judge_own_files(plan, propose(find_denied(asked, seen), seen))
+    directories = {find_on_host(path, seen) for path in found.directories if path not in remote}
+    files = _judge_own_files(plan, propose(find_denied(asked, seen), seen), directories)
     parts = (
         files,
         Learned(never=list_some(sorted(remote.items()))),
@@ -185,10 +187,10 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
     )
 
 
-def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
+def _judge_own_files(plan: Plan, learned: Learned, directories: Collection[str]) -> Learned:
     """If the server wanted to change its own program files, propose a profile that makes it write
     to another directory. If there is no such profile, list the file, and another remedy if there is
-    one.
+    one. `directories` are paths at which the server wanted to make a directory.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -197,7 +199,9 @@ def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
             kept.append((path, reason))
             continue
         top = max((top for top in plan.program.reads if is_inside(path, top)), key=len)
-        allow, why = own_files.find_remedy(plan.program, top, path, "touch")
+        allow, why = own_files.find_remedy(
+            plan.program, top, path, is_directory=path in directories
+        )
         flag, _, name = allow.partition(" ")
         if flag == "--profile":
             proposed[name] = Proposal(

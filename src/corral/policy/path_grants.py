@@ -30,6 +30,7 @@ SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
 # Services have their sockets in these directories. A single socket in them may be granted, because
 # that grant is for one service only.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
+MAX_ENDING = 8  # sqlite3 and markdown are endings of files
 
 
 class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -66,7 +67,7 @@ def resolve(written: str) -> str:
     try:
         path = os.path.realpath(written, strict=True)
     except FileNotFoundError:
-        hint = f"is it spelled right? To make a directory: mkdir -p {shell_word(written)}"
+        hint = f"is it spelled right? {_name_commands(written)}"
         raise Refused(f"{shown(written, 200)} does not exist", hint) from None
     except OSError as error:
         hint = OTHER_USER if isinstance(error, PermissionError) else ""
@@ -75,6 +76,30 @@ def resolve(written: str) -> str:
     if sys.platform == "linux":
         _refuse_other_spelling(path)
     return path
+
+
+def _name_commands(path: str) -> str:
+    """Name the commands that make a missing path. A path such as `out.txt` is probably a file, and
+    any other path may be a file or a directory.
+    """
+    word = shell_word(path)
+    make_directory = f"mkdir -p {word}"
+    if os.name == "nt":  # Windows has no `touch`
+        return f"To make a directory: {make_directory}"
+    parent = os.path.dirname(path)
+    first = "" if os.path.isdir(parent) else f"mkdir -p {shell_word(parent)} && "
+    make_file = f"{first}touch {word}"
+    if _has_file_ending(path):
+        return f"To make it: {make_file}"
+    return f"To make it: {make_file} (a file) or {make_directory} (a directory)"
+
+
+def _has_file_ending(path: str) -> bool:
+    """Return whether a path ends like the name of a file. Directories have names such as `conf.d`
+    and `python3.12`.
+    """
+    ending = os.path.splitext(path)[1][1:]
+    return ending[:1].isalpha() and ending.isalnum() and 1 < len(ending) <= MAX_ENDING
 
 
 def _refuse_other_spelling(path: str) -> None:
