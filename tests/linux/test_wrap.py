@@ -627,6 +627,19 @@ def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
     assert entries(path)["two"]["command"] == str(desk.corral_path)
 
 
+def test_a_missing_script_is_named_by_wrap_and_status(desk):
+    script = desk.put("project/server.py", desk.server.read_text())
+    entry = {"command": desk.user.python, "args": [str(script)]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    told = f"server.py does not exist in {script.parent}"
+    words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
+    assert told not in desk.corral(*words).stderr.decode()  # the control
+    script.unlink()
+    assert f"corral: notes would not start: {told}\n" in desk.corral(*words).stderr.decode()
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert f"it does not start: {told}\n" in desk.does("status", "cursor")
+
+
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     """Check that `status` names the cause and the command that mends the entry. The causes are a missing path, a path
     that became a link, and a grant or flag of an earlier corral that no longer works.

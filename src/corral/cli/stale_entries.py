@@ -14,13 +14,21 @@ from corral.clients import backups
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile
 from corral.clients.unwrap import is_untouched
-from corral.errors import ChangedPathsError, CommandError, SandboxError, UnchosenReadsError
+from corral.errors import (
+    EXIT_NOT_FOUND,
+    ChangedPathsError,
+    CommandError,
+    SandboxError,
+    UnchosenReadsError,
+)
+from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that repairs its entry. If no reason is
-    found, both texts are empty. If the program is missing, the command is empty. Install nothing.
+    found, both texts are empty. If the program or its script is missing, the command is empty.
+    Install nothing.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """
@@ -55,6 +63,8 @@ def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
     program = server.inner_argv[0]
     if parse_reference(program) is None and "${" not in program and os.path.isabs(program):
         wrap.prepare_run(tuple(flags), server.inner_argv, cwd=server.cwd)
+    if missing := find_missing_script(server.inner_argv, server.cwd):
+        raise CommandError(describe_missing_script(missing), exit_code=EXIT_NOT_FOUND)
 
 
 def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:

@@ -25,6 +25,7 @@ from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.pins import keep_pins
+from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
 from corral.servers.inspection import inspect_server
@@ -187,6 +188,7 @@ def check(
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run, project=project)
             proposal = _pin_directory(proposal, project)
+            _note_missing_script(proposal)
         elif install:
             pinned, program = pin_package(proposal.package, proposal.flags)
             command = (*program, *proposal.arguments)
@@ -200,6 +202,15 @@ def check(
     except SandboxError as error:
         return refuse(proposal, error)
     return proposal
+
+
+def _note_missing_script(proposal: Proposal) -> None:
+    """Tell the user if a server's script does not exist. The server is wrapped anyway, because the
+    user may make the script later.
+    """
+    server = proposal.server
+    if missing := find_missing_script(server.argv, server.cwd):
+        output.note(f"{server.name} would not start: {describe_missing_script(missing)}")
 
 
 def _pin_directory(proposal: Proposal, project: str) -> Proposal:

@@ -124,9 +124,12 @@ def find_seen(plan: Plan) -> Seen:
     )
 
 
-def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Learned:
+def find_learned(
+    plan: Plan, watch: Watcher, denials: tuple[Denial, ...], *, missing: str = ""
+) -> Learned:
     """Return the proposals of a run that has ended. Raise an error if no path could be read from
-    the target's memory.
+    the target's memory. If `missing`, the command's script, does not exist, do not propose the
+    directories above it.
     """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
@@ -138,6 +141,7 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
         )
     seen = find_seen(plan)
     asked = {key: times for key, times in found.seen.items() if key[0] != root_filesystem.TRIED}
+    asked = {key: times for key, times in asked.items() if not missing.startswith(f"{key[0]}/")}
     remote = _find_remote(asked, seen)
     asked = {key: times for key, times in asked.items() if key[0] not in remote}
     directories = {find_on_host(path, seen) for path in found.directories if path not in remote}

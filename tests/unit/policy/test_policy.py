@@ -357,7 +357,7 @@ def test_the_hint_for_a_missing_path_makes_it(home, name, hint):
     wanted = hint.format(path=path, parent=path.parent)
     assert error.hint == f"is it spelled right? To make it: {wanted}"
     command = wanted.partition(" (a file)")[0]
-    subprocess.run(command, shell=True, check=True)  # noqa: S602 - as the user would type it
+    subprocess.run(command, shell=True, check=True)
     assert path.is_file()
     assert grants(joined(source, home=home)) == {(str(path), "write")}
 
