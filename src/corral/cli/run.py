@@ -98,7 +98,7 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending, missing: str) -> Ending:
         output.note("this run was watched; `corral why` and `corral grant` list what was not found")
         # Put the learned paths first, because only a limited number of denials is stored, and the
         # target can cause any number of other denials.
-        return replace(ending, denials=(*to_denials(learned), *ending.denials))
+        return replace(ending, denials=(*to_denials(learned, plan), *ending.denials))
     return ending
 
 
@@ -314,10 +314,21 @@ def _explain_end(result: Report, told: set[str], missing: str) -> None:
     elif failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux":
         output.note("the target ended with an error; `corral learn` shows the files it looked for")
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
-        asked = {held.control: held.asked for held in result.controls}
-        output.note(
-            f"the target hit its {result.outcome.kind} limit ({asked[result.outcome.kind]})"
-        )
+        _explain_limit(result)
+
+
+def _explain_limit(result: Report) -> None:
+    name = result.outcome.kind
+    asked = next((held.asked for held in result.controls if held.control == name), "")
+    flag = ""
+    try:
+        from corral.cli.higher_limit import find_higher_limit
+
+        flag = find_higher_limit(name, asked)
+    except (OSError, ImportError, ValueError):
+        pass  # corral's files were replaced, or there is no limit to double
+    more = f"; to allow more: {flag}" if flag else ""
+    output.note(f"the target hit its {name} limit ({asked}){more}")
 
 
 def _fill_streams() -> None:

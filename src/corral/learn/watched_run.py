@@ -265,17 +265,24 @@ def _is_metadata_service(row: Denial) -> bool:
     return address is not None and is_metadata_service(address)
 
 
-def to_denials(learned: Learned) -> tuple[Denial, ...]:
+def to_denials(learned: Learned, plan: Plan) -> tuple[Denial, ...]:
     """Return a denial for each proposal, and for each path that is never proposed, so that `corral
     why` and `corral grant` can show them. Leave out proposals that were made from denials.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:
-        if one.flag not in {"--allow-net", "--allow-subprocess"}:
+        if one.flag == "--max-memory":
+            rows.append(_deny_memory(one, plan))
+        elif one.flag not in {"--allow-net", "--allow-subprocess"}:
             why = f"learned{', ' if one.more else ''}{one.more}"
             row = Denial(kind=one.kind(), destination=one.path, allow=one.typed(), why=why)
             rows.append(row)
     return tuple(rows)
+
+
+def _deny_memory(wanted: Proposal, plan: Plan) -> Denial:
+    limit = next((held.asked for held in plan.controls if held.control == "memory"), "its limit")
+    return Denial(kind=wanted.kind(), destination=f"memory beyond {limit}", allow=wanted.typed())
 
 
 def _find_kind(what: str) -> Kind:
