@@ -719,9 +719,45 @@ def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
     alone = {"command": "npx", "args": ["@modelcontextprotocol/server-sequential-thinking"]}
     for entry, hints in ((database, 1), (alone, 0)):
         path = desk.put("some.json", json.dumps({"mcpServers": {"a": entry}}))
-        text = desk.does("wrap", "--dry-run", str(path), "--corral", str(desk.corral_path))
+        others = ("--no-install", "--corral", str(desk.corral_path))
+        text = desk.does("wrap", "--dry-run", str(path), *others)
         assert "a  would be wrapped" in text
         assert text.count("hint: name the database's host with --allow-net HOST:5432") == hints
+
+
+def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
+    """Check that a dry run refuses the servers that `wrap` would refuse, and that `wrap` says which servers still start
+    without walls. Run corral with a PATH that has no npm, and then with one that has it.
+    """
+    servers = {
+        "time": {"command": "npx", "args": ["-y", "@x/server-time"]},
+        "notes": {"command": desk.user.python, "args": [str(desk.server)]},
+    }
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
+    bare = desk.put("bare/unused", "").parent
+
+    def shown(*words):
+        env = {**desk.environment(), "PATH": str(bare)}
+        done = desk.user.corral(*words, env=env, cwd=desk.home)
+        return done.stdout.decode() + done.stderr.decode()
+
+    corral = ("--corral", str(desk.corral_path))
+    refused = (
+        "npm was not found on PATH\n    hint: install Node.js and npm (Debian and Ubuntu: apt "
+    )
+    assert f"  time  not wrapped: {refused}" in shown("status", "cursor")
+    assert "hint: corral wrap cursor\n" in shown("status", "cursor")  # it helps the other server
+    dry = shown("wrap", "cursor", "--dry-run", *corral)
+    assert f"  time  refused: {refused}" in dry
+    assert "without walls" not in dry
+    real = shown("wrap", "cursor", *corral)
+    assert f"  time  refused: {refused}" in real
+    assert real.endswith("so they still start without walls: time\n")
+    assert entries(path)["time"] == servers["time"]
+    assert "hint: corral wrap cursor\n" not in shown("status", "cursor")
+    desk.put("bare/npm", "#!/bin/sh\n", mode=0o755)
+    assert "  time  would be wrapped\n" in shown("wrap", "cursor", "--dry-run", *corral)
+    assert "  time  not wrapped\n" in shown("status", "cursor")
 
 
 def test_status_says_what_a_profile_grants(desk):

@@ -1,4 +1,5 @@
-"""Find wrapped servers that no longer start, and a command that repairs the entry of each.
+"""Find wrapped servers that no longer start, and a command that repairs the entry of each. Find
+servers that `wrap` would refuse, because npm is missing.
 
 An earlier version of corral may have written flags that this version refuses, or a path may no
 longer exist.
@@ -22,6 +23,7 @@ from corral.errors import (
     UnchosenReadsError,
 )
 from corral.programs.missing_script import describe_missing_script, find_missing_script
+from corral.programs.package_runners import Package, parse_runner
 from corral.servers.reference import parse_reference
 
 
@@ -39,6 +41,19 @@ def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tup
         _check(server, server.run_flags)
     except SandboxError as error:
         return error.message, _find_mend(client, server, error)
+    return "", ""
+
+
+def find_missing_npm(server: ConfiguredServer) -> tuple[str, str]:
+    """Return why `wrap` would refuse a server that is not wrapped, and a hint, if the reason is
+    that npm is missing. Otherwise both texts are empty.
+    """
+    package = parse_runner(server.argv[0], server.argv[1:])
+    if isinstance(package, Package):
+        try:
+            wrap.refuse_missing_npm(package, package.flags)
+        except SandboxError as error:
+            return error.message, error.hint or ""
     return "", ""
 
 
