@@ -386,7 +386,8 @@ def test_wrap_refuses_a_file_in_which_it_does_not_recognize_the_servers(desk):
         assert path.read_text() == text
     assert desk.corral("status", "b.json").returncode == 1
     desk.put("c.json", '{"mcpServers": {}}')
-    assert "nothing to do" in desk.does("wrap", "c.json", "--corral", str(desk.corral_path))
+    told = "  no servers in it (looked for mcpServers, "
+    assert told in desk.does("wrap", "c.json", "--corral", str(desk.corral_path))
 
 
 def test_a_connection_string_is_a_secret_by_its_form(desk):
@@ -725,6 +726,18 @@ def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
         assert text.count("hint: name the database's host with --allow-net HOST:5432") == hints
 
 
+def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
+    for command in ("wrap", "unwrap"):
+        done = desk.corral(command, "./missing.json")
+        assert done.returncode == 125
+        said = "corral: ./missing.json does not exist\nhint: is it spelled right?"
+        assert done.stderr.decode() == f"{said}\n"  # the control: no client has a file here
+    desk.config("cursor")
+    for command in ("wrap", "unwrap"):
+        done = desk.corral(command, "./missing.json")
+        assert done.stderr.decode() == f"{said} clients found here: cursor\n"
+
+
 def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
     """Check that a dry run refuses the servers that `wrap` would refuse, and that `wrap` says which servers still start
     without walls. Run corral with a PATH that has no npm, and then with one that has it.
@@ -852,7 +865,7 @@ MISTAKES = {
     ("wrap", "codex", "--max-memory", "lots"): (2, "--max-memory"),
     ("wrap", "codex", "--profile", "none-such"): (2, "no profile"),
     ("unwrap",): (2, "name a client or a file"),
-    ("unwrap", "/nowhere/x.json"): (125, "cannot be read"),
+    ("unwrap", "/nowhere/x.json"): (125, "does not exist"),
     ("status", "half.json"): (1, "the file ends in the middle"),
 }
 

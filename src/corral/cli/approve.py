@@ -203,6 +203,7 @@ def confirm(
     arguments `words`.
     """
     if not is_on_terminal():
+        output.flush()  # the request has to come before the hint that refers to it
         raise SandboxError(
             "there is no terminal to ask on, and only you can approve",
             hint=f"read the request above, then: corral approve --yes {shlex.join(words)}",

@@ -8,6 +8,7 @@ from corral.cli import approve, client_output, output, run_flags, status, what_t
 from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients import catalogue
+from corral.clients.configured_servers import SHAPES
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
@@ -120,8 +121,9 @@ def main(options: Options, rest: list[str]) -> int:
     texts = {**TEXTS, "wrapped": "would be wrapped"} if dry_run else TEXTS
     again = request.flags and (request.names or learn)
     code = client_output.edit_files(
-        selection, edit, options, texts=texts, fields=fields(ServerOutcome), show_diff=bool(again)
-    )
+        selection, edit, options, texts=texts, fields=fields(ServerOutcome), show_diff=bool(again),
+        empty=f"no servers in it (looked for {', '.join(map('.'.join, SHAPES))})",
+    )  # fmt: skip
     if unwalled and not dry_run:
         output.flush()
         named = ", ".join(dict.fromkeys(unwalled))
