@@ -63,11 +63,12 @@ def make_absolute(text: str, base: str, home: str) -> str:
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
-def resolve(written: str) -> str:
+def resolve(written: str, *, is_socket: bool = False) -> str:
     try:
         path = os.path.realpath(written, strict=True)
     except FileNotFoundError:
-        hint = f"is it spelled right? {_name_commands(written)}"
+        make = "Is the program that makes it running?" if is_socket else _name_commands(written)
+        hint = f"is it spelled right? {make}"
         raise Refused(f"{shown(written, 200)} does not exist", hint) from None
     except OSError as error:
         hint = OTHER_USER if isinstance(error, PermissionError) else ""
@@ -157,7 +158,7 @@ def make_grant(access: Access, written: str) -> Grant:
     """Return a grant for the file to which the path resolves now. Raise Refused if corral never
     grants such a path.
     """
-    path = resolve(written)
+    path = resolve(written, is_socket=access == "socket")
     found = os.lstat(path)
     if access == "socket":
         if not stat.S_ISSOCK(found.st_mode):

@@ -363,6 +363,12 @@ def test_the_hint_for_a_missing_path_makes_it(home, name, hint):
 
 
 @POSIX
+def test_the_hint_for_a_missing_socket_names_no_command(home):
+    error = refusal(user(filesystem={"unix_sockets": [str(home / "absent")]}), home=home)
+    assert error.hint == "is it spelled right? Is the program that makes it running?"
+
+
+@POSIX
 @pytest.mark.parametrize("access", ["read", "write"])
 @pytest.mark.parametrize(
     "path",
