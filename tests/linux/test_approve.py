@@ -43,6 +43,18 @@ def server(user, scratch) -> pathlib.Path:
     return directory
 
 
+def test_without_a_terminal_the_request_comes_before_the_error(user, server, env):
+    ask(user, server, WRITING)
+    process = user.popen(
+        user.corral_argv("approve", str(server)), env=env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    shown = process.communicate()[0].decode()
+    assert process.returncode == REFUSED
+    assert "asks to:" in shown.partition("there is no terminal to ask on")[0]
+    assert shown.endswith(f"read the request above, then: corral approve --yes {server}\n")
+
+
 @pytest.fixture
 def env(user, scratch) -> dict[str, str]:
     """Return an environment without approvals, but with the cached findings, because probing is

@@ -287,6 +287,29 @@ def test_a_write_to_the_servers_own_directory_names_a_flag_that_allows_it(user, 
     assert log.read_text() == "x"
 
 
+OWN_DIRECTORY = """
+import os
+try:
+    os.mkdir(os.path.join(os.path.dirname(__file__), "sub"))
+except OSError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "learn"])
+def test_a_denied_mkdir_among_the_servers_own_files_names_mkdir(user, scratch, command):
+    server, made = scratch / "server.py", scratch / "sub"
+    server.write_text(OWN_DIRECTORY)
+    server.chmod(0o644)
+    scratch.chmod(0o755)
+    done = user.corral(command, "--", user.python, str(server))
+    assert f"read-only; first `mkdir -p {made}`" in done.stderr.decode()
+    made.mkdir()
+    os.chown(made, user.owner, user.owner)
+    done = user.corral(command, "--write", str(made), "--", user.python, str(server))
+    assert b"mkdir -p" not in done.stderr
+
+
 def test_files_that_the_target_may_create_are_not_reported(user, scratch):
     code = """
 for path in ("~/x", "/tmp/x", sys.argv[1] + "/x"):

@@ -515,6 +515,34 @@ def test_grant_skips_a_denied_file_that_does_not_exist_yet(desk):
     assert f"{server}.log" in entries(path)["notes"]["args"]
 
 
+def test_why_shows_all_servers_of_a_client(desk):
+    path = configure(desk, "cursor")
+    other = {"command": str(desk.user.python), "args": [str(desk.server), "--other"]}
+    servers = {"mcpServers": {**json.loads(path.read_text())["mcpServers"], "other": other}}
+    path.write_text(json.dumps(servers))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    run(desk, path)
+    shown = desk.does("why", "cursor")
+    assert "cursor:notes\n" in shown
+    assert "cursor:other\n" in shown
+    assert "to allow some of these: corral grant cursor:notes\n" in shown
+    desk.does("unwrap", "cursor")
+    done = desk.corral("why", "cursor")
+    assert done.returncode == 125
+    assert b"no server of cursor is wrapped\nhint: corral wrap cursor\n" in done.stderr
+
+
+def test_grant_suggests_the_flag_for_a_path_without_one(desk):
+    configure(desk, "cursor")
+    notes = desk.put("my notes/a", "").parent
+    done = desk.corral("grant", "notes", str(notes))
+    assert done.returncode == 2
+    hint = f"did you mean --read '{notes}'? (or --write)\n"
+    assert done.stderr.decode() == f"corral: name one server\nhint: {hint}"
+    done = desk.corral("grant", "notes", "other")  # the control: the word is not a path
+    assert b"hint: usage: corral grant" in done.stderr
+
+
 def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {"app": entry}}))

@@ -111,6 +111,24 @@ def test_the_address_of_a_metadata_service_is_never_proposed(user, address, prop
     )
 
 
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_missing_script_is_named_and_its_directory_is_not_proposed(user, project):
+    place = project / "notes"
+    command = ("--", user.python, "server.py")
+    for words in (("learn", *command), ("run", *command)):
+        said = user.corral(*words, cwd=place, timeout=120).stderr.decode()
+        assert f"corral: server.py does not exist in {place}\n" in said
+        assert "--read" not in said
+        assert "everything that it asked for" not in said
+        assert "ended with an error" not in said
+    script = place / "server.py"
+    script.write_text("raise SystemExit(1)")  # the control: a script that fails
+    script.chmod(0o644)
+    said = user.corral("run", *command, cwd=place, timeout=120).stderr.decode()
+    assert "does not exist" not in said
+    assert "ended with an error" in said
+
+
 def test_no_policy_is_written_without_approval(user, project, scratch):
     policy = scratch / "policy.toml"
     done = learn(user, "--output", str(policy), asked=[[f"{project}/notes/a", "r"]])

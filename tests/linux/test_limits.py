@@ -103,7 +103,7 @@ def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
     flags = (*LIMIT, "--max-disk", "4G", *LATEST)
     over = run(hog(kind) + STAY, "600", flags=flags)
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
-    assert "the target hit its memory limit (256M)" in over.err
+    assert "the target hit its memory limit (256M); to allow more: --max-memory 512M\n" in over.err
     assert over.usage["memory"] > 256 * MIB
 
 

@@ -386,7 +386,8 @@ def test_wrap_refuses_a_file_in_which_it_does_not_recognize_the_servers(desk):
         assert path.read_text() == text
     assert desk.corral("status", "b.json").returncode == 1
     desk.put("c.json", '{"mcpServers": {}}')
-    assert "nothing to do" in desk.does("wrap", "c.json", "--corral", str(desk.corral_path))
+    told = "  no servers in it (looked for mcpServers, "
+    assert told in desk.does("wrap", "c.json", "--corral", str(desk.corral_path))
 
 
 def test_a_connection_string_is_a_secret_by_its_form(desk):
@@ -627,6 +628,19 @@ def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
     assert entries(path)["two"]["command"] == str(desk.corral_path)
 
 
+def test_a_missing_script_is_named_by_wrap_and_status(desk):
+    script = desk.put("project/server.py", desk.server.read_text())
+    entry = {"command": desk.user.python, "args": [str(script)]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    told = f"server.py does not exist in {script.parent}"
+    words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
+    assert told not in desk.corral(*words).stderr.decode()  # the control
+    script.unlink()
+    assert f"corral: notes would not start: {told}\n" in desk.corral(*words).stderr.decode()
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert f"it does not start: {told}\n" in desk.does("status", "cursor")
+
+
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     """Check that `status` names the cause and the command that mends the entry. The causes are a missing path, a path
     that became a link, and a grant or flag of an earlier corral that no longer works.
@@ -706,9 +720,57 @@ def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
     alone = {"command": "npx", "args": ["@modelcontextprotocol/server-sequential-thinking"]}
     for entry, hints in ((database, 1), (alone, 0)):
         path = desk.put("some.json", json.dumps({"mcpServers": {"a": entry}}))
-        text = desk.does("wrap", "--dry-run", str(path), "--corral", str(desk.corral_path))
+        others = ("--no-install", "--corral", str(desk.corral_path))
+        text = desk.does("wrap", "--dry-run", str(path), *others)
         assert "a  would be wrapped" in text
         assert text.count("hint: name the database's host with --allow-net HOST:5432") == hints
+
+
+def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
+    for command in ("wrap", "unwrap"):
+        done = desk.corral(command, "./missing.json")
+        assert done.returncode == 125
+        said = "corral: ./missing.json does not exist\nhint: is it spelled right?"
+        assert done.stderr.decode() == f"{said}\n"  # the control: no client has a file here
+    desk.config("cursor")
+    for command in ("wrap", "unwrap"):
+        done = desk.corral(command, "./missing.json")
+        assert done.stderr.decode() == f"{said} clients found here: cursor\n"
+
+
+def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
+    """Check that a dry run refuses the servers that `wrap` would refuse, and that `wrap` says which servers still start
+    without walls. Run corral with a PATH that has no npm, and then with one that has it.
+    """
+    servers = {
+        "time": {"command": "npx", "args": ["-y", "@x/server-time"]},
+        "notes": {"command": desk.user.python, "args": [str(desk.server)]},
+    }
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
+    bare = desk.put("bare/unused", "").parent
+
+    def shown(*words):
+        env = {**desk.environment(), "PATH": str(bare)}
+        done = desk.user.corral(*words, env=env, cwd=desk.home)
+        return done.stdout.decode() + done.stderr.decode()
+
+    corral = ("--corral", str(desk.corral_path))
+    refused = (
+        "npm was not found on PATH\n    hint: install Node.js and npm (Debian and Ubuntu: apt "
+    )
+    assert f"  time  not wrapped: {refused}" in shown("status", "cursor")
+    assert "hint: corral wrap cursor\n" in shown("status", "cursor")  # it helps the other server
+    dry = shown("wrap", "cursor", "--dry-run", *corral)
+    assert f"  time  refused: {refused}" in dry
+    assert "without walls" not in dry
+    real = shown("wrap", "cursor", *corral)
+    assert f"  time  refused: {refused}" in real
+    assert real.endswith("so they still start without walls: time\n")
+    assert entries(path)["time"] == servers["time"]
+    assert "hint: corral wrap cursor\n" not in shown("status", "cursor")
+    desk.put("bare/npm", "#!/bin/sh\n", mode=0o755)
+    assert "  time  would be wrapped\n" in shown("wrap", "cursor", "--dry-run", *corral)
+    assert "  time  not wrapped\n" in shown("status", "cursor")
 
 
 def test_status_says_what_a_profile_grants(desk):
@@ -803,7 +865,7 @@ MISTAKES = {
     ("wrap", "codex", "--max-memory", "lots"): (2, "--max-memory"),
     ("wrap", "codex", "--profile", "none-such"): (2, "no profile"),
     ("unwrap",): (2, "name a client or a file"),
-    ("unwrap", "/nowhere/x.json"): (125, "cannot be read"),
+    ("unwrap", "/nowhere/x.json"): (125, "does not exist"),
     ("status", "half.json"): (1, "the file ends in the middle"),
 }
 

@@ -203,6 +203,7 @@ def confirm(
     arguments `words`.
     """
     if not is_on_terminal():
+        output.flush()  # the request has to come before the hint that refers to it
         raise SandboxError(
             "only you can approve this, and there is no terminal to ask for your approval",
             hint=f"read the request above, then: corral approve --yes {shlex.join(words)}",

@@ -84,9 +84,15 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
 def select(words: list[str], usage: str) -> Selection:
     """Parse `CLIENT|FILE [SERVER...]`. Refuse an unknown server before any file is changed."""
     if not words:
-        raise UsageError("name a client or a file", hint=usage.partition("\n")[0] + _name_clients())
+        raise UsageError(
+            "name a client or a file", hint=_join_hints(usage.partition("\n")[0], _name_clients())
+        )
     word, *names = words
     paths = find_files(word)
+    if catalogue.find_client(word) is None and not os.path.lexists(word):
+        raise SandboxError(
+            f"{word} does not exist", hint=f"is it spelled right? {_name_clients()}".rstrip()
+        )
     known = {server.name for path in paths if names for server in read_client_file(path).servers}
     if missing := [name for name in names if name not in known]:
         listed = ", ".join(sorted(known)) or "none"
@@ -115,14 +121,18 @@ def find_files(word: str) -> list[str]:
         paths = ", ".join(catalogue.own_files(client))
         raise SandboxError(
             f"{client.title} has no configuration here: looked for {paths}",
-            hint="name the file itself if it is elsewhere" + _name_clients(),
+            hint=_join_hints("name the file itself if it is elsewhere", _name_clients()),
         )
     return found
 
 
 def _name_clients() -> str:
     here = [one.name for one in catalogue.CLIENTS if list_existing(one)]
-    return f"; clients found here: {', '.join(here)}" if here else ""
+    return f"clients found here: {', '.join(here)}" if here else ""
+
+
+def _join_hints(*hints: str) -> str:
+    return "; ".join(filter(None, hints))
 
 
 def list_existing(client: Client) -> list[str]:
@@ -161,9 +171,11 @@ def edit_files(
     fields: Sequence[str],
     show_diff: bool = False,
     verb: str = "wrap",
+    empty: str = "nothing to do",
 ) -> int:
     """Edit each file, print the results, and return the exit code. If a file cannot be changed,
-    still edit the other files, and raise the first error at the end.
+    still edit the other files, and raise the first error at the end. The line `empty` is printed
+    for a file in which no server is affected.
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None
@@ -179,6 +191,8 @@ def edit_files(
         for one in edits:
             show = show_diff or options.has("--dry-run")
             _print_edit(one, texts, selection.word, show_diff=show)
+            if not one.outcomes:
+                output.write_line(f"  {empty}")
         if any(one.backup for one in edits):
             output.write_line("restart the client, so that it reads the change")
         _note_project_files(selection.word, verb)
@@ -228,8 +242,6 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
             output.write_line(f"    hint: {outcome.hint}")
         if outcome.state in {"wrapped", "already", "changed"}:
             _print_permissions(outcome)
-    if not edit.outcomes:
-        output.write_line("  nothing to do")
     if show_diff and edit.diff:
         output.write_lines(edit.diff.split("\n"))
     if edit.backup:

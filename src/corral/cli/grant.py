@@ -51,7 +51,7 @@ class FlagWords:
 
 def main(options: Options, rest: list[str]) -> int:
     if len(rest) != 1:
-        raise UsageError("name one server", hint=USAGE.partition("\n")[0])
+        raise UsageError("name one server", hint=_suggest_flags(rest) or USAGE.partition("\n")[0])
     found = wrapped_servers.find_wrapped(rest[0])
     paths = tuple(dict.fromkeys(path for _, path, _ in found))
     with client_output.report_interrupt(paths):
@@ -76,6 +76,15 @@ def main(options: Options, rest: list[str]) -> int:
     return client_output.edit_files(
         selection, edit, options, texts=TEXTS, fields=fields(ServerOutcome), show_diff=True
     )
+
+
+def _suggest_flags(rest: Sequence[str]) -> str:
+    """Return a hint if the words after the server's name are paths without a flag; otherwise ""."""
+    paths = rest[1:]
+    if not paths or not all(os.sep in path or os.path.exists(path) for path in paths):
+        return ""
+    flags = " ".join(f"--read {shlex.quote(path)}" for path in paths)
+    return f"did you mean {flags}? (or --write)"
 
 
 def change_servers(

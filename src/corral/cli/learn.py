@@ -19,6 +19,7 @@ from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.manifest import Manifest
 from corral.policy.model import Source
+from corral.programs.missing_script import describe_missing_script
 from corral.safe_text import shell_word
 from corral.servers.reference import parse_reference
 from corral.supervisor import start
@@ -69,7 +70,8 @@ def main(options: Options, rest: list[str]) -> int:
     restore_terminal()
     # The run blocked these signals, but Ctrl-C has to work while corral asks questions.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
-    learned = watched_run.find_learned(plan, watch, ending.denials)
+    missing = run.find_missing(plan, ending, rest)
+    learned = watched_run.find_learned(plan, watch, ending.denials, missing=missing)
     outcome = find_outcome(plan, ending)
     output.note(f"the target ended: {outcome.kind}, exit code {outcome.exit_code}")
     output.note(
@@ -78,8 +80,8 @@ def main(options: Options, rest: list[str]) -> int:
     )
     if options.has("--json"):
         output.write_json(to_json(learned))
-    _print(learned, ending.denials, used=used)
-    if not used:
+    _print(learned, ending.denials, used=used, missing=missing)
+    if not used and not missing:
         command = _format_wrap(rest) or "pipe the messages of a client into `corral learn`"
         output.note(
             f"no MCP client used the target, so it may ask for more later; to watch that: {command}"
@@ -148,7 +150,9 @@ def _name_next_command(word: str, accepted: list[Proposal]) -> None:
     output.note(f"to keep this: corral {shlex.join(command)} {flags}")
 
 
-def _print(learned: Learned, denials: Sequence[Denial], *, used: bool) -> None:
+def _print(learned: Learned, denials: Sequence[Denial], *, used: bool, missing: str) -> None:
+    if missing:
+        output.note(describe_missing_script(missing))
     judged = {one.typed() for one in learned.proposed} | {what for what, _ in learned.never}
     rows = [row for row in denials if row.kind not in WATCHED]
     others = [row for row in rows if not judged & {row.allow, row.destination}]
@@ -161,10 +165,9 @@ def _print(learned: Learned, denials: Sequence[Denial], *, used: bool) -> None:
         output.note(f"{one.why}; {one.typed()}")
     if not learned.proposed and (learned.never or others):
         output.note("there is nothing to propose; the target did not get what is listed above")
-    elif not learned.proposed and used:
-        output.note("the target got everything that it asked for")
-    elif not learned.proposed:
-        output.note("the target got everything that it asked for while it started")
+    elif not learned.proposed and not missing:
+        when = "" if used else " while it started"
+        output.note(f"the target got everything that it asked for{when}")
 
 
 def _check_output(path: str) -> None:

@@ -52,7 +52,7 @@ def main(options: Options, rest: list[str]) -> int:
             audit=_open_audit(options.get("--audit")), announce=output.note, keep=kept.add
         )
         _warn(plan, options)
-        return _watch(plan, write_report, denials, kept)
+        return _watch(plan, write_report, denials, kept, rest)
     except (SandboxError, OSError) as problem:
         if isinstance(problem, UnenforceableError) and "wsl.exe" in (problem.hint or ""):
             from corral.programs.windows_wsl import with_command
@@ -85,22 +85,22 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
     return plan
 
 
-def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
+def _learn(plan: Plan, watch: Watcher, ending: Ending, missing: str) -> Ending:
     """Return the ending. If the run was watched, add a denial for each path that the target did not
-    find.
+    find. `missing` is the path of the command's script if it does not exist.
     """
     if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
         from corral.learn.watched_run import find_learned, to_denials
 
         try:
-            learned = find_learned(plan, watch, ending.denials)
+            learned = find_learned(plan, watch, ending.denials, missing=missing)
         except SandboxError as problem:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
         output.note("this run was watched; `corral why` and `corral grant` list what was not found")
         # Put the learned paths first, because only a limited number of denials is stored, and the
         # target can cause any number of other denials.
-        return replace(ending, denials=(*to_denials(learned), *ending.denials))
+        return replace(ending, denials=(*to_denials(learned, plan), *ending.denials))
     return ending
 
 
@@ -154,14 +154,18 @@ def _output_files(options: Options) -> list[str]:
 
 
 def _watch(
-    plan: Plan, write_report: WriteReport | None, denials: Denials, kept: _KeptDenials
+    plan: Plan,
+    write_report: WriteReport | None,
+    denials: Denials,
+    kept: _KeptDenials,
+    rest: Sequence[str],
 ) -> int:
     signals = current.load().signals(forwarded_signals())
     restore = keep_terminal()
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=denials)
     _release_stdio()
     try:
-        return _finish(plan, watch, write_report, kept)
+        return _finish(plan, watch, write_report, kept, rest)
     finally:
         restore()
 
@@ -205,35 +209,69 @@ def forwarded_signals() -> list[int]:
 
 
 def _finish(
-    plan: Plan, watch: Watcher, write_report: WriteReport | None, kept: _KeptDenials
+    plan: Plan,
+    watch: Watcher,
+    write_report: WriteReport | None,
+    kept: _KeptDenials,
+    rest: Sequence[str],
 ) -> int:
     from corral.supervisor import report  # here, so that the import does not delay the start
 
-    ending = _learn(plan, watch, watch.until_end(_preload))
+    ending = watch.until_end(_preload)
+    missing = find_missing(plan, ending, rest)
+    ending = _learn(plan, watch, ending, missing)
     result = report.build_report(plan, ending)
     denials = [row for row in result.denials if row.kind != "unreachable"]
-    kept.end(denials, _describe_failure(result))
+    kept.end(denials, _describe_failure(result, missing))
     if write_report is not None:
         write_report(result)
-    _explain_end(result, told={*plan.warnings, *ending.replaced})
+    _explain_end(result, told={*plan.warnings, *ending.replaced}, missing=missing)
     code = result.outcome.exit_code
     # `os._exit` takes a signed integer. On Windows the exit code of a crash has the highest bit
     # set, so it becomes negative.
     return code - (1 << 32) if code >> 31 else code
 
 
-def _describe_failure(result: Report) -> str:
+def find_missing(plan: Plan, ending: Ending, rest: Sequence[str]) -> str:
+    """Return the path of the command's script if the target ended with an error and the script does
+    not exist; otherwise "".
+    """
+    from corral.supervisor.report import find_outcome
+
+    outcome = find_outcome(plan, ending)
+    if outcome.kind != "exited" or outcome.exit_code == 0:
+        return ""
+    from corral.programs.missing_script import find_missing_script_of
+
+    return find_missing_script_of(plan.program, rest)
+
+
+def _describe_failure(result: Report, missing: str) -> str:
     """Return how the target failed, or "" if it ended without an error or by a signal."""
     ending = result.outcome
+    if missing:
+        from corral.programs.missing_script import describe_missing_script
+
+        return describe_missing_script(missing)
     if ending.kind in LIMITS:
-        return f"it hit its {ending.kind} limit ({_asked(result, ending.kind)})"
+        return f"it hit {_describe_limit(result)}"
     if ending.kind == "exited" and ending.exit_code not in ENDED_BY_CLIENT:
         return f"it ended with exit code {ending.exit_code}"
     return ""
 
 
-def _asked(result: Report, control: str) -> str:
-    return next((held.asked for held in result.controls if held.control == control), "")
+def _describe_limit(result: Report) -> str:
+    name = result.outcome.kind
+    asked = next((held.asked for held in result.controls if held.control == name), "")
+    flag = ""
+    try:
+        from corral.cli.higher_limit import find_higher_limit
+
+        flag = find_higher_limit(name, asked)
+    except (OSError, ImportError, ValueError):
+        pass  # corral's files were replaced, or there is no limit to double
+    more = f"; to allow more: {flag}" if flag else ""
+    return f"its {name} limit ({asked}){more}"
 
 
 def _preload() -> None:
@@ -243,6 +281,7 @@ def _preload() -> None:
     from corral.denials import discarded, kept  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
     from corral.policy import secret_files, server_identity  # noqa: F401
+    from corral.programs import missing_script  # noqa: F401
     from corral.supervisor import secret_values  # noqa: F401
 
 
@@ -289,7 +328,7 @@ class _KeptDenials:
         return masked(list_grants(self._options))
 
 
-def _explain_end(result: Report, told: set[str]) -> None:
+def _explain_end(result: Report, told: set[str], missing: str) -> None:
     for line in result.warnings:
         if line not in told:
             output.warn(line)
@@ -304,11 +343,14 @@ def _explain_end(result: Report, told: set[str]) -> None:
             describe_discarded(result.discarded, home=home, whole=whole, is_sensitive=is_sensitive)
         )
     failed = result.outcome.kind == "exited" and result.outcome.exit_code != 0
-    if failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux":
+    if missing:
+        from corral.programs.missing_script import describe_missing_script
+
+        output.note(describe_missing_script(missing))
+    elif failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux":
         output.note("the target ended with an error; `corral learn` shows the files it looked for")
     if result.outcome.kind in LIMITS:
-        asked = _asked(result, result.outcome.kind)
-        output.note(f"the target hit its {result.outcome.kind} limit ({asked})")
+        output.note(f"the target hit {_describe_limit(result)}")
 
 
 def _fill_streams() -> None:

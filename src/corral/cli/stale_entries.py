@@ -1,4 +1,5 @@
-"""Find wrapped servers that no longer start, and a command that repairs the entry of each.
+"""Find wrapped servers that no longer start, and a command that repairs the entry of each. Find
+servers that `wrap` would refuse, because npm is missing.
 
 An earlier version of corral may have written flags that this version refuses, or a path may no
 longer exist.
@@ -14,13 +15,22 @@ from corral.clients import backups
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile
 from corral.clients.unwrap import is_untouched
-from corral.errors import ChangedPathsError, CommandError, SandboxError, UnchosenReadsError
+from corral.errors import (
+    EXIT_NOT_FOUND,
+    ChangedPathsError,
+    CommandError,
+    SandboxError,
+    UnchosenReadsError,
+)
+from corral.programs.missing_script import describe_missing_script, find_missing_script
+from corral.programs.package_runners import Package, parse_runner
 from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that repairs its entry. If no reason is
-    found, both strings are empty. If the program is missing, the command is empty. Install nothing.
+    found, both strings are empty. If the program or its script is missing, the command is empty.
+    Install nothing.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """
@@ -31,6 +41,19 @@ def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tup
         _check(server, server.run_flags)
     except SandboxError as error:
         return error.message, _find_mend(client, server, error)
+    return "", ""
+
+
+def find_missing_npm(server: ConfiguredServer) -> tuple[str, str]:
+    """Return why `wrap` would refuse a server that is not wrapped, and a hint, if the reason is
+    that npm is missing. Otherwise both texts are empty.
+    """
+    package = parse_runner(server.argv[0], server.argv[1:])
+    if isinstance(package, Package):
+        try:
+            wrap.refuse_missing_npm(package, package.flags)
+        except SandboxError as error:
+            return error.message, error.hint or ""
     return "", ""
 
 
@@ -55,6 +78,8 @@ def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
     program = server.inner_argv[0]
     if parse_reference(program) is None and "${" not in program and os.path.isabs(program):
         wrap.prepare_run(tuple(flags), server.inner_argv, cwd=server.cwd)
+    if missing := find_missing_script(server.inner_argv, server.cwd):
+        raise CommandError(describe_missing_script(missing), exit_code=EXIT_NOT_FOUND)
 
 
 def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:

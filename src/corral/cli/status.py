@@ -45,6 +45,7 @@ class ServerStatus:
     state_bytes: int | None = None  # the size of the server's home; None if it is not kept
     refused: str = ""  # the reason why the server would not start now
     mend: str = ""  # the command that makes it start again; "" if there is none
+    hint: str = ""  # what to do before `wrap` accepts the server, if it is refused now
     may: tuple[str, ...] = ()
     guard: tuple[str, ...] = ()  # the settings for the MCP guard
     command: tuple[str, ...] = ()
@@ -128,7 +129,7 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
         file = read_client_file(path)
     except SandboxError as error:
         return FileStatus(client=client, path=path, error=error.message, hint=error.hint or "")
-    from corral.cli.stale_entries import find_refusal
+    from corral.cli.stale_entries import find_missing_npm, find_refusal
 
     records, text = backups.load(file.content.path), file.content.text
     servers: list[ServerStatus] = []
@@ -138,6 +139,9 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
         if find_refusals:
             refused, mend = find_refusal(client, file, one)
             shown = replace(shown, refused=refused, mend=mend)
+        if find_refusals and shown.state == "not wrapped" and not shown.why:
+            reason, hint = find_missing_npm(one)
+            shown = replace(shown, why=reason, hint=hint)
         servers.append(shown)
     return FileStatus(client=client, path=path, servers=tuple(servers))
 
@@ -234,9 +238,13 @@ def _print_inventory(files: list[FileStatus]) -> None:
     for file in files:
         if file.error:
             output.write_line(f"  not counted: the servers in {file.path}")
-        if any(one.state == "not wrapped" and not one.off for one in file.servers):
+        if any(_can_be_wrapped(one) for one in file.servers):
             target = wrapped_servers.name_target(file.client, file.path)
             output.write_line(f"  hint: corral wrap {shlex.quote(target)}")
+
+
+def _can_be_wrapped(server: ServerStatus) -> bool:
+    return server.state == "not wrapped" and not server.off and not server.hint
 
 
 def _print_file(file: FileStatus) -> None:
@@ -251,6 +259,8 @@ def _print_file(file: FileStatus) -> None:
         off = ", switched off" if server.off else ""
         why = f": {server.why}" if server.why else ""
         output.write_line(f"  {name}  {server.state}{off}{why}")
+        if server.hint:
+            output.write_line(f"    hint: {server.hint}")
         if server.state == "wrapped":
             permissions = client_output.Permissions(may=server.may, guard=server.guard)
             output.write_lines(permissions.lines())

@@ -23,7 +23,7 @@ from corral.servers.reference import name_server
 from corral.supervisor.report import to_json
 
 SUMMARY = "show what a server's last runs were denied, and how to allow it"
-USAGE = "usage: corral why [--json] [[CLIENT:|FILE:]SERVER | COMMAND...]"
+USAGE = "usage: corral why [--json] [CLIENT | [CLIENT:|FILE:]SERVER | COMMAND...]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 
 
@@ -59,19 +59,26 @@ def main(options: Options, rest: list[str]) -> int:
         output.write_json(to_json(tuple(found)))
         return 0
     for one in found:
-        _print(one, rest[0] if len(rest) == 1 else "")
+        _print(one, _find_typed_name(one, rest[0]) if len(rest) == 1 else "")
     if not found:
         output.write_line("no run had denials")
     return 0
+
+
+def _find_typed_name(found: ServerDenials, word: str) -> str:
+    """Return CLIENT:SERVER if the user typed only the name of the client; otherwise the word."""
+    return next((name for name in found.names if name.startswith(f"{word}:")), word)
 
 
 Configured = Sequence[tuple[str, str, ConfiguredServer]]
 
 
 def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
-    """Find servers by their names in clients' files, or by the command that was run."""
+    """Find servers by their names in clients' files, by the name of their client, or by the command
+    that was run.
+    """
     if len(rest) == 1:
-        named = wrapped_servers.match_wrapped(rest[0])
+        named = wrapped_servers.match_wrapped(rest[0]) or _list_of_client(rest[0], configured)
         if named:
             configured = [*configured, *(row for row in named if row not in configured)]
             servers = dict.fromkeys(identify(server) for _, _, server in named)
@@ -79,6 +86,9 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
     found = _find_typed(identify_command(name_server(rest)))
     if not found and len(rest) == 1:
         found = _find_unwrapped(rest[0])
+    if not found and len(rest) == 1 and find_client(rest[0]):
+        word = shlex.quote(rest[0])
+        raise SandboxError(f"no server of {rest[0]} is wrapped", hint=f"corral wrap {word}")
     if not found:
         names = [server.name for _, _, server in configured]
         near = find_nearest(rest[0], names)
@@ -89,6 +99,12 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
             else "`corral why` lists the servers with recorded denials",
         )
     return [_describe(server, configured) for server in dict.fromkeys(found)]
+
+
+def _list_of_client(word: str, configured: Configured) -> Configured:
+    """Return the wrapped servers of the client that `word` names."""
+    client = find_client(word)
+    return [row for row in configured if client is not None and row[0] == client.name]
 
 
 def _find_typed(typed: ServerId) -> list[ServerId]:

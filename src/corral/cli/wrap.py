@@ -9,6 +9,7 @@ from corral.cli.inspect import TIME_LIMIT
 from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients import catalogue
+from corral.clients.configured_servers import SHAPES
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
@@ -26,11 +27,13 @@ from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.pins import keep_pins
+from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
 from corral.servers.inspection import inspect_server
 from corral.servers.packages import package as packages
-from corral.servers.reference import parse_reference
+from corral.servers.packages.sources import InstallOptions
+from corral.servers.reference import Reference, parse_reference
 from corral.supervisor.prepare import prepare
 
 SUMMARY = "rewrite a client's configuration so that its servers start through corral"
@@ -82,7 +85,7 @@ def main(options: Options, rest: list[str]) -> int:
     selection = client_output.select(rest, USAGE)
     dry_run = options.has("--dry-run")
     pin = options.has("--pin") and not dry_run
-    install = pin or not (dry_run or options.has("--no-install"))
+    install = pin or not options.has("--no-install")
     learn: tuple[str, ...] = ()
     if (duration := options.get("--learn")) is not None:
         learn = ("--learn-until", format_end(duration))
@@ -96,6 +99,8 @@ def main(options: Options, rest: list[str]) -> int:
         keep_state=not options.has("--state") and not options.has("--no-state"),
     )
 
+    unwalled: list[str] = []
+
     def edit(path: str) -> FileEdit:
         moved = move_corral(path, request.corral, request.names, dry_run=dry_run)
         with lock_client_file(path, dry_run=dry_run) as file:
@@ -108,6 +113,7 @@ def main(options: Options, rest: list[str]) -> int:
             if options.has("--pin-tools"):
                 proposals = [pin_tools(one, dry_run=dry_run) for one in proposals]
             proposals = [_describe_refusal(one, selection.word, file) for one in proposals]
+            unwalled.extend(one.server.name for one in proposals if _is_left_unwalled(one))
             done = wrap_file(file, proposals, request.corral, dry_run=dry_run)
         if request.names or learn:
             done = _change_grants(path, done, request, dry_run=dry_run)
@@ -115,9 +121,23 @@ def main(options: Options, rest: list[str]) -> int:
 
     texts = {**TEXTS, "wrapped": "would be wrapped"} if dry_run else TEXTS
     again = request.flags and (request.names or learn)
-    return client_output.edit_files(
-        selection, edit, options, texts=texts, fields=fields(ServerOutcome), show_diff=bool(again)
-    )
+    code = client_output.edit_files(
+        selection, edit, options, texts=texts, fields=fields(ServerOutcome), show_diff=bool(again),
+        empty=f"no servers in it (looked for {', '.join(map('.'.join, SHAPES))})",
+    )  # fmt: skip
+    if unwalled and not dry_run:
+        output.flush()
+        named = ", ".join(dict.fromkeys(unwalled))
+        output.note(f"refused servers are unchanged, so they still start without walls: {named}")
+    return code
+
+
+def _is_left_unwalled(proposal: Proposal) -> bool:
+    """Return whether a client still starts the server of this proposal without corral."""
+    outcome, server = proposal.outcome, proposal.server
+    if outcome is None or server.is_wrapped or server.disabled:
+        return False
+    return outcome.state == "refused"
 
 
 def _describe_refusal(proposal: Proposal, word: str, file: ClientFile) -> Proposal:
@@ -174,8 +194,9 @@ def check(
     dry_run: bool = False,
     path: str = "",
 ) -> Proposal:
-    """Refuse a server that would not start on this host. With `install`, install its package; with
-    `pin`, pin the package to the installed version. `path` is the file that configures the server.
+    """Refuse a server that would not start on this host. With `install`, install its package, or
+    with `dry_run` only check whether npm can be found. With `pin`, pin the package to the installed
+    version. `path` is the file that configures the server.
     """
     project = catalogue.find_project(path) if path else ""
     try:
@@ -188,11 +209,14 @@ def check(
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run, project=project)
             proposal = _pin_directory(proposal, project)
+            _note_missing_script(proposal)
+        elif install and dry_run:
+            refuse_missing_npm(proposal.package, proposal.flags)
         elif install:
             pinned, program = pin_package(proposal.package, proposal.flags)
             command = (*program, *proposal.arguments)
             proposal = replace(proposal, package=pinned) if pin else proposal
-        if install:
+        if install and not dry_run:
             rehearse(proposal, command)
     except UnchosenReadsError as error:
         flags = [word for read in error.reads for word in ("--read", read)]
@@ -201,6 +225,15 @@ def check(
     except SandboxError as error:
         return refuse(proposal, error)
     return proposal
+
+
+def _note_missing_script(proposal: Proposal) -> None:
+    """Tell the user if a server's script does not exist. The server is wrapped anyway, because the
+    user may make the script later.
+    """
+    server = proposal.server
+    if missing := find_missing_script(server.argv, server.cwd):
+        output.note(f"{server.name} would not start: {describe_missing_script(missing)}")
 
 
 def _pin_directory(proposal: Proposal, project: str) -> Proposal:
@@ -325,15 +358,24 @@ def prepare_run(
     return prepare(command, sources, environment=environment, cwd=here, notify=output.note)
 
 
-def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
-    """Install a package, with the packages that the flags add. Return the package with its exact
-    version, and its command.
-    """
+def refuse_missing_npm(package: Package, flags: tuple[str, ...]) -> None:
+    """Raise an error if corral would need npm to install the package, and npm is missing."""
+    packages.refuse_missing_npm(*_parse_package(package, flags))
+
+
+def _parse_package(package: Package, flags: tuple[str, ...]) -> tuple[Reference, InstallOptions]:
     reference = parse_reference(package.reference)
     if reference is None:
         raise SandboxError(f"{package.reference} is not a package")
     options, _ = parse(run_flags.FLAGS, flags)
-    how = what_to_run.install_options(options)
+    return reference, what_to_run.install_options(options)
+
+
+def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
+    """Install a package, with the packages that the flags add. Return the package with its exact
+    version, and its command.
+    """
+    reference, how = _parse_package(package, flags)
     pinned = packages.pin_package(reference, how, output.note)
     return replace(package, version=pinned.version), pinned.argv()
 

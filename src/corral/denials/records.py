@@ -46,7 +46,7 @@ WORDS: dict[Kind, str] = {
     "address": "connection to",
     "guard": "connection to",
     "sni": "TLS server name",
-    "limit": "too much:",
+    "limit": "",  # the destination names the limit
     "udp": "datagram to",
     "loopback": "connection to",
     "listen": "listening on",
@@ -94,7 +94,8 @@ class Denial:
         marked = not MARKS.isdisjoint(self.destination)
         quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
         what = shell_word(self.destination) if quoted else self.destination
-        return f"{denied}{WORDS[self.kind]} {what}{why}{times}{allow}"
+        words = f"{WORDS[self.kind]} {what}".lstrip()
+        return f"{denied}{words}{why}{times}{allow}"
 
 
 @record

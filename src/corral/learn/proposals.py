@@ -138,7 +138,7 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
     reads, writes, private = Tree(seen.reads), Tree(seen.writes), Tree(seen.private)
     skipped = Tree(SKIPPED)
     for (inside, is_write), times in accesses.items():
-        path = _path_on_host(inside, seen)
+        path = find_on_host(inside, seen)
         if skipped.contains(path) or BYTECODE in path.split("/"):
             continue
         # Programs often try to create a directory that exists already. This does not count as a
@@ -173,7 +173,8 @@ def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bo
     return parent not in made or (not Tree((seen.home,)).contains(path) and os.path.isdir(parent))
 
 
-def _path_on_host(path: str, seen: Seen) -> str:
+def find_on_host(path: str, seen: Seen) -> str:
+    """Return the host's path for a path inside the sandbox."""
     found = find_in_home(path, seen)
     return os.path.realpath(path) if found == path and seen.same_files else found
 

@@ -20,6 +20,7 @@ from corral.learn.proposals import (
     Seen,
     find_denied,
     find_in_home,
+    find_on_host,
     list_some,
     propose,
 )
@@ -38,7 +39,7 @@ from corral.supervisor.secret_values import hide_values
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from corral.denials.records import Hide, Kind
     from corral.platforms.contract import Watcher
@@ -123,9 +124,12 @@ def find_seen(plan: Plan) -> Seen:
     )
 
 
-def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Learned:
+def find_learned(
+    plan: Plan, watch: Watcher, denials: tuple[Denial, ...], *, missing: str = ""
+) -> Learned:
     """Return the proposals of a run that has ended. Raise an error if no path could be read from
-    the target's memory.
+    the target's memory. If `missing`, the command's script, does not exist, do not propose the
+    directories above it.
     """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
@@ -137,9 +141,11 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
         )
     seen = find_seen(plan)
     asked = {key: times for key, times in found.seen.items() if key[0] != root_filesystem.TRIED}
+    asked = {key: times for key, times in asked.items() if not missing.startswith(f"{key[0]}/")}
     remote = _find_remote(asked, seen)
     asked = {key: times for key, times in asked.items() if key[0] not in remote}
-    files = _judge_own_files(plan, propose(find_denied(asked, seen), seen))
+    directories = {find_on_host(path, seen) for path in found.directories if path not in remote}
+    files = _judge_own_files(plan, propose(find_denied(asked, seen), seen), directories)
     parts = (
         files,
         Learned(never=list_some(sorted(remote.items()))),
@@ -185,10 +191,10 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
     )
 
 
-def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
+def _judge_own_files(plan: Plan, learned: Learned, directories: Collection[str]) -> Learned:
     """If the server wanted to change its own program files, propose a profile that makes it write
     to another directory. If there is no such profile, list the file, and another remedy if there is
-    one.
+    one. `directories` are paths at which the server wanted to make a directory.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -197,7 +203,9 @@ def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
             kept.append((path, reason))
             continue
         top = max((top for top in plan.program.reads if is_inside(path, top)), key=len)
-        allow, why = own_files.find_remedy(plan.program, top, path, "touch")
+        allow, why = own_files.find_remedy(
+            plan.program, top, path, is_directory=path in directories
+        )
         flag, _, name = allow.partition(" ")
         if flag == "--profile":
             proposed[name] = Proposal(
@@ -257,17 +265,24 @@ def _is_metadata_service(row: Denial) -> bool:
     return address is not None and is_metadata_service(address)
 
 
-def to_denials(learned: Learned) -> tuple[Denial, ...]:
+def to_denials(learned: Learned, plan: Plan) -> tuple[Denial, ...]:
     """Return a denial for each proposal, and for each path that is never proposed, so that `corral
     why` and `corral grant` can show them. Leave out proposals that were made from denials.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:
-        if one.flag not in {"--allow-net", "--allow-subprocess"}:
+        if one.flag == "--max-memory":
+            rows.append(_deny_memory(one, plan))
+        elif one.flag not in {"--allow-net", "--allow-subprocess"}:
             why = f"learned{', ' if one.more else ''}{one.more}"
             row = Denial(kind=one.kind(), destination=one.path, allow=one.typed(), why=why)
             rows.append(row)
     return tuple(rows)
+
+
+def _deny_memory(wanted: Proposal, plan: Plan) -> Denial:
+    limit = next((held.asked for held in plan.controls if held.control == "memory"), "its limit")
+    return Denial(kind=wanted.kind(), destination=f"memory beyond {limit}", allow=wanted.typed())
 
 
 def _find_kind(what: str) -> Kind:

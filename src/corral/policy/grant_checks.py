@@ -90,7 +90,9 @@ def _refuse_home(
     def is_granted(path: str) -> bool:
         return not is_refused(access, path, own, mounts)
 
-    refuse_home(resolve(written), home, mounts, f"--{access} {{}}", is_granted)
+    refuse_home(
+        resolve(written, is_socket=access == "socket"), home, mounts, f"--{access} {{}}", is_granted
+    )
 
 
 def check_approved_path(source: Source, grant: Grant) -> None:

@@ -30,6 +30,7 @@ SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
 # Services have their sockets in these directories. A single socket in them may be granted, because
 # that grant is for one service only.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
+MAX_ENDING = 8  # sqlite3 and markdown are endings of files
 
 
 class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -62,11 +63,12 @@ def make_absolute(text: str, base: str, home: str) -> str:
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
-def resolve(written: str) -> str:
+def resolve(written: str, *, is_socket: bool = False) -> str:
     try:
         path = os.path.realpath(written, strict=True)
     except FileNotFoundError:
-        hint = f"is it spelled right? To make a directory: mkdir -p {shell_word(written)}"
+        make = "Is the program that makes it running?" if is_socket else _name_commands(written)
+        hint = f"is it spelled right? {make}"
         raise Refused(f"{shown(written, 200)} does not exist", hint) from None
     except OSError as error:
         hint = OTHER_USER if isinstance(error, PermissionError) else ""
@@ -75,6 +77,30 @@ def resolve(written: str) -> str:
     if sys.platform == "linux":
         _refuse_other_spelling(path)
     return path
+
+
+def _name_commands(path: str) -> str:
+    """Name the commands that make a missing path. A path such as `out.txt` is probably a file, and
+    any other path may be a file or a directory.
+    """
+    word = shell_word(path)
+    make_directory = f"mkdir -p {word}"
+    if os.name == "nt":  # Windows has no `touch`
+        return f"To make a directory: {make_directory}"
+    parent = os.path.dirname(path)
+    first = "" if os.path.isdir(parent) else f"mkdir -p {shell_word(parent)} && "
+    make_file = f"{first}touch {word}"
+    if _has_file_ending(path):
+        return f"To make it: {make_file}"
+    return f"To make it: {make_file} (a file) or {make_directory} (a directory)"
+
+
+def _has_file_ending(path: str) -> bool:
+    """Return whether a path ends like the name of a file. Directories have names such as `conf.d`
+    and `python3.12`.
+    """
+    ending = os.path.splitext(path)[1][1:]
+    return ending[:1].isalpha() and ending.isalnum() and 1 < len(ending) <= MAX_ENDING
 
 
 def _refuse_other_spelling(path: str) -> None:
@@ -132,7 +158,7 @@ def make_grant(access: Access, written: str) -> Grant:
     """Return a grant for the file that the path resolves to now. Raise Refused if corral never
     grants such a path.
     """
-    path = resolve(written)
+    path = resolve(written, is_socket=access == "socket")
     found = os.lstat(path)
     if access == "socket":
         if not stat.S_ISSOCK(found.st_mode):

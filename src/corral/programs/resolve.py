@@ -25,6 +25,7 @@ from corral.programs.needed_files import (
 )
 from corral.programs.scope import Scope
 from corral.record import record
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, without the final
 MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after this many rewrites
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
+RUNTIMES = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "sh"}
+"""Programs that run a script, by the ending of its name, for a hint."""
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -137,6 +140,8 @@ def locate_program(name: str, caller: Caller) -> str:
     here = os.path.join(caller.cwd, name)
     if is_program(here) or os.path.isdir(here):
         hint = f"to run the program in this directory, type ./{name}"
+    elif os.path.isfile(here) and (runtime := RUNTIMES.get(os.path.splitext(name)[1])):
+        hint = f"did you mean {runtime} {shell_word(name)}?"
     elif caller.lookup(name.partition(" ")[0]):
         hint = "the whole command is quoted as one word: leave out the quotes"
     elif len(caller.search_path()) < len(caller.environment.get("PATH", "/").split(":")):

@@ -332,11 +332,40 @@ def test_a_missing_path_is_reported_with_key_and_position(home):
     path.write_text('version = 1\n[filesystem]\nread = [\n"notes",\n"absent"]\n')
     error = refusal(Source(manifest=load(str(path))), home=home)
     assert f"{path}:5: filesystem.read[1]: {str(home / 'absent')!r} does not exist" in error.message
-    make = f"mkdir -p {home / 'absent'}"
-    assert error.hint == f"is it spelled right? To make a directory: {make}"
+    assert error.hint.startswith("is it spelled right? To make ")
     flags = Source(manifest=from_flags({"filesystem.write": ["absent", "~root/x"]}))
     message = refusal(flags, home=home, cwd=home).message
     assert message.count("--write") == 2
+
+
+@POSIX
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("out", "touch {path} (a file) or mkdir -p {path} (a directory)"),
+        ("conf.d", "touch {path} (a file) or mkdir -p {path} (a directory)"),
+        ("python3.12", "touch {path} (a file) or mkdir -p {path} (a directory)"),
+        ("out.txt", "touch {path}"),
+        ("new/out.txt", "mkdir -p {parent} && touch {path}"),
+        ("new/out", "mkdir -p {parent} && touch {path} (a file) or mkdir -p {path} (a directory)"),
+    ],
+)
+def test_the_hint_for_a_missing_path_makes_it(home, name, hint):
+    path = home / name
+    source = Source(manifest=from_flags({"filesystem.write": [str(path)]}))
+    error = refusal(source, home=home)
+    wanted = hint.format(path=path, parent=path.parent)
+    assert error.hint == f"is it spelled right? To make it: {wanted}"
+    command = wanted.partition(" (a file)")[0]
+    subprocess.run(command, shell=True, check=True)
+    assert path.is_file()
+    assert grants(joined(source, home=home)) == {(str(path), "write")}
+
+
+@POSIX
+def test_the_hint_for_a_missing_socket_names_no_command(home):
+    error = refusal(user(filesystem={"unix_sockets": [str(home / "absent")]}), home=home)
+    assert error.hint == "is it spelled right? Is the program that makes it running?"
 
 
 @POSIX

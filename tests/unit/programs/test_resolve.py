@@ -189,6 +189,18 @@ def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: P
     assert "./" not in str(caught.value.hint)
 
 
+def test_a_script_in_the_working_directory_needs_its_interpreter(run: Resolver, home: Path) -> None:
+    hints = {"server.py": "python3 server.py", "server.js": "node server.js"}
+    for name, command in hints.items():
+        with pytest.raises(CommandError) as caught:  # the control: the script does not exist
+            run(name)
+        assert "did you mean" not in str(caught.value.hint)
+        (home / name).write_text("")
+        with pytest.raises(CommandError) as caught:
+            run(name)
+        assert caught.value.hint == f"did you mean {command}?"
+
+
 def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
     program_at(home / "bin" / "server")
     run.path = [str(home / "bin")]

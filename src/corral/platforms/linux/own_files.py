@@ -44,15 +44,15 @@ class OwnFiles:
             return
         if any(is_inside(path, top) and is_inside(top, own) for top in self._writable):
             return
-        make = "mkdir" if call.startswith("mkdir") else "touch"
-        if make == "mkdir" and os.path.lexists(path):
+        is_directory = call.startswith("mkdir")
+        if is_directory and os.path.lexists(path):
             return
         if own not in self._program.reads:
             wanted = path if os.path.lexists(path) else os.path.dirname(path)
             allow = "" if _is_sensitive(path) else f"--write {shell_word(wanted)}"
             self._denials.add("path", path, allow=allow, why="read-only")
             return
-        allow, why = find_remedy(self._program, own, path, make)
+        allow, why = find_remedy(self._program, own, path, is_directory=is_directory)
         self._denials.add("own_files", path, allow=allow, why=why)
 
 
@@ -77,9 +77,9 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
                 yield path
 
 
-def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, str]:
-    """Return (flag, reason) for a file among the server's own files. The flag allows the server to
-    write the file; it is "" if there is no such flag.
+def find_remedy(program: Program, top: str, path: str, *, is_directory: bool) -> tuple[str, str]:
+    """Return (flag, reason) for a file or directory among the server's own files. The flag allows
+    the server to write it; it is "" if there is no such flag.
 
     A file in a user's directory can be made writable. A package in corral's store cannot be
     changed, but a profile may let the server write elsewhere.
@@ -91,6 +91,7 @@ def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, 
         return "", ELSEWHERE  # the file belongs to a runtime
     if os.path.isdir(os.path.dirname(path)) and not _is_sensitive(path):
         word = shell_word(path)
+        make = "mkdir -p" if is_directory else "touch"
         first = "" if os.path.lexists(path) else f"; first `{make} {word}`"
         return f"--write {word}", f"read-only{first}"
     return "", ELSEWHERE

@@ -45,13 +45,15 @@ WORD = 0xFFFFFFFF
 O_ACCMODE, O_CREAT, O_TRUNC = 3, 0o100, 0o1000
 AF_UNIX, SOCK_NONBLOCK, SOCK_CLOEXEC = 1, 0o4000, 0o2000000
 OPEN_FLAGS = {"open": 1, "openat": 2}
+MAKES_DIRECTORY = ("mkdir", "mkdirat")
 CONTINUED = Decision(verdict="continue")
 
 
 class PathWatch:
     """Records for `corral learn` what the target uses.
 
-    `seen` counts calls by (path, whether the call writes). `unreadable` counts calls whose path
+    `seen` counts calls by (path, whether the call writes). `directories` has the paths at which the
+    target tried to make a directory. `unreadable` counts calls whose path
     could not be read. `bound` is the first name that the target wanted to give its own Unix socket.
     `memory` is the largest amount of memory that a limit denied. `seconds` is the total time that
     calls waited for this object. With `only_opens`, calls that only read metadata are not counted,
@@ -60,6 +62,7 @@ class PathWatch:
 
     def __init__(self, channel: DescriptorChannel, *, only_opens: bool = False) -> None:
         self.seen: dict[Access, int] = {}
+        self.directories: set[str] = set()
         self.calls = 0
         self.unreadable = 0
         self.bound = ""
@@ -97,6 +100,8 @@ class PathWatch:
         for path, is_write in read_accesses(call, request):
             if is_write or call in OPEN_FLAGS or not self._only_opens:
                 self._count((path, is_write))
+                if call in MAKES_DIRECTORY and (path, is_write) in self.seen:
+                    self.directories.add(path)
 
     def _count_socket(self, request: Notification) -> None:
         if path := _read_unix_address(request):

@@ -42,7 +42,8 @@ FLAGS = (
 )  # fmt: skip
 LOCK = "package-lock.json"
 ENGINE_LINES = 3  # npm's warning has a line each for the package, the required and current versions
-HINT = "install Node.js, which includes npm, or name the server's own command"
+APT = " (Debian and Ubuntu: apt install nodejs npm)" if sys.platform == "linux" else ""
+HINT = f"install Node.js and npm{APT}, or name the server's own command"
 
 
 def install(

@@ -135,6 +135,18 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
     return found
 
 
+def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
+    """Raise an error if a package is not installed, and npm, which would install it, is missing.
+    Start nothing. If the user chose a version of node, do not look for npm.
+    """
+    if reference.kind != "npm" or how.runtimes or store.find(current_key(reference, how)):
+        return
+    if _find_from_same_index(reference, how) is None:
+        from corral.servers.packages.npm import find_npm
+
+        find_npm("")
+
+
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
     """Return an installation that was made under different settings but may be used now, because
     all its packages came from the one index that the current settings name.

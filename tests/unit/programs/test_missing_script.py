@@ -1,0 +1,48 @@
+"""Test which argument of a command counts as a script that does not exist."""
+
+import os
+
+import pytest
+
+from corral.programs.missing_script import find_missing_script, find_missing_script_of
+from corral.programs.model import Program
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python3", "gone.py"],
+        ["python3", "-u", "gone.py", "there.py"],
+        ["node", "--enable-source-maps", "gone.mjs"],
+        ["bash", "gone.sh"],
+    ],
+)
+def test_a_script_that_does_not_exist_is_found(tmp_path, words):
+    (tmp_path / "there.py").write_text("")
+    path = find_missing_script(words, str(tmp_path))
+    assert path == str(tmp_path / next(word for word in words if word.startswith("gone")))
+    assert find_missing_script(words) == ""  # it may be relative to any directory
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["python3", "there.py", "gone.py"],
+        ["python3", "-c", "open('x')\nimport a.py"],
+        ["python3", "-m", "package"],
+        ["curl", "https://example.com/gone.js"],
+        ["node", "${workspaceFolder}/gone.js"],
+        ["gone.py"],
+    ],
+)
+def test_other_words_are_not_missing_scripts(tmp_path, words):
+    (tmp_path / "there.py").write_text("")
+    assert find_missing_script(words, str(tmp_path)) == ""
+
+
+def test_the_words_of_another_command_are_not_relative_to_this_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = Program(path="/bin/bash", argv=("/bin/bash", "gone.sh"), typed=("bash", "gone.sh"))
+    assert find_missing_script_of(program, ["cursor:notes"]) == ""
+    found = find_missing_script_of(program, ["bash", "gone.sh"])
+    assert found == os.path.join(os.getcwd(), "gone.sh")
