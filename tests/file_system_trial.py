@@ -1,11 +1,12 @@
-"""Try each directory that corral uses on one file system, as the users and in the tiers of `TRIED`.
+"""Put each directory that corral uses on a given file system, and check whether corral works there,
+for each user and tier in `TRIED`.
 
     python3 file_system_trial.py NAME    try the file system NAME of file_systems.py, and print each result as JSON
 
 Tests on this host call `look`. `file_system_hosts.py` runs the command inside a virtual machine.
 
-The result of a try is `works`, `refuses` (exit code 125, one error and a hint), or `fails`, which
-no test accepts.
+The result of each attempt is `works`, `refuses` (exit code 125, one error and a hint), or `fails`,
+which no test accepts.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ end(children)
 
 
 def test_a_fork_bomb_leaves_the_host_alone(user):
-    """Check that the same user can start processes outside, and another sandbox, while a fork bomb
-    is at its limit.
+    """Check that, while a fork bomb is at its limit, the same user can still start processes
+    outside the sandbox, and start another sandbox.
     """
     code = (
         f"import json, os, sys\n{PRELUDE}{FORKS}\nprint(more(100)[1], flush=True)\nsys.stdin.read()"

@@ -898,7 +898,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "git-shell",
-                "corral protects the files that git's settings name, also after `cd DIRECTORY`, `$VARIABLE/` or `$(COMMAND)/`.",
+                "corral protects the files that git's settings name, even if a setting is a shell command in which the name follows `cd DIRECTORY`, or begins with `$VARIABLE/` or `$(COMMAND)/`.",
                 (f"{REPOSITORIES}::test_programs_for_git_cannot_be_planted",),
             ),
             (

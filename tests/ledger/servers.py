@@ -124,7 +124,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "explain-starts-nothing",
-                "`explain` and `approve` install, fetch and unpack like `run`, because this is the only way to know the program, but they do not start the server.",
+                "Like `run`, `explain` and `approve` install, fetch and unpack the server, because there is no other way to find out which program it runs, but they do not start it.",
                 LINUX,
                 (
                     "tests/linux/test_approve.py::test_explain_and_approve_start_nothing",

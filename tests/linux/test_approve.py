@@ -51,7 +51,7 @@ def test_without_a_terminal_the_request_comes_before_the_error(user, server, env
     )  # fmt: skip
     shown = process.communicate()[0].decode()
     assert process.returncode == REFUSED
-    assert "asks to:" in shown.partition("there is no terminal to ask on")[0]
+    assert "asks to:" in shown.partition("there is no terminal to ask for your approval")[0]
     assert shown.endswith(f"read the request above, then: corral approve --yes {server}\n")
 
 

@@ -303,7 +303,7 @@ def test_explain_begins_with_the_targets_permissions(user, scratch):
     words = ("--read", str(scratch), "--allow-subprocess", "--max-fds", "99", "--", "/bin/true")
     first, second, third, fourth = succeeds(user.corral("explain", *words)).splitlines()[:4]
     assert first == f"/bin/true may use, besides its own program: read {scratch}"
-    assert second == "It may reach no network, and start other programs."
+    assert second == "It cannot use the network, and may start other programs."
     assert third.startswith("Its limits: memory 1G, pids 128, fds 99, disk 1G")
     assert fourth == "Program"
     plain = succeeds(user.corral("explain", "--", "/bin/true"))

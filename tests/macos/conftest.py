@@ -11,7 +11,7 @@ MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 
 
 class Mac:
-    """Runs code under corral, as a client starts it, and without corral."""
+    """Runs code with corral, started the way a client starts it, or without corral."""
 
     def __init__(self, place):
         self.place = os.path.realpath(place)

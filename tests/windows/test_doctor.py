@@ -50,8 +50,9 @@ def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capa
     """Check that `doctor` reports a limit as absent if the system drops the limit. Wine drops every
     limit.
 
-    The reverse is not checked: real Windows may store a limit that has no effect, such as UI limits
-    in a nested job. `doctor` then also reports this limit as absent.
+    A limit that the system keeps need not be reported as present: real Windows may store a limit
+    that has no effect, such as UI limits in a nested job, and `doctor` then reports it as absent,
+    too.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found

@@ -57,13 +57,14 @@ def main(options: Options, rest: list[str]) -> int:
 def _summarize(plan: Plan) -> list[str]:
     asked = {held.control: held.asked for held in plan.controls}
     typed = " ".join(masked(plan.program.typed or plan.program.argv))
-    reach = "no network" if asked["network"] == "none" else asked["network"]
-    others = "no other programs" if asked["subprocess"] else "other programs"
+    closed = asked["network"] == "none"
+    reach = "It cannot use the network" if closed else f"It may reach {asked['network']}"
+    others = "cannot start other programs" if asked["subprocess"] else "may start other programs"
     limits = [f"{name} {asked[name]}" for name in LIMITS if asked.get(name)]
     missing = ", ".join(held.control for held in plan.controls if held.status == "degraded")
     return [
         f"{typed} may use, besides its own program: {asked['filesystem']}",
-        f"It may reach {reach}, and start {others}.",
+        f"{reach}, and {others}.",
         f"Its limits: {', '.join(limits)}"
         + (f"; not fully enforced on this host: {missing}" if missing else ""),
     ]

@@ -256,7 +256,7 @@ def _point_to_wrap(target: str, server: ConfiguredServer) -> None:
         output.write_line(f"  files that the server does not find are recorded until {until}")
         return
     command = f"corral wrap --learn 2h {shlex.quote(target)} {shlex.quote(server.name)}"
-    output.write_line(f"  to record for 2 hours the files that the server does not find: {command}")
+    output.write_line(f"  to record files that the server does not find, for 2 hours: {command}")
 
 
 def _is_future(time_text: str) -> bool:

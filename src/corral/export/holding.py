@@ -24,11 +24,11 @@ INSIDE = "corral inside: "
 
 @record
 class Engine:
-    """An engine such as runc, and what it can enforce of one policy.
+    """An engine such as runc, and which parts of one policy it can enforce.
 
-    `enforces` maps controls that the engine enforces to (mechanism, note). `lacks` maps controls
-    that it cannot enforce to the reason. `hints` maps some controls in `lacks` to what the user can
-    do instead.
+    `enforces` has (mechanism, note) for each control that the engine enforces. `lacks` has the
+    reason for each control that it cannot enforce. `hints` says, for some of the controls in
+    `lacks`, what the user can do instead.
     """
 
     name: str

@@ -15,8 +15,8 @@ Line = tuple[str, str, Finding | None]
 """(status, text, the finding with the evidence and the hint for this text)"""
 
 EXPLANATION = (
-    f"[{READ}]: corral's own tests have not yet run on such a machine; the mark at the left shows "
-    "what the probe has just seen on this machine"
+    f"[{READ}]: corral's own tests have not yet run on a machine like this one; the mark on the "
+    "left shows what the probe has just found here"
 )
 
 

@@ -79,10 +79,10 @@ def format_amount(kind: LimitKind, value: int | None) -> str:
 class Grant:
     """A path that the user granted, as it was when the policy was made.
 
-    `device` and `inode` are compared again inside the new mount namespace, to notice if the path
-    was replaced meanwhile. `path` is the real path. `written` is the absolute path in the policy,
-    or "" if it is the same as `path`. It may go through links, which the target then also has to
-    see.
+    `device` and `inode` are checked again inside the new mount namespace, so that corral notices if
+    the path has been replaced. `path` is the real path. `written` is the absolute path in the
+    policy, or "" if it is the same as `path`. `written` may go through links. The target must then
+    be able to see these links, too.
     """
 
     path: str

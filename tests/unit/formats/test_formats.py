@@ -26,7 +26,7 @@ VALUES = st.recursive(
 
 
 def check_spans(form, text, value):
-    """Check for each value that parsing the text of its span gives this value."""
+    """Check that parsing the text of each value's span gives that value again."""
     if value.start >= 0 and form is jsonc:
         assert same(jsonc.load(text[value.start : value.end]), value.data)
     for below in [*(value.members or {}).values(), *(value.items or ())]:

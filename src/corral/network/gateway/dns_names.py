@@ -64,7 +64,7 @@ class Names:
     def _answer(self, query: dns.Query) -> bytes:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
-        # RFC 6761: localhost means loopback. Inside the sandbox this is the sandbox's own loopback
+        # RFC 6761: localhost means loopback. Inside the sandbox this is the sandbox's own loopback,
         # not the host's.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)

@@ -108,10 +108,10 @@ class Deciders:
 
 
 class Notifications:
-    """Answers notified calls, as a service of the supervisor.
+    """Answers the calls that seccomp reports to the supervisor.
 
-    `exec_pipe` shows when the target has executed. Earlier calls are corral's own tests, so they
-    are answered but not recorded.
+    `exec_pipe` shows whether the target's exec has happened. Earlier calls are corral's own tests,
+    so they are answered but not recorded.
     """
 
     def __init__(

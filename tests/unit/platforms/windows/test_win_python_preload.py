@@ -1,5 +1,5 @@
-"""Test the Python preload. Calls that Windows denies in an AppContainer are replaced by calls that
-fail in the same way.
+"""Test the Python preload on any system. The tests imitate an AppContainer: stubs replace the calls
+that Windows denies there, and fail in the same way.
 """
 
 import builtins

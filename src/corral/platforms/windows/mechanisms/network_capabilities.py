@@ -33,10 +33,10 @@ CAPABILITIES: Mapping[policies.WindowsNetwork, tuple[str, ...]] = {
 """For each value of `windows.network`: the SIDs of the capabilities in the token."""
 
 STOPS: Mapping[policies.WindowsNetwork, str] = {
-    "none": "no internet, no local network, no DNS, no loopback of the host",
-    "outbound": "no incoming connections, no loopback of the host",
-    "local": "no internet, no loopback of the host",
-    "full": "no loopback of the host",
+    "none": "no internet, no local network, no DNS, no access to the host's loopback",
+    "outbound": "no incoming connections, no access to the host's loopback",
+    "local": "no internet, no access to the host's loopback",
+    "full": "no access to the host's loopback",
 }
 LEAVES: Mapping[policies.WindowsNetwork, str] = {
     "none": "",
