@@ -791,7 +791,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "git-status",
-                "**Without a grant of `.git`**, `git status` works and `git add` fails.",
+                "**If `.git` is not granted**, `git status` works and `git add` fails.",
                 (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
             ),
             (
