@@ -218,8 +218,9 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
         raise UsageError("--remove needs the flags to remove", hint=USAGE.partition("\n")[0])
     if not rows:
         raise SandboxError(
-            f"no denial is recorded for {word}: the server has not run yet, or needs nothing more",
-            hint=f"to grant something anyway: corral grant {shlex.quote(word)} --read PATH",
+            f"no denial is recorded for {word}",
+            hint=f"to see how its last run ended: corral why {shlex.quote(word)}; to grant a path"
+            f" anyway: corral grant {shlex.quote(word)} --read PATH",
         )
     if not approve.is_on_terminal():
         named = " ".join(rows) if len(rows) <= MAX_NAMED else "FLAG..."

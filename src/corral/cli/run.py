@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 SUMMARY = "run a command, or a server's directory, in a sandbox"
 USAGE = what_to_run.USAGE.format("run")
 LIMITS = {"timeout", "cpu_time", "memory", "pids"}
-ENDED_BY_CLIENT = {0, 130, 143}  # exit codes of programs that handle SIGINT or SIGTERM
+ENDED_BY_CLIENT = {0, 130, 143, 0xC000013A}
+"""Exit codes of programs that handle SIGINT or SIGTERM, or that end by Ctrl-C on Windows."""
 EARLY_MS = 5000  # a target that fails within this time probably could not read a file that it needs
 
 

@@ -198,7 +198,8 @@ def _print(found: ServerDenials, word: str) -> None:
     output.write_line(output.Painted(title, "bold"))
     if found.refused:
         output.write_line(f"  it does not start: {found.refused}")
-        output.write_line(f"  hint: {found.mend}")
+        mend = found.mend or "correct its path in the client's settings"
+        output.write_line(f"  hint: {mend}")
     if not found.runs:
         output.write_line(
             "  no denial and no failed run is recorded; restart the client after `corral wrap`"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from corral.policy.variables import masked
 from corral.programs.runtimes import CODE
 
 TYPE_CHECKING = False
@@ -12,17 +13,22 @@ if TYPE_CHECKING:
 
     from corral.programs.model import Program
 
+CODE_OPTIONS = frozenset(("-c", "-e", "-p", "--eval", "--print"))
+"""The argument after one of these options is code, and not the path of a script."""
+
 
 def find_missing_script(argv: Sequence[str], directory: str = "") -> str:
-    """Return the path of the first script among the arguments of a command if it does not exist,
-    otherwise "".
+    """Return the path of a command's script if it does not exist, otherwise "".
 
-    Without the `directory` in which the command starts, a relative script does not count.
+    Only the first argument that is not an option may be the script. A relative script counts only
+    if the absolute path of the `directory` in which the command starts is known.
     """
-    script = next(filter(_may_be_script, argv[1:]), "")
-    if not script or not (directory or os.path.isabs(script)):
+    at = next((at for at, word in enumerate(argv) if at and not word.startswith("-")), 0)
+    if not at or argv[at - 1] in CODE_OPTIONS or not _may_be_script(argv[at]):
         return ""
-    path = os.path.normpath(os.path.join(directory, script))
+    path = os.path.normpath(os.path.join(directory, argv[at]))
+    if not os.path.isabs(path) or "${" in path or masked(argv)[at] != argv[at]:
+        return ""
     return "" if os.path.lexists(path) else path
 
 
@@ -47,6 +53,4 @@ def describe_missing_script(path: str) -> str:
 
 
 def _may_be_script(word: str) -> bool:
-    if word.startswith("-") or "://" in word or "${" in word or not word.isprintable():
-        return False
-    return word.lower().endswith(CODE)
+    return word.lower().endswith(CODE) and "://" not in word and word.isprintable()

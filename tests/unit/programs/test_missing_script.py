@@ -33,11 +33,23 @@ def test_a_script_that_does_not_exist_is_found(tmp_path, words):
         ["curl", "https://example.com/gone.js"],
         ["node", "${workspaceFolder}/gone.js"],
         ["gone.py"],
+        ["sh", "-c", "API_KEY=sk-live-123456789 false && node gone.js"],
+        ["bash", "-c", "/usr/bin/node /gone.js"],
+        ["tool", "--token", "hunter2.sh"],
+        ["env", "-C", "/usr/share", "python3", "gone.py"],
+        ["poetry", "-C", "/proj", "run", "python", "gone.py"],
+        ["cp", "there.py", "gone.py"],
     ],
 )
 def test_other_words_are_not_missing_scripts(tmp_path, words):
     (tmp_path / "there.py").write_text("")
     assert find_missing_script(words, str(tmp_path)) == ""
+
+
+@pytest.mark.parametrize("directory", ["", ".", "${workspaceFolder}", "/home/${user}"])
+def test_a_script_in_an_unknown_directory_is_not_missing(directory):
+    assert find_missing_script(["python3", "gone.py"], directory) == ""
+    assert find_missing_script(["python3", "/gone.py"], directory) == "/gone.py"
 
 
 def test_the_words_of_another_command_are_not_relative_to_this_directory(tmp_path, monkeypatch):

@@ -232,16 +232,20 @@ def _is_link(name: str, target: str, above: int) -> bool:
 
 
 def _set_aside(name: str, above: int) -> None:
-    """Rename a file. Raise FileExistsError if it cannot get the ending SET_ASIDE."""
+    """Rename a file. Raise FileExistsError if it cannot get the ending SET_ASIDE.
+
+    Two runs may do this at once, and `rename` replaces an existing file. So a run first makes an
+    empty file or directory with the new name, which only one of them can do.
+    """
     aside = name + SET_ASIDE
     try:
-        os.stat(aside, dir_fd=above, follow_symlinks=False)
-    except FileNotFoundError:
+        if stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+            os.mkdir(aside, 0o700, dir_fd=above)
+        else:
+            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=above))
         os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
     except OSError as error:
         raise FileExistsError(errno.EEXIST, error.strerror, name) from error
-    else:
-        raise FileExistsError(errno.EEXIST, "is taken", aside)
 
 
 def _make_alike(name: str, above: int) -> None:
