@@ -59,14 +59,14 @@ def kept_files(desk):
 def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk):
     path = configure(desk, "cursor")
     before = path.read_text()
-    assert "does not find: corral wrap --learn 2h cursor notes\n" in desk.does("why", "notes")
+    assert "does not find, for 2 hours: corral wrap --learn 2h cursor notes\n" in desk.does("why", "notes")
     assert "lookup" in run(desk, path)
     [file] = kept_files(desk)
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
     # A missing file is not a denial, so `why` suggests `wrap --learn` for it.
-    assert "does not find: corral wrap --learn 2h cursor notes\n" in shown
+    assert "does not find, for 2 hours: corral wrap --learn 2h cursor notes\n" in shown
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
     assert {one["destination"] for one in row["denials"]} == {"api.x.com", "hunter2.y.com"}
@@ -548,7 +548,7 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {"app": entry}}))
     desk.does("wrap", ".mcp.json", "--corral", str(desk.corral_path))
     shown = desk.does("why", "app")
-    command = shown.rpartition("does not find: corral ")[2].strip()
+    command = shown.rpartition("does not find, for 2 hours: corral ")[2].strip()
     assert command == f"wrap --learn 2h {path} app"
     desk.does(*shlex.split(command), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["app"]["args"]
