@@ -71,6 +71,15 @@ CLAIMS: tuple[Claim, ...] = (
             ("status-inventory", "every server of every client on this machine, walled or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
             ("kept-denials", "For each server corral keeps at most 600 lines, with secrets masked, from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_reports_of_denials_do_not_contain_the_value_of_a_secret")),
+            ("why-failure", "corral also records how the last run failed.", (f"{GRANT}::test_why_says_how_a_run_without_denials_failed", "tests/unit/denials/test_kept.py::test_a_failed_run_is_stored_without_denials")),
+            (
+                "grant-own-file",
+                "If you grant a path that the server has already made in its home, corral renames the server's own file to `NAME.before-grant`.",
+                (
+                    "tests/linux/test_home.py::test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home",
+                    "tests/unit/platforms/test_run_directories.py::test_a_servers_own_file_does_not_hide_a_grant",
+                ),
+            ),
             ("grant-exact", "`grant` changes the flags of the server in every client in which it is wrapped, prints the difference, and changes no other byte.", (f"{GRANT}::test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
             ("grant-two", "If the server has different flags in two clients, `grant` shows both, and each client keeps its own flags.", (f"{GRANT}::test_grant_changes_a_server_in_both_clients",)),
             ("wrap-regrant", "If `notes` is already wrapped, `corral wrap --read ~/notes cursor notes` adds the flag, and keeps the server's other flags.", (f"{GRANT}::test_wrap_does_not_change_a_wrapped_servers_grants",)),
