@@ -144,7 +144,7 @@ def test_doctor_names_the_controls_that_are_not_enforced(said):
     verdict = said["lines"][1].splitlines()[-1]
     assert said["lines"][0] == 0
     assert "every wall is enforced" in verdict
-    assert all(name in verdict.partition("in part: ")[2] for name in lost), verdict
+    assert all(name in verdict.partition("not fully enforced: ")[2] for name in lost), verdict
     unpromised = {
         row["wall"]["control"]
         for row in json.loads(said["demo"][1])["acts"]

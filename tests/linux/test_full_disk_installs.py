@@ -45,7 +45,7 @@ def check_refusal(done) -> None:
     words = done.stderr.decode()
     assert done.returncode == REFUSED, words
     assert "no space left" in words.lower(), words
-    assert "\nhint: make room on " in words, words
+    assert "\nhint: free space on " in words, words
     assert "Traceback" not in words
 
 
