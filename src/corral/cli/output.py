@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TextIO
 
-OUTPUT_HINT = "redirect the output to another file, or make room on the disk"
+OUTPUT_HINT = "redirect the output to another file, or free space on the disk"
 ERRNO_HINTS = {
     errno.EACCES: "check who owns the file: corral has only your own permissions",
     errno.EPERM: "check who owns the file: corral has only your own permissions",

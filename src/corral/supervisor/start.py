@@ -40,7 +40,7 @@ ERRNO_HINTS = {
     errno.ENFILE: "raise sysctl fs.file-max: no descriptor is left on the whole machine",
     errno.ENOMEM: "free some memory: none is left on this machine",
     errno.EAGAIN: "raise `ulimit -u`, or end other processes of this user",
-    errno.ENOSPC: "make room on that disk",
+    errno.ENOSPC: "free space on that disk",
 }
 """Hints for errors that any step can cause."""
 NO_NAMESPACE = (

@@ -72,7 +72,7 @@ CAUSES = (
         pattern=r"ENOSPC|No space left on device|os error 28|EDQUOT|Disk quota exceeded"
         r"|os error 122",
         what="there is no space left",
-        hint="make room on the disk of corral's cache, or set XDG_CACHE_HOME to another disk",
+        hint="free space on the disk of corral's cache, or set XDG_CACHE_HOME to another disk",
     ),
     Cause(
         pattern=r"(?i)ALTNAME_INVALID|NotValidForName|certificate not valid for name"
