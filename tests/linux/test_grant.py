@@ -59,7 +59,9 @@ def kept_files(desk):
 def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk):
     path = configure(desk, "cursor")
     before = path.read_text()
-    assert "does not find, for 2 hours: corral wrap --learn 2h cursor notes\n" in desk.does("why", "notes")
+    assert "does not find, for 2 hours: corral wrap --learn 2h cursor notes\n" in desk.does(
+        "why", "notes"
+    )
     assert "lookup" in run(desk, path)
     [file] = kept_files(desk)
     assert file.stat().st_mode & 0o777 == 0o600
