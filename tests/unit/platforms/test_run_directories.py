@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -149,6 +150,37 @@ def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
     assert (tmp_path / "out.txt.before-grant").read_text() == "the server's own"
     assert (tmp_path / "reports.before-grant/one").exists()
     assert os.readlink(tmp_path / "link.before-grant") == "out.txt"
+
+
+def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypatch):
+    """Let another run of the server begin just before the file is renamed. The file must still exist afterwards."""
+    (tmp_path / "out.txt").write_text("the server's own")
+    links, rename, others = [("out.txt", "/granted")], os.rename, []
+
+    def late(*arguments, **options):
+        if not others:
+            others.append("began")
+            run_directories.make_links(str(tmp_path), links)
+        rename(*arguments, **options)
+
+    monkeypatch.setattr(os, "rename", late)
+    run_directories.make_links(str(tmp_path), links)
+    assert others  # the control: the other run did begin
+    assert os.readlink(tmp_path / "out.txt") == "/granted"
+    assert (tmp_path / "out.txt.before-grant").read_text() == "the server's own"
+
+
+def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch):
+    (tmp_path / "out.txt").write_text("the server's own")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "rename", full)
+        with pytest.raises(OSError, match="No space left"):
+            run_directories.make_links(str(tmp_path), [("out.txt", "/granted")])
+    assert (tmp_path / "out.txt").read_text() == "the server's own"
 
 
 @pytest.mark.parametrize("ending", [".before-grant", "x" * 245])

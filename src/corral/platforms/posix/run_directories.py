@@ -245,6 +245,8 @@ def _set_aside(name: str, above: int) -> None:
             os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=above))
         os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
     except OSError as error:
+        if error.errno not in TAKEN | {errno.ENAMETOOLONG, errno.ENOENT}:
+            raise  # such as a full disk
         raise FileExistsError(errno.EEXIST, error.strerror, name) from error
 
 
