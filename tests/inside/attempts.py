@@ -151,8 +151,8 @@ BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
 def has_landlock(least=1):
-    """Return whether this kernel has Landlock with at least this ABI. Debian 12's user-mode Linux
-    does not have Landlock.
+    """Return whether this kernel has Landlock, with this ABI or a later one. Debian 12's user-mode
+    Linux has no Landlock at all.
     """
     try:
         return landlock_abi() >= least
@@ -161,8 +161,8 @@ def has_landlock(least=1):
 
 
 def has_unix_scope(user):
-    """Return whether Landlock limits this user's target to its own unix sockets, which needs Linux
-    7.1.
+    """Return whether Landlock limits this user's target to its own unix sockets, which requires
+    Linux 7.1.
     """
     return user.tier == "walled" and has_landlock(9)
 
@@ -207,8 +207,8 @@ def started(plan, stdio=(0, 1, 2)):
 
 
 def launched(user, code, *arguments, **options):
-    """Run `code` as the user, with corral imported. The code can change files between the plan and
-    the start.
+    """Run `code` as the user, with corral imported, so that the code can change files between
+    planning a run and starting it.
     """
     code = f"PACKAGE = {str(user.package)!r}\n{LAUNCH}\n{code}"
     return user.outside(code, *arguments, host=user.host, **options)

@@ -1,8 +1,8 @@
 """Attack the allowlist with names, addresses, ports and packets that it does not allow, and check
 the reported denials.
 
-In the network of tests/world.py every address that a test tries answers, so the same code gets an
-answer outside the sandbox.
+In the network of tests/world.py every address that a test tries answers. As the control, the same
+code therefore gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def allow(*entries):
 
 
 def run(who, scratch, code, *arguments, flags=(), **options):
-    """Run code inside, and return its answer and the report's denials. Check that the audit file is
-    complete and contains the same denials.
+    """Run code inside, and return its answer and the denials in the report. Check that the audit
+    file is complete and lists the same denials.
     """
     report, audit = scratch / "report.json", scratch / "audit"
     audit.unlink(missing_ok=True)
@@ -100,8 +100,8 @@ def audited(file):
 
 
 def refused(who):
-    """Return the error of a refused connection. With namespaces the gateway resets the connection.
-    Without namespaces connect fails.
+    """Return the error of a refused connection. With namespaces the gateway resets the connection;
+    without them connect itself fails.
     """
     return by_tier(who, "ECONNRESET", "ECONNREFUSED")
 
@@ -133,8 +133,9 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     others = dict.fromkeys((PUBLIC, OTHER, PUBLIC6), refused(who))
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
-    # The rules that the report suggests make the denied destinations reachable. The report also has
-    # a row with the usual port 443 for each address in the arguments. These rows are left out here.
+    # The rules that the report suggests make the denied destinations reachable. For each address
+    # among the target's arguments the report also has a row with port 443, the usual one. Those
+    # rows are left out here.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
@@ -153,8 +154,8 @@ def test_an_allowlist_in_a_policy_file_works_like_the_flags(who, world, scratch)
 
 
 def test_only_spellings_of_an_allowed_name_resolve(who, world):
-    """Check that an allowed name also resolves in another case or with a final dot, but that names
-    that only look similar do not resolve.
+    """Check that an allowed name also resolves in another case or with a final dot, and that names
+    that only look similar do not.
     """
     same = ["good.test", "GOOD.Test", "good.test.", "www.example.com", "a.b.example.com"]
     others = ["evilexample.com", "example.com", "example.com.evil.test", "good.test.evil.test"]
@@ -224,8 +225,8 @@ def test_ambiguous_entries_are_refused(ordinary, entry):
 
 
 def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
-    """Let allowed names resolve to addresses of this host and of private networks, because an
-    attacker may control the names' DNS zone.
+    """Let allowed names resolve to addresses of this host and of private networks, as an attacker
+    who controls the names' DNS zone could do. These addresses must be denied.
     """
     targets = {
         **GUARDED,
@@ -295,7 +296,7 @@ def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, co
     configured('[network]\nadmit = ["10.99.0.0/16", "100.64.0.0/10", "fd00:99::/32"]\n')
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=flags)
     reached = {names[name] for name, said in held.items() if said == "welcome"}
-    # The addresses nat64 and 6to4 contain the address `private`, so they are admitted with it.
+    # The NAT64 and 6to4 addresses contain the address `private`, so they are admitted with it.
     assert reached == {"private", "shared", "private6", "nat64", "6to4"}
     assert (held[literal], held["other.test"]) == (refused(who), "no such name")
     kinds = {row["destination"]: row["kind"] for row in denials}
@@ -356,8 +357,8 @@ def test_the_unspecified_address_is_never_dialled(who, world, scratch):
 
 
 def test_a_name_is_checked_again_for_each_connection(who, world, scratch):
-    """Check that the gateway looks up and checks the name again for each connection, and uses only
-    allowed addresses.
+    """Check that the gateway looks up and checks the name again for each connection, and connects
+    only to allowed addresses.
     """
     code = """
 answer = [talked("good.test"), talked("good.test")]
@@ -395,8 +396,8 @@ answer += [talked("good.test")]
 
 
 def test_other_spellings_of_an_address_are_denied_as_addresses(who, world, scratch):
-    """Check that corral denies and reports each of these spellings as an address, because the C
-    library reads it as an address.
+    """Check that spellings which the C library reads as an address are denied and reported as that
+    address.
     """
     spellings = ["184549378", "013.0.0.2", "0xb000002", "11.2", "0xb.0.2", f"::ffff:{PUBLIC}"]
     assert outside(who, ASK_ALL, *spellings) == dict.fromkeys(spellings, "welcome")
@@ -446,7 +447,7 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
     """Look up more names than the gateway has synthetic addresses for. Earlier names must still
-    work, and only new names may be refused an address. The number of recorded denials must be
+    work, only new names may be refused an address, and the number of recorded denials must stay
     bounded.
     """
     code = """

@@ -203,8 +203,8 @@ def test_a_second_interpreter_in_the_same_process_starts_nothing(user):
 
 @BOTH_TIERS
 def test_a_shell_as_target_has_only_its_builtins(user):
-    """Run `sh` as the target, because the denial must not depend on Python. `sh` can run only its
-    builtins.
+    """Run `sh` as the target, to show that the denial does not depend on Python. Only builtins of
+    `sh` may run.
     """
     script = (
         "echo builtin; /usr/bin/true && echo executed; (echo subshell); exec /usr/bin/echo replaced"

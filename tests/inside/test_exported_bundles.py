@@ -1,7 +1,7 @@
-"""Run this folder's attacks in a bundle that `corral export oci` wrote, in a real runc.
+"""Run this folder's attacks in a real runc, in bundles that `corral export oci` wrote.
 
-A bundle must block each attack that a run of corral blocks. The exceptions are in the list of controls that the export
-prints.
+A bundle must block every attack that a run of corral blocks. The only exceptions are those that the
+export names in its list of controls.
 """
 
 import json
@@ -26,15 +26,17 @@ from test_resources import FILL, FORKS
 
 pytestmark = pytest.mark.rig("runc")
 
-# The attack with exec is left out: runc itself executes the target after it has installed the filter, so the filter
-# cannot deny exec. The export's list of controls says so. Attacks on PID 1 are left out, because the target itself is
-# PID 1 of a bundle.
+# The attack with exec is left out: runc itself executes the target after it has installed the
+# filter, so the filter cannot deny exec, as the export's list of controls says. Attacks on PID 1
+# are left out too, because in a bundle the target itself is PID 1.
 CODES = {"DENIED": DENIED, "NESTED": NESTED, "FAMILIES": FAMILIES, "CHILDREN": CHILDREN}
 
 
 @pytest.fixture
 def scratch(user):
-    """Create a directory that a bundle's target can reach. This target is not root, even if the user is."""
+    """Create a directory that a bundle's target can reach. This target is not root, even if the
+    user is.
+    """
     path = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="corral-export-"))
     path.chmod(0o755)
     os.chown(path, user.owner, user.owner)
@@ -47,8 +49,8 @@ def in_bundle(user, scratch, code, *arguments, flags=()):
 
 
 def in_listed_bundle(user, scratch, code, *arguments, flags=()):
-    """Run code in a new bundle. Return its answer, and the list of controls that the export printed: {control:
-    remark}.
+    """Run code in a new bundle. Return its answer and a dict that maps each control that the export
+    listed to its remark.
     """
     bundle = scratch / "bundle"
     script = f"import json, os, sys\nanswer = None\n{PRELUDE}{code}\nprint(json.dumps(answer))"
@@ -159,8 +161,8 @@ answer.append(tried(opened))
 
 
 def test_each_private_directory_has_the_disk_limit(user, scratch):
-    """Fill the private directories. In a bundle each of them has its own limit, as the export's list of controls says.
-    In a run of corral they share one limit.
+    """Fill the private directories. In a bundle each of them has its own limit, as the export's
+    list of controls says, whereas in a run of corral they share one limit.
     """
     code = FILL + "answer = fill(int(sys.argv[1]))"
     flags = ("--max-disk", "4M")

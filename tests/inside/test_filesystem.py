@@ -134,7 +134,7 @@ def test_the_root_directory_shows_only_the_system_the_home_and_the_interpreter(u
 
 
 def refused(user, path, *flags):
-    """Check that corral refuses the grant, because without mounts Landlock cannot hide or protect a
+    """Check that corral refuses the grant: without mounts, Landlock cannot hide or protect only a
     part of it.
     """
     done = user.run(user.python, "-c", "print('ran')", flags=flags)
@@ -183,8 +183,8 @@ def test_granting_the_home_is_refused_with_flags_for_its_parts(user, home):
 
 @BOTH_TIERS
 def test_granting_the_home_of_the_user_database_is_refused(user, scratch):
-    """Check that corral also asks the user database, because HOME may be wrong: some containers set
-    it to the root directory.
+    """Check that corral also looks up the home in the user database, because HOME may be wrong:
+    some containers set it to the root directory.
     """
     if user.uid:
         pytest.skip("the ordinary user of these tests is not in the user database")
@@ -234,8 +234,8 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Check that files that git, an editor, a client or direnv reads and executes unasked are
-    read-only if they exist, and that the directories around them cannot be renamed.
+    """Check that existing files which git, an editor, a client or direnv would read and execute
+    unasked are read-only, and that the directories around them cannot be renamed.
     """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
@@ -280,8 +280,8 @@ answer["source.py"] = tried(put, "source.py")
 
 @BOTH_TIERS
 def test_missing_protected_files_are_reported(user, scratch):
-    """Let the target create protected files that did not exist at the start, so that no mount could cover them. Check
-    that corral reports them.
+    """Let the target create protected files. They did not exist at the start, so no mount could
+    cover them, and corral must report them instead.
     """
     report = user.home / "report.json"
     names = (".git/hooks/x", ".vscode/tasks.json", ".mcp.json", ".envrc")
@@ -303,8 +303,8 @@ for name in sys.argv[2:]:
 
 @BOTH_TIERS
 def test_masks_are_enforced_in_write_grants_inside_home(user, home):
-    """Check that the target sees an empty file instead of a secret, and cannot rename, link or
-    remove this file.
+    """Check that the target sees an empty file in place of a secret, and cannot rename, link or
+    remove it.
     """
     project = user.home / "project"
     give_directory(user, project / "deploy")
@@ -375,7 +375,7 @@ def test_kernel_settings_cannot_be_written(user):
     )  # fmt: skip
     code = "answer = {path: tried(os.open, path, os.O_WRONLY) for path in sys.argv[1:]}"
     paths = tuple(path for path in paths if os.path.exists(path))
-    # Opening files outside of /proc/self fails with EACCES, because the kernel checks their modes
+    # Opening files outside /proc/self fails with EACCES, because the kernel checks their modes
     # first.
     own = by_tier(user, "EROFS", "EACCES")
     expected = {path: own if "/self/" in path else "EACCES" for path in paths}
@@ -497,8 +497,9 @@ answer = {
 
 @BOTH_TIERS
 def test_a_write_grant_belongs_to_the_user(user, scratch):
-    """Move a file with `shutil.move`, which copies it if the kernel denies the move. The first
-    version of Landlock denies every move into another directory.
+    """Check that the target owns what it creates in a write grant, and can move a file there. The
+    first version of Landlock denies every move into another directory, in which case `shutil.move`
+    copies the file.
     """
     code = """
 import shutil
@@ -530,8 +531,8 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
     words = (str(scratch / "one"), str(scratch / "two"))
     *held, removed = inside(user, code, *words, flags=("--write", words[0]))
     assert held == ["done", by_tier(user, "ENOENT", "EACCES")]
-    # The granted file is a mount, so removing it fails with EBUSY. If its directory is outside of
-    # the private /tmp, the directory is read-only, and removing the file fails with EROFS.
+    # The granted file is a mount, so removing it fails with EBUSY. If its directory is outside the
+    # private /tmp, the directory is read-only, and removing the file fails with EROFS.
     assert removed in by_tier(user, {"EBUSY", "EROFS"}, {"EACCES"})
     assert (scratch / "one").read_text() == "x"
 
@@ -569,8 +570,8 @@ tried(os.chmod, "kept/shell", 0o4755)
 
 @BOTH_TIERS
 def test_links_do_not_lead_out_of_a_grant(user, scratch, home):
-    """Check that a link is resolved inside the sandbox, whether it was planted before or during the
-    run.
+    """Check that a symlink is resolved inside the sandbox, whether it was planted before the run or
+    during it.
     """
     key = home / ".ssh/id_rsa"
     work = scratch / "work"
@@ -610,8 +611,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    # In a virtual machine that shares the host's files, even root may not read this file, because the
-    # user who runs the machine cannot.
+    # In a virtual machine that shares the host's files, even root cannot read this file if the user
+    # who runs the machine cannot.
     expected = "done" if user.uid == 0 and can_read("/etc/shadow") else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected
@@ -619,9 +620,9 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
-    """Try to link an ungranted file, and a file in a read grant, into a write grant. With
-    namespaces, the ungranted file is not visible, and the file in the read grant is on another
-    mount. Without namespaces, Landlock denies both links.
+    """Try to hard-link an ungranted file and a file in a read grant into a write grant. With
+    namespaces, the first is not visible and the second is on another mount. Without namespaces,
+    Landlock denies both links.
     """
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")
@@ -655,8 +656,8 @@ answer = [
 
 @BOTH_TIERS
 def test_a_read_grant_in_a_write_grant_stays_read_only(user, scratch):
-    """Check that the target cannot rename the read grant's parent. Otherwise the target could put
-    other files at the same path.
+    """Check that the target cannot rename the read grant's parent, since it could then put other
+    files at the same path.
     """
     give_directory(user, scratch / "work/middle/kept")
     give(user, scratch / "work/middle/kept/file", "before")
@@ -686,7 +687,7 @@ if answer[2] == "done":
 @pytest.mark.parametrize("how", ["kept", "link", "directory", "empty", "parent"])
 def test_a_grant_that_was_replaced_before_the_start_is_refused(user, scratch, how):
     """Replace the granted directory between plan and start, either by another directory or by a
-    link to one.
+    symlink to one.
     """
     give_directory(user, scratch / "secrets")
     give(user, scratch / "secrets/key", "key", 0o600)

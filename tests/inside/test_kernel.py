@@ -1,5 +1,5 @@
-"""Try system calls that could bypass the walls. Each call fails inside with the expected errno, and
-works outside.
+"""Try system calls that could bypass the walls. Each call must fail inside with the expected errno,
+and work outside.
 """
 
 from __future__ import annotations
@@ -245,8 +245,8 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def test_machine_code_with_ordinary_calls_runs(user):
-    """Run ordinary machine code. This is the control for int 0x80: the kernel allows the writable
-    and executable page.
+    """Run harmless machine code as the control for int 0x80. It shows that the kernel allows a page
+    to be both writable and executable.
     """
     code = """
 page = mmap.mmap(-1, 4096, prot=7)
@@ -268,7 +268,7 @@ answer["securebits"] = call("prctl", 27, 0, 0, 0, 0)
 answer["again"] = [tried(lambda: call("prctl", 28, 0, 0, 0, 0)), tried(lambda: os.setuid(0)), tried(lambda: os.setgroups([0]))]
 """
     none = "0" * 16
-    # An ordinary user may not empty the bounding set, but no_new_privs makes the set useless.
+    # An ordinary user cannot empty the bounding set, but no_new_privs makes the set useless.
     bound = user.tier == "walled" or user.uid == 0
     # Changing to user id 0 fails with EINVAL in a user namespace, where this id is not mapped, and with EPERM elsewhere.
     root = by_tier(user, "EINVAL", "EPERM")

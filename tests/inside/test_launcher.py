@@ -1,4 +1,6 @@
-"""Attack what corral reads before the target starts: environment, PATH, links, manifests and its own files."""
+"""Attack what corral reads before the target starts: environment, PATH, symlinks, manifests and its
+own files.
+"""
 
 from __future__ import annotations
 
@@ -86,8 +88,8 @@ def test_a_missing_secret_is_refused(user):
 @BOTH_TIERS
 @pytest.mark.parametrize("entries", [".", "", "bin"])
 def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
-    """Start corral from a directory that contains a malicious python3, with relative entries in
-    PATH.
+    """Start corral with relative entries in PATH, from a directory that contains a malicious
+    python3.
     """
     for place in (scratch, scratch / "bin"):
         give_directory(user, place)
@@ -105,8 +107,8 @@ def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
 
 @BOTH_TIERS
 def test_a_replaced_command_does_not_open_its_new_directory(user, scratch):
-    """Let the first run replace its own virtual environment, so that its link and its pyvenv.cfg name
-    a private directory. The second run starts the same command, and must not make the private
+    """Let the first run replace its own virtual environment with one whose symlink and pyvenv.cfg
+    point to a private directory. The second run uses the same command, and must not make that
     directory visible.
     """
     private, work = scratch / "private", scratch / "work"
@@ -137,7 +139,8 @@ os.symlink(f"{private}/bin/python3", f"{work}/project/venv/bin/python3")
     second = "import os, sys; print(os.path.isdir(sys.argv[1]))"
     two = user.run(python, "-c", second, str(private), flags=flags)
     ends = [(done.returncode, done.stdout) for done in (one, two)]
-    # The target cannot replace the directory. Without mounts the run is refused, because Landlock cannot protect it.
+    # The target cannot replace the directory. Without mounts the run itself is refused, because
+    # Landlock cannot protect the directory.
     assert ends == by_tier(user, [(1, b"16\n"), (0, b"False\n")], [(125, b"")] * 2)
     # The control: with `--read` the directory is visible.
     said = inside(
@@ -178,9 +181,7 @@ def test_broken_policies_are_refused(user, scratch, name):
 
 
 def test_a_valid_policy_is_followed(user, scratch):
-    """Run with a policy that has no mistake. This is the control for the tests with broken
-    policies.
-    """
+    """Run with a valid policy, as the control for the tests with broken ones."""
     path = give(user, scratch / "policy.toml", "version = 1\n[limits]\nfds = 99\n")
     code = "import resource\nanswer = resource.getrlimit(resource.RLIMIT_NOFILE)"
     assert inside(user, code, flags=("--policy", path)) == [99, 99]
@@ -330,7 +331,8 @@ answer += sorted({tried(forge, name) for name in json.loads(os.environ["NAMES"])
 """
     paths = (str(cache), str(user.package))
     names = f"NAMES={json.dumps(list(before))}"
-    # The target's home is private. Without mounts the target can see that corral's directory exists.
+    # With mounts the target's home is private. Without them the target can see that corral's
+    # directories exist.
     seen = user.owner == user.uid  # root's target cannot read root's cache
     *visible, forged = inside(user, code, *paths, flags=("--env", names))
     assert visible == by_tier(user, [False, False], [seen, True])
@@ -363,8 +365,8 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 @BOTH_TIERS
 def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
     """Name one of the user's keys as the script, as a client's configuration that came with a
-    project could do. If the key were readable, code in a variable such as NODE_OPTIONS could read
-    it. Here the key itself is code, so that its output shows whether it was read.
+    project could do. If the key were readable, code in an environment variable such as NODE_OPTIONS
+    could read it. Here the key itself is code, so that its output shows whether it was read.
     """
     give_directory(user, scratch / "keys")
     key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)
@@ -379,7 +381,7 @@ def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
 
 @BOTH_TIERS
 def test_a_link_planted_in_a_write_grant_grants_nothing(user, scratch):
-    """Grant a path where an earlier run has left a link."""
+    """Grant a path where an earlier run has left a symlink."""
     give_directory(user, scratch / "work")
     give_directory(user, scratch / "private")
     (scratch / "work/data").symlink_to(scratch / "private")

@@ -1,8 +1,8 @@
 """Let a target without namespaces change modes and times, both where it may write and everywhere
 else.
 
-The supervisor makes these calls for the target, because Landlock does not control them. Every test
-that sees a denial also makes the same call on a file that the target may change.
+Landlock does not control these calls, so the supervisor makes them on the target's behalf. Every
+test that expects a denial also makes the same call on a file that the target may change.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ os.close(by_path)
 @BARE
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_modes_and_times_outside_cannot_be_changed(user, scratch, flags):
-    """Try to change a file outside of the write grant. The target owns this file and may read it."""
+    """Try to change a file outside the write grant that the target owns and may read."""
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
     os.utime(victim, (10, 10))
@@ -210,8 +210,9 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Let one thread change the mode of the file at a path. Meanwhile two threads replace a link, a directory in the
-    path, or the path's text in memory. A file outside of the grant must never change.
+    """Let one thread change the mode of the file at a path, while two others keep replacing a
+    symlink, a directory in the path, or the path's text in memory. A file outside the grant must
+    never change.
     """
     from corral.abi.linux_syscalls import TABLES
 
@@ -221,8 +222,7 @@ def test_a_race_never_changes_a_file_outside(user, scratch, how):
     flags = ("--write", str(scratch / "inner"), "--read", victim)
     code = RACE.replace("CHMOD", str(TABLES[os.uname().machine]["fchmodat"]))
     said = inside(user, code, str(scratch / "inner"), victim, how, flags=flags)
-    # The supervisor may read a path that is only half overwritten. Such a path does not name a
-    # file.
+    # The supervisor may read a path that is only half overwritten and so names no file.
     torn = {"ENOENT", "ENOTDIR"} if how == "memory" else set()
     assert {"done", "EPERM"} <= set(said) <= {"done", "EPERM", *torn}, said
     assert stat.S_IMODE(os.stat(victim).st_mode) == 0o644
@@ -255,9 +255,7 @@ answer = {
 
 @BARE
 def test_only_the_owner_may_change_a_file(user, scratch):
-    """Try to change other users' files in a grant of root's target. The kernel protects these
-    files.
-    """
+    """Try to change another user's file in a write grant. The kernel itself protects such files."""
     give_directory(user, scratch)
     other = scratch / "other"
     other.write_text("kept")
@@ -377,9 +375,9 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
-    """Check that a target under `corral learn` cannot change modes outside of its write grants.
-    `learn` lets most calls that it watches continue in the kernel, but the supervisor itself makes
-    the changes to modes and times.
+    """Check that a target under `corral learn` cannot change modes outside its write grants.
+    `learn` lets most of the calls that it watches continue in the kernel, but changes to modes and
+    times are always made by the supervisor.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)

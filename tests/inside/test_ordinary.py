@@ -82,7 +82,7 @@ block.unlink()
 with open("/tmp/lock", "w") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
 """
-    # The flag is necessary, because Python starts another process that tracks shared memory.
+    # The flag is needed because Python starts another process that tracks shared memory.
     assert inside(user, code, flags=("--allow-subprocess",)) == "ok"
 
 

@@ -143,8 +143,8 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """Grant one of two sockets in a directory. The target also reaches the other socket, unless the
-    kernel can deny single sockets. This is why `--own-unix-sockets` refuses such grants.
+    """Grant one of two sockets in a directory. The target also reaches the other one unless the
+    kernel can deny single sockets, which is why `--own-unix-sockets` refuses such grants.
     """
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")

@@ -1,7 +1,8 @@
-"""Attack with a server's own files: links, `.pth` files and `#!` lines that name the user's other files.
+"""Attack with a server's own files: symlinks, `.pth` files and `#!` lines that name the user's
+other files.
 
-Each attack is a newly downloaded server. corral must refuse to start it, and name flags in the hint. The control is
-that the server starts with these flags.
+Each attack is a newly downloaded server that corral must refuse to start, with a hint that names
+flags. The control is that the server starts with these flags.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def scoped_entry(user, project, private):
 
 
 def entry_of_a_linked_package(user, project, private):
-    """Start a server whose project has a second package, and plant a link in the second package. The project's own
-    link to the second package is allowed.
+    """Start a server whose project has a second package, and plant a symlink in the second package.
+    The project's own symlink to the second package is allowed.
     """
     put(user, project / "packages/a/package.json", "{}")
     put(user, project / "packages/a/server.js", LOOK_JS)
@@ -107,7 +108,7 @@ def script(user, project, private):
 
 
 def directory(user, project, private):
-    """Plant a link to another repository, and start that repository's server through the link."""
+    """Plant a symlink to another repository, and start that repository's server through it."""
     give_directory(user, private / ".git")
     link(user, project / "lib", "../private")
     return (NODE, str(project / "lib/server.js"))
@@ -141,7 +142,7 @@ def pyenv(user, project, private):
 
 
 def linked_pyenv(user, project, private):
-    """Plant a link that points to a pyenv shim in the private project."""
+    """Plant a symlink to a pyenv shim in the private project."""
     pyenv(user, private, private)
     link(user, project / "run", str(private / "run"))
     return (str(project / "run"),)
@@ -264,7 +265,7 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
 @BOTH_TIERS
 @pytest.mark.parametrize("name", CASES)
 def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
-    """Let the server's author also choose the command, so that the paths in the command are not the
+    """Let the server's author also choose the command, so that not even the paths in it are the
     user's choice.
     """
     notes = str(private / INSIDE.get(name, "notes.txt"))
@@ -394,9 +395,8 @@ def test_node_modules_above_the_servers_project_are_not_readable(user, scratch, 
 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
-    """Start a version manager's Python by its path, as a user types it. The project that is
-    installed in it in editable mode must be readable. This is the control for the attacks with such
-    a Python.
+    """Start a version manager's Python by the path that a user typed. The project installed into it
+    in editable mode must be readable. This is the control for the attacks with such a Python.
     """
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)
@@ -422,8 +422,8 @@ def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, pri
 
 @BOTH_TIERS
 def test_a_users_own_link_is_followed(user, project):
-    """Start the same program through a link outside of every server's directory. This is the
-    control for the attacks with links.
+    """Start the same program through a symlink outside every server's directory, as the control for
+    the attacks with symlinks.
     """
     give_directory(user, user.home / "bin")
     path = user.home / "bin/own-server"

@@ -149,8 +149,8 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 
 @BOTH_TIERS
 def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
-    """Let the target kill all processes, with kill(-1). As the control, this kills a child of the
-    target. A control outside is not possible, because kill(-1) would end all of the user's
+    """Let the target signal every process, with kill(-1). The control is that a child of the target
+    dies. A control outside is not possible, because there kill(-1) would end all of the user's
     processes.
     """
     code = """

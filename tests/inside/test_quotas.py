@@ -103,9 +103,9 @@ answer = made
 
 
 def test_system_v_objects_are_bounded_under_a_memory_limit(user):
-    """Check that the number of System V objects is bounded, because each sample reads the lists of
-    these objects. Root's target has low maxima. An ordinary user's target is ended when it has too
-    many objects.
+    """Check that the number of System V objects is bounded, because each sample reads their lists.
+    For root's target the maxima are low; an ordinary user's target is ended when it has too many
+    objects.
     """
     flags = ("--max-memory", "800M")
     # The control: a thousand objects are allowed.

@@ -175,15 +175,15 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
 
 @needs_git
 def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository, scratch):
-    """Try to replace a link in the path to a repository. Here `.git` is a file that contains this
-    path.
+    """Let `.git` be a file that names a path to the repository, and try to replace a symlink in
+    this path.
     """
     os.rename(repository / ".git", repository / "store")
     (repository / "link").symlink_to("store")
     give(user, repository / ".git", "gitdir: link\n")
     code = "os.chdir(sys.argv[1]); answer = tried(os.rename, 'link', 'other')"
     assert inside(user, code, str(repository), flags=("--write", str(repository))) == "EBUSY"
-    # The control: outside, the link can be renamed.
+    # The control: outside, the symlink can be renamed.
     assert outside(user, code, str(repository)) == "done"
 
 
@@ -365,8 +365,8 @@ for number in range(30000):
 
 
 def test_secrets_stay_hidden_if_a_run_makes_their_directory_unreadable(user, scratch):
-    """Let a run remove a directory's permissions, so that the next run cannot search this directory
-    for secrets. The target of the next run must not be able to open the directory again.
+    """Let a run remove a directory's permissions, so that the next run cannot search it for
+    secrets. The target of the next run must not be able to open the directory again.
     """
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/.env", "TOKEN=1")

@@ -1,4 +1,4 @@
-"""Reach the limits that do not need a cgroup, from inside. As the control, the same act succeeds
+"""Try to exceed the limits that do not require a cgroup. As the control, the same act succeeds
 below the limit.
 """
 
@@ -64,8 +64,8 @@ end(children)
 
 
 def test_a_fork_bomb_leaves_the_host_alone(user):
-    """Check that, while a fork bomb is at its limit, the same user can still start processes
-    outside the sandbox, and start another sandbox.
+    """Check that the same user can still start processes outside the sandbox, and another sandbox,
+    while a fork bomb is at its limit.
     """
     code = (
         f"import json, os, sys\n{PRELUDE}{FORKS}\nprint(more(100)[1], flush=True)\nsys.stdin.read()"
@@ -194,8 +194,8 @@ answer = {
 
 
 def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
-    """Run `dd`, because Python ignores SIGXFSZ. corral resets the signal before exec, so the signal
-    kills the program.
+    """Run `dd` instead of Python, which ignores SIGXFSZ. corral resets the signal before exec, so
+    it kills the program.
     """
     path = str(scratch / "large")
     argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")
@@ -274,7 +274,7 @@ def test_a_full_stderr_without_a_reader_does_not_block_corral(user):
 
 
 def test_a_closed_stderr_does_not_change_the_exit_code(user):
-    """Close stderr. corral's own messages are lost, but the run continues."""
+    """Close stderr. corral's own messages are then lost, but the run must continue."""
     code = "import os, signal\ntry: os.write(2, b'x')\nexcept BrokenPipeError: os._exit(9)"
     reading, writing = os.pipe()
     os.close(reading)

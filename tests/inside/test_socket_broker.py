@@ -1,7 +1,7 @@
 """Attack the network of a target without namespaces, whose sockets the supervisor connects.
 
-In the network of tests/world.py every address that a test tries answers, so the same code gets an
-answer outside the sandbox.
+In the network of tests/world.py every address that a test tries answers. As the control, the same
+code therefore gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -312,7 +312,7 @@ answer = [option, end.recv(64).decode()]
 
 def test_a_connect_that_the_kernel_delays_until_the_first_write_is_refused(who, world):
     """Use TCP_FASTOPEN_CONNECT, which makes the kernel connect only at the first write. The broker
-    does not see that write.
+    would not see that write.
     """
     failing = FAST_CONNECT.replace("end.connect(", "connect = tried(end.connect, ").replace(
         'end.sendall(b"GET")\nanswer = [option, end.recv(64).decode()]',
@@ -457,9 +457,8 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """Receive a DNS answer with its sender's address. Python gets this address if the supervisor
-    can connect the target's own socket through pidfd_getfd. Otherwise Python does not get the
-    address.
+    """Receive a DNS answer and its sender's address. Python gets this address only where the
+    supervisor can connect the target's own socket, which it does through pidfd_getfd.
     """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
@@ -482,10 +481,10 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
-    """Check that the supervisor takes the target's own socket and connects it, if pidfd_getfd
-    works. The socket stays the same file, so its copies are connected and can be polled.
+    """Check that the supervisor connects the target's own socket where pidfd_getfd works. The
+    socket stays the same file, so its copies are connected too and can be polled.
 
-    Otherwise the supervisor replaces the socket with another file, as `explain` says.
+    Elsewhere the supervisor replaces the socket with another file, and `explain` says so.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
@@ -513,8 +512,8 @@ answer = lingers
 
 
 def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
-    """Close a lingering socket whose data never arrives. The process that closes the socket last
-    has to wait, so this process must not be the supervisor.
+    """Close a lingering socket whose data never arrives. The process that closes it last has to
+    wait, so that must not be the supervisor.
     """
     ended = threading.Event()
     world.serve(lambda _: ended.wait(), port=81)
@@ -547,7 +546,7 @@ answer = [first, tried(talked, good)]
 
 
 def test_a_target_that_closes_its_streams_keeps_its_walls(who, world, scratch):
-    """Close all of the target's streams. The target then writes its answers to a granted file. The
+    """Let the target close all of its streams and write its answers to a granted file instead. Its
     walls and grants must remain.
     """
     place = scratch / "granted"
@@ -837,8 +836,8 @@ def test_landlock_refuses_connects_that_the_broker_let_pass(user):
 
 @pytest.mark.parametrize("capabilities", ["-sys_ptrace", "-all"])
 def test_root_with_fewer_capabilities_has_the_same_network(who, world, capabilities):
-    """Take capabilities from root. Without CAP_SYS_PTRACE root cannot read the memory of a process
-    with another user id, so corral reads as that user.
+    """Run corral as root with fewer capabilities. Without CAP_SYS_PTRACE root cannot read the
+    memory of a process with another user id, so corral reads it as that user.
 
     Without any capability the target has root's own id.
     """
@@ -870,8 +869,8 @@ answer = [tried(lambda: call("seccomp", 1, flags, filled)) for flags in (8, 8 | 
 
 def test_a_target_cannot_install_a_seccomp_listener(user):
     """Try to install a seccomp listener, which decides about system calls. If a process has two
-    listeners, the kernel asks only the newer one. So the target's listener could allow connects
-    that corral denies.
+    listeners, the kernel asks only the newer one, so the target's could allow connects that corral
+    denies.
     """
     assert inside(user, LISTENER, flags=ALLOW) == ["EPERM"] * 3
     # Outside, the process that installs a listener gets no answer to its next call. The test then

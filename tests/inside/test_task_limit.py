@@ -193,8 +193,8 @@ answer["spawn"] = len(made)
 
 
 def test_processes_one_after_the_other_are_never_refused(user):
-    """Start processes one after the other, each after the previous one has ended. In total there
-    are far more of them than the limit allows.
+    """Start far more processes than the limit allows, but each only after the previous one has
+    ended.
     """
     code = """
 import subprocess

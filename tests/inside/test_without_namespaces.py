@@ -222,7 +222,7 @@ answer = {
 """
     held = inside(user, code)
     mounts = held["others"].pop(2)
-    assert mounts == "done"  # a link to the target's own directory, which lists the mounts
+    assert mounts == "done"  # a symlink to the target's own directory, which lists the mounts
     assert held == {
         "own": ["done"],
         "listed": ["done"] * 3,
@@ -436,8 +436,8 @@ answer = [os.stat(path).st_size, os.readlink(os.path.join(os.path.dirname(path),
     "flags", [(), ("--allow-subprocess",), ("--allow-net", "example.com")], ids=" ".join
 )
 def test_the_hosts_routes_stay_visible(user, flags):
-    """Check that the target can read through netlink, because runtimes need the names of
-    interfaces, but cannot change anything.
+    """Check that the target can read through netlink, which gives runtimes the names of interfaces,
+    but cannot change anything through it.
     """
     code = """
 import socket
