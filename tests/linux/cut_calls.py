@@ -311,8 +311,8 @@ def restore(state: dict, root: str) -> None:
 
 
 def run(words: list[str], decide=None) -> tuple[int, str, str]:
-    """Run a command in a fork, and return its code, stdout and stderr. `decide` decides about each
-    call that changes a file.
+    """Run a command in a fork, and return its code, stdout and stderr. `decide` says what becomes
+    of each call that changes a file.
     """
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
     ours, theirs = socket.socketpair()
@@ -409,8 +409,7 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Decide about each call: the call with this number gets `answer`, and all other calls are
-    made.
+    """Answer the call with this number with `answer`, and let all other calls be made.
 
     If the answer says that the disk is full or read-only, later calls get it too. With the number
     -1 all calls are made.

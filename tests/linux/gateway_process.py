@@ -92,8 +92,8 @@ print(json.dumps({
 
 
 class Zone:
-    """A DNS server on loopback. Each query for a name gets the next answer in the name's list.
-    After that the last answer is repeated.
+    """A DNS server on loopback. Each query for a name gets the next answer in the name's list, and
+    the last answer once the list is used up.
     """
 
     def __init__(self) -> None:

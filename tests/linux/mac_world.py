@@ -186,7 +186,8 @@ def everywhere(world):
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
-    # The zygote does not get the caller's variables, so its code sets the model's variables.
+    # The zygote does not get the caller's environment variables, so its code sets those of the
+    # model.
     own = {name: value for name, value in os.environ.items() if name.startswith("MAC_WORLD_")}
     child_python.FIND_CORRAL += (
         f"import os; os.environ.update({own!r}); sys.path.append({here!r}); "

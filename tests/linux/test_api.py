@@ -505,8 +505,8 @@ def test_a_sandbox_with_unread_output_leaves_no_descriptor_open(caller):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_caller_that_gives_up_root_ends_without_an_error(caller):
-    """Let a caller give up root. Its zygote still runs as root, so the caller may no longer signal
-    it.
+    """Let a caller give up root. Its zygote still runs as root, so the caller is no longer allowed
+    to signal it.
     """
     caller.run(
         "assert corral.run(['/bin/true', trace]).exit_code == 0\n"

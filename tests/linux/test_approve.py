@@ -244,8 +244,8 @@ def test_a_directory_without_a_command_names_the_missing_part(user, server, env,
 
 
 def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scratch, env):
-    """Let a server's command name a program in a private directory: by its path, through a link, or
-    in a `#!` line. The private directory must not become readable.
+    """Let a server's command name a program in a private directory: by its path, through a symlink,
+    or in a `#!` line. The private directory must not become readable.
     """
     private = scratch / "private"
     private.mkdir()
@@ -357,8 +357,8 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """Approve a server with pins, because its manifest or the user's flag asks for them. A tool that
-    the server adds later is then not offered.
+    """Approve a server with pins, which its manifest or the user's flag asks for. A tool that the
+    server adds later is then not offered.
     """
     put(user, server / "main.py", TOOLS)
     put(user, server / "tools", "add")

@@ -63,8 +63,8 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """Let a server ask the user a question, so that the user's answer is left in the terminal.
-    corral must not take this answer as one to its own question.
+    """Let a server ask the user a question without reading the answer, so that what the user types
+    is left in the terminal. corral must not take it as the answer to its own question.
     """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)

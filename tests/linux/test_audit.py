@@ -82,8 +82,8 @@ def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
 
 
 def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
-    """Check that corral refuses a link, a directory, a file that is not an audit, and an audit in
-    use before it starts the target.
+    """Check that, before it starts the target, corral refuses a symlink, a directory, a file that
+    is not an audit, and an audit in use.
     """
     link, other = scratch / "link", scratch / "other"
     link.symlink_to(audit)

@@ -146,8 +146,8 @@ cat whole/file
 
 
 def test_cp_and_install_copy_modes_and_times(user):
-    """Copy with programs that also set access control lists. These programs work only if corral
-    answers as if the file system did not support such lists. They fail if corral denies the call.
+    """Copy with programs that also set access control lists. They fail if the call is denied, so
+    corral must answer as if the file system did not support such lists.
     """
     done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
     assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
@@ -331,7 +331,7 @@ def test_an_unenforceable_limit_is_refused_by_name(user, scratch):
 
 
 def test_policies_run_without_the_part_that_is_refused(user, scratch):
-    """Run the same policies without the refused part. This is the control for the refusals."""
+    """Run the same policies without the refused part, as the control for the refusals."""
     given(user, scratch / "project")
     for flags in (
         policy_file(user, scratch, "[filesystem]\nstate = false\n"),
@@ -342,8 +342,8 @@ def test_policies_run_without_the_part_that_is_refused(user, scratch):
 
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
-    """Grant the user's own files. Root's target cannot use them, because it has a different user
-    id. An ordinary user's target can use them.
+    """Grant the user's own files. An ordinary user's target can use them, but root's cannot,
+    because it has a different user id.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
@@ -438,8 +438,8 @@ def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, g
 
 
 def test_root_without_capabilities_is_confined_by_landlock(user):
-    """Check that corral uses Landlock here. Root without capabilities can make namespaces, but
-    cannot give the target another user id in them.
+    """Check that corral uses Landlock here, since root without capabilities can make namespaces,
+    but cannot give the target another user id in them.
     """
     if user.uid:
         pytest.skip("only root can run this test")

@@ -124,7 +124,9 @@ def test_a_client_may_begin_with_a_message_of_the_newer_mcp_protocol(client):
 
 
 def test_all_bytes_pass_unchanged(client):
-    """Send messages of up to 25 KB, and lines that are not messages, which the server echoes."""
+    """Send messages of up to 25 KB, and lines that are not messages. The server must echo them
+    unchanged.
+    """
     one = client("polite echo")
     for number in range(50):
         text = "x" * (number * 500) + "\u2028ü\U0001f600"

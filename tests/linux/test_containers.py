@@ -208,8 +208,8 @@ def test_a_limit_on_processes_is_enforced_in_a_container(said):
 
 
 def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
-    """Check the broker. Docker's filter denies pidfd_getfd, so under this filter the broker has to
-    replace sockets, and the plan has to say so.
+    """Check that only an allowed host is reached. Docker's filter denies pidfd_getfd, so under it
+    the broker has to replace sockets, and the plan has to say so.
     """
     code, out, err = said["network"]
     assert code == 0, err
@@ -277,8 +277,8 @@ def test_a_published_server_works_with_its_network_profile(podman, uid, profile,
     assert denied[0]
     assert "from far away" not in denied[1]
     assert (far.arrived, code) == ([(PUBLIC, 80)], 0)
-    # Docker's default filter denies pidfd_getfd. The broker then cannot take the target's sockets,
-    # so it replaces them.
+    # Docker's default filter denies pidfd_getfd, so under it the broker cannot take the target's
+    # sockets and replaces them.
     assert mechanisms == [{"podman": BROKER, "docker": REPLACEMENT}[profile]]
 
 
@@ -296,8 +296,8 @@ def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
 
 
 def test_findings_that_an_export_assumes_are_proven_in_a_container(said):
-    """Check that `doctor` proves the findings `PROVEN` in a container. `corral export kubernetes`
-    assumes these findings for a pod, because it does not run in the pod.
+    """Check that `doctor` proves every finding in `PROVEN` in a container. `corral export
+    kubernetes` does not run in the pod, so it can only assume them.
     """
     from corral.export.pod import PROVEN
 

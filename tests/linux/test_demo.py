@@ -86,7 +86,9 @@ def test_the_demo_names_the_same_mechanism_for_each_wall_as_explain(user):
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_every_act_is_stopped_without_namespaces(user):
-    """Run the demo without namespaces. A daemon that outlived the server would keep the demo's pipe open."""
+    """Run the demo without namespaces. One of its acts starts a daemon, which would keep the demo's
+    pipe open if it outlived the server.
+    """
     done, data = demo(user)
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
     acts = {row["act"]: row for row in data["acts"]}

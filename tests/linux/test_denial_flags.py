@@ -119,8 +119,9 @@ sys.stdin.read()
 STARTS_OF_A_FLOOD = 320
 PACED_STARTS = STARTS_OF_A_FLOOD - denied_starts.BURST
 MAX_SHARE = 0.15
-"""A flood may keep the supervisor busy for this share of its time. After a burst the supervisor answers at most 64
-starts a second, and each answer takes about 0.3 ms. A supervisor that polls in a loop would be busy all the time.
+"""The largest share of its time that a flood may take from the supervisor. After a burst the
+supervisor answers at most 64 starts a second, and each answer takes about 0.3 ms. A supervisor that
+polls in a loop would be busy all the time.
 """
 
 

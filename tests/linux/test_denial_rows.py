@@ -1,5 +1,5 @@
-"""Start servers that need something that corral denies, and check that it works with the flag that
-corral names. For some denials the run itself names the flag. For the others the run names `corral
+"""Start servers that need something that corral denies, and check that they work with the flag that
+corral names. For some denials the run itself names the flag. For the others it refers to `corral
 learn`, which finds the flag.
 """
 
@@ -58,7 +58,7 @@ ADDRESS = f"{PUBLIC}:8080"
 
 @pytest.fixture
 def server(user):
-    """Create a server's directory. Everything else that the server needs is outside of it."""
+    """Create a server's directory. Everything else that the server needs is outside it."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="rows-", dir=user.home))
     (place / "code").mkdir()
     script = place / "code" / "server.py"
@@ -177,8 +177,9 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """Check that an ungranted address is reported if it is an argument, or if the target connects
-    to it under an allowlist, because then the gateway sees the connection.
+    """Check that an ungranted address is reported if an argument or an environment variable of the
+    target names it, or if the target connects to it under an allowlist, where the gateway sees the
+    connection.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)

@@ -94,8 +94,8 @@ def test_reports_of_denials_do_not_contain_the_value_of_a_secret(user, place, ac
 
 
 def test_a_value_that_is_not_secret_is_shown(user):
-    """Look up a name that contains the value of a plain variable. The report must show the value.
-    This is the control for the tests with secrets.
+    """Look up a name that contains the value of an ordinary environment variable, as the control
+    for the tests with secrets. The report must show the value.
     """
     env = user.environment(TOK="plainvalue42")
     script = SCRIPT + LOOKUPS["name"]
@@ -160,8 +160,8 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_masking_many_values_of_a_manifest_does_not_delay_the_timeout(user, place, variables):
-    """Use a manifest with many overlapping values. If corral masked them, each message about a
-    denial would be slow. The control has no variables.
+    """Use a manifest that sets many variables to overlapping values. If corral masked these values,
+    each message about a denial would be slow. The control has no variables.
     """
     make_server(user, place, variables, FLOOD)
     user.grace_seconds = 0.2

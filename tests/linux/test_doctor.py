@@ -1,8 +1,8 @@
-"""Test that `corral doctor` is right where a feature is really missing, and that `run` acts on this
-finding.
+"""Test that `corral doctor` is right where a feature is missing, and that `run` acts on its
+findings.
 
-Features are really removed: by a seccomp filter like a container's, or by a user namespace where no
-further namespaces can be created.
+The features are really removed: by a seccomp filter like a container's, or by a user namespace in
+which no further namespaces can be created.
 """
 
 import errno
@@ -138,8 +138,8 @@ def test_every_line_has_the_same_form(host):
     assert "[✓] Network namespaces: available" in out
     assert "[✓] Seccomp: available" in out
     assert "[✓] Rlimits: supported" in out
-    # Two mechanisms limit processes, so the label of each line is its mechanism, not "Process
-    # limit".
+    # Two mechanisms limit processes, so each line is labelled with its mechanism instead of
+    # "Process limit".
     assert "Process limit: " not in out
     verdict = "[✓] Verdict: `corral run` works here, and every wall is enforced"
     assert out.splitlines()[-1].startswith(verdict)
@@ -330,9 +330,9 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
-    """Run under one seccomp filter with findings that were cached under another filter. Both have
-    the same cache key, because the kernel shows that there is a filter, but not which calls it
-    denies. The run must not rely on these findings, because here namespaces are absent.
+    """Run under one seccomp filter with findings that were cached under another. The kernel shows
+    that there is a filter, but not which calls it denies. The run must nevertheless not rely on
+    these findings, because here namespaces are absent.
     """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)

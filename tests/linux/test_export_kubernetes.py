@@ -357,7 +357,7 @@ def container(folder) -> str:
 
 
 def typed(done) -> list[str]:
-    """Return the words after `kubectl exec -i pod/NAME --` in corral's message."""
+    """Return the arguments after `kubectl exec -i pod/NAME --` in corral's message."""
     (line,) = [one for one in done.stderr.decode().splitlines() if "kubectl exec -i" in one]
     words = shlex.split(line)
     return words[words.index("--") + 1 :]

@@ -6,9 +6,9 @@ import sys
 
 from corral.export.kubernetes import WAIT
 
-# After `unshare`, children are in the new PID namespace, and the first child is its PID 1. The second child's parent is
-# outside of the namespace, as with `kubectl exec`. The second child leaves an orphan, which ends when the pipe is
-# closed.
+# After `unshare`, children are in the new PID namespace, and the first child is its PID 1. The
+# second child's parent is outside the namespace, as with `kubectl exec`. The second child leaves an
+# orphan, which ends when the pipe is closed.
 HARNESS = """
 import ctypes, json, os, pathlib, select, signal, sys
 USER, PID = 0x10000000, 0x20000000

@@ -260,7 +260,9 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Make a step that protects init against its target fail. The target must never start."""
+    """Let the steps that protect init against its target fail, one in each run. The target must
+    never start.
+    """
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 
@@ -283,8 +285,8 @@ def test_no_target_runs_after_an_unexpected_exception(trial, error):
 
 
 def test_a_broken_pipe_in_the_set_up_is_a_failure(trial):
-    """Make the set-up fail because of a broken pipe. corral must report this. A broken pipe is
-    harmless only if it carries corral's own messages.
+    """Make the set-up fail with a broken pipe. corral must report this, because a broken pipe is
+    harmless only where it carries corral's own messages.
     """
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
     broken += "from corral.supervisor import start\nstart.run = run"

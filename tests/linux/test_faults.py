@@ -261,8 +261,8 @@ print(late.VALUE, flush=True)
 
 @BOTH_TIERS
 def test_a_removed_server_keeps_its_files_until_its_run_ends(ordinary):
-    """Remove a server while it runs. The run keeps the files until it ends. Then `corral cache gc`
-    removes them.
+    """Remove a server while it runs. Its files must stay until the run ends, and only then may
+    `corral cache gc` remove them.
     """
     path = ordinary.home / "hello.mcpb"
     path.write_bytes(bundle({"main.py": LATE, "late.py": "VALUE = 'late'"}))

@@ -141,7 +141,7 @@ def test_read_only_directories_are_named_with_a_hint(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_reached_quota_is_named_with_its_directory(user):
-    """Use up a btrfs quota, because such a quota also applies to root."""
+    """Use up a quota on btrfs, where quotas also apply to root."""
     limit = "btrfs quota enable /mnt && btrfs subvolume create home && btrfs qgroup limit 100k home"
     with mounted(FILE_SYSTEMS["btrfs"]) as there:
         there.shell(f"{limit} && chmod 700 home && chown {user.uid}:{user.uid} home")
@@ -175,8 +175,8 @@ def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
 @pytest.mark.rig("filesystems")
 @BOTH_TIERS
 def test_a_users_own_fuse_mount_is_closed_to_root(user):
-    """Use a FUSE mount without `allow_other`, so that only its user can use the mount. The user's
-    target can use it, too.
+    """Use a FUSE mount without `allow_other`, which only the user who mounted it can use. That
+    user's target can use it, too.
     """
     with mounted(OWN) as there:
         make = "import os; os.mkdir('/mnt/it'); open('/mnt/it/file', 'w').write('data'); answer = 1"
@@ -193,8 +193,8 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
-    """Fill the disk, so that a grant cannot be remembered. corral must report this, because a link
-    could then replace the granted path, and the next run would not notice.
+    """Fill the disk, so that a grant cannot be remembered. corral must report this, because the
+    next run would then not notice if a symlink had replaced the granted path.
     """
     with mounted(SMALL) as there:
         person = home_on(there, user)

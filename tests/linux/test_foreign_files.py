@@ -109,8 +109,8 @@ def listing(top) -> dict:
 
 
 def test_root_does_not_change_a_users_files(desk, root):
-    """Run `grant` as root with the user's HOME, where the user may have planted links. corral must
-    not change files there, and its error must name their owner.
+    """Run `grant` as root with the user's HOME, where the user may have planted symlinks. corral
+    must not change files there, and its error must name their owner.
     """
     path = configure(desk, "cursor")
     words = ("grant", "notes", "--allow-net", "api.x.com")

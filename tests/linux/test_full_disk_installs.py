@@ -18,8 +18,8 @@ pytestmark = [
 DISK = FileSystem("", "mount -t tmpfs -o size=64m tmpfs /mnt")
 FILL = "rm -f fill; df --output=avail -k /mnt | tail -1 | (read free; head -c $((free - {0}))k /dev/zero >fill)"
 KIBIBYTES = (0, 16, 64, 1024)
-"""Free space that is enough for nothing, for some directories, for some of the packages, or for all
-packages but not for the files that the installer keeps.
+"""Amounts of free space that are enough for nothing, for some directories, for some of the
+packages, or for all packages but not for the files that the installer keeps.
 """
 
 

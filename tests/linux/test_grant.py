@@ -437,8 +437,8 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
 
 
 def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(desk):
-    """Check that `status` prints a `why` with the server's command, because `why` does not find a
-    server by its name if the server's file does not belong to a client.
+    """Check that `status` prints a `why` command that contains the server's own command, because
+    `why` cannot find a server by its name if the server's file does not belong to a client.
     """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}

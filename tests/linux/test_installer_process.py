@@ -170,9 +170,8 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
-    """Make a client end corral during an installation, once with a time limit that expires at once
-    and once with a long limit. With the first limit the installer must end. With the second it must
-    continue until it gets the message that it is waiting for.
+    """End corral during an installation. If the time limit expires at once, the installer must end,
+    too. With a long time limit it must continue until it gets the message that it is waiting for.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()

@@ -59,7 +59,7 @@ def test_explain_matches_its_schema(user, scratch):
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
     """Check that no field shows a secret argument. With `--state` corral keeps a home directory for
-    this command, and the step that makes the directory also contains the command's words.
+    this command, so the step that makes the directory contains the command's arguments as well.
     """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout
@@ -137,7 +137,7 @@ def test_a_demo_that_cannot_run_still_prints_valid_json(user):
 
 
 def test_the_schema_check_finds_an_unknown_key(user):
-    """Add an unknown key. This is the control, which shows that the checks above can fail."""
+    """Add an unknown key, as the control that the checks above can fail."""
     data = json.loads(user.corral("doctor", "--json").stdout)
     for broken in ({**data, "more": 1}, {**data, "version": 2}):
         with pytest.raises(jsonschema.ValidationError):

@@ -1,8 +1,8 @@
-"""Leave hostile files in a private directory. Later starts must not follow links there, hang, or
-remove other files.
+"""Leave hostile files in a private directory. Later starts must not follow symlinks there, hang, or
+remove files elsewhere.
 
 The tests kill corral with SIGKILL, as an impatient client does. The next start or `corral clean`
-finds the leftover.
+then finds the leftover.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """Try to move a directory from a grant into the private directory. This must fail, because corral
-    removes the private directory at the end, with rights that the target may not have.
+    """Try to move a directory from a grant into the private directory. This must fail, because
+    corral removes the private directory at the end, with rights that the target may lack.
     """
     # The grant must be on the same file system as private directories.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
@@ -278,7 +278,7 @@ def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(us
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
     """Run `corral clean` as root with another user's home, where the directory of run records is a
-    link to root's files. These files must not be removed.
+    symlink to root's files. These files must not be removed.
     """
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)
@@ -297,8 +297,8 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
 
 
 def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
-    """Write a record with a path that corral never makes: with a link, with dots, or outside the temporary directory.
-    corral must remove nothing there.
+    """Write a record with a path that corral never makes: through a symlink, with dots, or outside
+    the temporary directory. corral must remove nothing there.
     """
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name

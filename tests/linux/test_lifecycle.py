@@ -420,7 +420,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Ignore a signal before the start, as `nohup` ignores SIGHUP so that a run survives the end of
+    """Ignore a signal before the start, as `nohup` does with SIGHUP to let a run survive the end of
     its terminal. SIGTERM is the control.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)

@@ -298,8 +298,8 @@ def idle_seconds() -> float:
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
     """Run a busy target without a limit, as the control. The kernel counts the time that the target
-    spends running or waiting for a processor, but not the time while it is paused. So nearly all of
-    the time must be counted.
+    spends running or waiting for a processor, but not the time while it is paused, so for a target
+    that is never paused nearly all of the time is counted.
     """
     code = """
 def busy_seconds():
@@ -575,7 +575,7 @@ for number in range(int(sys.argv[1])):
 @bare
 def test_processes_are_counted_without_namespaces(user, run, tier):
     """Start processes where neither a cgroup nor RLIMIT_NPROC can count them. The supervisor must
-    refuse the process that is one too many.
+    refuse the first process beyond the limit.
     """
     traces = Traces()
     flags = ("--allow-subprocess", "--max-pids", "16", *LATEST)

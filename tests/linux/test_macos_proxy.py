@@ -199,7 +199,9 @@ print("well")
 
 
 def test_the_python_api_uses_the_proxy(mac, web):
-    """Start the proxy in a supervisor that the zygote forked. Its threads start after the target."""
+    """Start the proxy in a supervisor that the zygote forked. The proxy's threads start after the
+    target.
+    """
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)
     assert (status, out) == (0, b"well\n"), err.decode()

@@ -1,5 +1,5 @@
-"""Run many servers at once and many starts in a row. None of the counters in bench/many.py may
-grow.
+"""Run many servers at once and many starts in a row. None of the counters in bench/many.py is
+allowed to grow.
 
 The real numbers are in bench/README.md. This test uses few servers and starts, and ignores memory
 and time.

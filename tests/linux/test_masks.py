@@ -154,7 +154,7 @@ def test_a_secret_behind_a_link_is_hidden_at_its_real_path(user, home, env):
     key = write(user, home / "dotfiles/ssh/id_rsa", "key")
     near = write(user, home / "dotfiles/readme", "hello")
     (home / ".ssh").symlink_to("dotfiles/ssh")
-    # The link is outside the grant, and resolves to a directory in it.
+    # The symlink is outside the grant, and resolves to a directory in it.
     flags = ("--read", str(home / "dotfiles"))
     assert user.inside(READ, str(key), str(near), flags=flags, env=env) == [
         "FileNotFoundError",
@@ -189,9 +189,9 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """Grant directories in the home that contain files that run at login or when a program starts.
-    ~/.config leads to one of these files through a link. The target must not be able to change
-    these files.
+    """Grant directories in the home with files that run at login or when a program starts. One of
+    these files is reached from ~/.config through a symlink. The target must not be able to change
+    any of them.
     """
     starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
     starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
@@ -487,8 +487,8 @@ def test_an_index_with_too_many_submodules_is_refused(tmp_path, count):
 
 
 def test_mercurial_subrepositories_are_not_searched(tmp_path):
-    """Check that the paths in `.hgsub` are not protected. The target can write this file itself, so
-    protecting them would be useless.
+    """Check that the paths in `.hgsub` are not protected. The target can write to this file, so
+    protecting the paths in it would be useless.
     """
     (tmp_path / ".hg").mkdir()
     (tmp_path / "there/.hg").mkdir(parents=True)

@@ -125,8 +125,8 @@ LAYERED = (
     [("read", "755", True), ("read", "700", False), ("write", "755", False)],
 )
 def test_grants_on_overlayfs_work_or_are_refused(mounting, scratch, access, mode, works):
-    """Grant directories on overlayfs, which lacks the idmapped mounts that root's target needs. So
-    only files that are open to all users work there.
+    """Grant directories on overlayfs. It lacks the idmapped mounts that root's target needs, so for
+    that target only files that are open to all users work there.
 
     An ordinary user's target has the user's own id, and does not need idmapped mounts.
     """

@@ -106,8 +106,8 @@ def allow(*entries):
 
 
 def system(tool):
-    """Return the program in /usr/bin if there is one, because the user may not be able to read
-    programs elsewhere.
+    """Return the path of a tool, in /usr/bin if it exists there, because the user may be unable to
+    read programs elsewhere.
     """
     place = f"/usr/bin/{tool}"
     return place if os.access(place, os.X_OK) else shutil.which(tool)
@@ -171,7 +171,9 @@ server.listen(8080, "::", () => console.log("ready"));
 
 @pytest.fixture
 def authority(who, scratch):
-    """Return (file, key) for good.test's certificate, which no client trusts by default."""
+    """Return the files of good.test's certificate and of its key. No client trusts this certificate
+    by default.
+    """
     file = scratch / "ca.pem"
     shutil.copy(TLS / "certificate.pem", file)
     file.chmod(0o644)
@@ -193,14 +195,16 @@ def secure(world, authority):
             with context.wrap_socket(end, server_side=True) as link:
                 web(link)
         except ssl.SSLError:
-            pass  # the client does not trust the test's authority
+            pass  # the client does not trust the test's certificate
 
     world.serve(handle, port=443)
     return asked
 
 
 def test_python_verifies_tls_end_to_end(who, secure, authority):
-    """Verify the server's certificate in the target. The gateway does not decrypt anything."""
+    """Verify the server's certificate in the target, which shows that the gateway does not decrypt
+    anything.
+    """
     code = """
 import urllib.error, urllib.request
 try:
@@ -213,8 +217,8 @@ except urllib.error.URLError as error:
     trust = ("--read", file, "--env", f"SSL_CERT_FILE={file}")
     assert who.inside(code, flags=(*allow("good.test"), *trust)) == "good.test"
     assert who.inside(code, flags=allow("good.test")) == "SSLCertVerificationError"
-    # If SSL_CERT_FILE is set on the host, an allowlist passes it to the target and makes its file readable. The flags of
-    # `trust` are not needed then.
+    # If SSL_CERT_FILE is set on the host, an allowlist passes it to the target and makes its file
+    # readable, so the flags in `trust` are not needed.
     host = who.environment(SSL_CERT_FILE=file)
     assert who.inside(code, flags=allow("good.test"), env=host) == "good.test"
     assert set(secure) == {"good.test"}

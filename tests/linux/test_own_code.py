@@ -53,7 +53,7 @@ def test_corral_does_not_load_modules_from_the_current_project_or_pythonpath(use
 @BOTH_TIERS
 def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     """Grant a directory with a hard link to corral's code. corral must refuse the run. Such links
-    exist if uv installed corral, because uv creates links to the files in its cache.
+    exist where uv installed corral, because uv hard-links the files in its cache.
     """
     package = scratch / "site"
     shutil.copytree(user.package / "corral", package / "corral")

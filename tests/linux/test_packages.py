@@ -535,8 +535,8 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Use a package, because a package's home belongs to the package's name, not to its installed
-    files.
+    """Check this with a package, because a package's home belongs to its name and not to its
+    installed files.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)
@@ -803,7 +803,7 @@ def test_an_index_on_this_machine_can_be_read_but_not_the_files_beside_it(
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_a_package_is_installed(user, env, registry, npm):
     """Install with npm, which sets the modes and times of files. Without namespaces the supervisor
-    sets them for npm.
+    does this on npm's behalf.
     """
     publish(registry)
     done = user.corral("run", "npm:server@1.0.0", env=env)

@@ -88,7 +88,7 @@ def find_target(pid: int) -> int:
 
 
 def limit_descriptors(user, pid: int, most: int) -> None:
-    """Set the descriptor limit of another process of the same user, which needs no privilege."""
+    """Set the descriptor limit of another process of the same user, which requires no privilege."""
     code = "import resource, sys; pid, most = map(int, sys.argv[1:])\n"
     code += "hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]\n"
     code += "resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))"

@@ -116,8 +116,8 @@ def test_a_server_with_packages_in_its_projects_pnpm_store_runs(layout):
 def test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed(
     layout, count
 ):
-    """Use pnpm's global store, where each package has its own directory, with links to its
-    dependencies' directories.
+    """Use pnpm's global store, where each package has its own directory, with symlinks to the
+    directories of its dependencies.
     """
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):

@@ -44,8 +44,8 @@ def silent() -> Iterator[str]:
 def test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up(
     user, env, silent, tools, installer, monkeypatch
 ):
-    """Use a registry that never answers. The test only lowers the time limits. The package managers
-    and their sandbox are real.
+    """Use a registry that never answers. The package managers and their sandbox are real; the test
+    only lowers the time limits.
     """
     assert sandboxed_install.SILENT_SECONDS < 15
     chosen = choose(installer, env, tools)

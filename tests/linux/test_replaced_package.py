@@ -258,7 +258,7 @@ def test_a_run_of_the_python_api_ends_as_usual_after_its_package_was_replaced(
     out, err = run.process.communicate("\n", timeout=PATIENCE)
     assert run.process.returncode == 0, err
     code, answers, denials, discarded = json.loads(out)
-    # With an allowlist the gateway first accepts each connection and then checks its address. So
+    # With an allowlist the gateway first accepts each connection and then checks its address, so
     # the target may see a connection for a moment, or not at all.
     connection = {"plain": {"denied"}, "allowlist": {"denied", "allowed"}}[policy]
     assert answers.pop(2) in connection

@@ -70,7 +70,7 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
 
 @ONE_USER
 def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
-    """Use script and file names with `../` in a wheel. Such files would be written outside of the
+    """Use script and file names with `../` in a wheel. Such files would be written outside the
     directory for packages.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -250,7 +250,7 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
     """Run a second bundle that has another bundle's name. The user's values are stored under the
-    bundle's name, which any bundle can choose. So the second bundle must not get these values.
+    bundle's name, which any bundle can choose, so the second bundle must not get these values.
     """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
@@ -354,7 +354,7 @@ STEERING = {
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
     """Make a project's configuration set PATH or a version manager's variable to a directory that
-    the project chooses. corral must refuse this, because it follows links in such directories on
+    the project chooses. corral must refuse this, because it follows symlinks in such directories on
     the assumption that the user chose them.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
@@ -417,7 +417,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     # The controls: the user may grant the other project, and may start its script from a file outside of every project.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
-    # A link before `..` is also refused there, because a project could change the link later.
+    # A symlink before `..` is also refused there, because a project could change the symlink later.
     expected = (
         "is neither part of the server nor granted" if "link/.." in str(more) else "one  wrapped"
     )
@@ -426,8 +426,8 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
-    """Start another project's script, and hide this in the command. The command uses a link to an
-    interpreter, a `#!` line whose last option takes the next word as its value, a path that
+    """Start another project's script, and hide this in the command. The command uses a symlink to
+    an interpreter, a `#!` line whose last option takes the next argument as its value, a path that
     contains PATH's separator, `..` below a directory of PATH, or variables whose default only the
     client fills in.
     """
@@ -485,8 +485,9 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
 
 @ONE_USER
 def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
-    """Put a link to another project into a directory that several servers share, such as ~/Documents. corral does not
-    check such links when a server starts, so `wrap` has to refuse them.
+    """Put a symlink to another project into a directory that several servers share, such as
+    ~/Documents. corral does not check such symlinks when a server starts, so `wrap` has to refuse
+    them.
     """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
@@ -656,8 +657,8 @@ def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, 
 
 @ONE_USER
 def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
-    """Put a link to an interpreter into an npm package. corral must refuse this link, because only
-    a virtual environment may contain one.
+    """Put a symlink to an interpreter into an npm package. corral must refuse it, because only a
+    virtual environment may contain one.
     """
     for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
         script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
@@ -673,7 +674,7 @@ def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
 
 
 def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monkeypatch):
-    """Replace the script with a link while corral waits for the user's answer."""
+    """Replace the script with a symlink while corral waits for the user's answer."""
     server, private = tmp_path / "server", tmp_path / "private"
     for path in (server, private):
         path.mkdir()

@@ -1,6 +1,6 @@
 """Let one user on a host attack another user's corral.
 
-The attacker plants files, links, pipes and hard links in shared directories, tries to reach live
+The attacker plants files, symlinks, pipes and hard links in shared directories, tries to reach live
 runs, and plants files that root uses if it runs with an ordinary user's HOME. Every refusal has a
 control: the user's own file works.
 """
@@ -89,7 +89,7 @@ def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
 @pytest.mark.parametrize("kind", ["pipe", "link", "hard link", "file"])
 def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky, flag, kind):
     """Plant a file, pipe or link where corral writes. The kernel prevents some of these attacks if
-    fs.protected_* are set. corral prevents all of them.
+    the fs.protected_* sysctls are set, but corral must prevent all of them.
     """
     path = sticky / "name"
     own = plant(kind, path, ordinary)
@@ -102,7 +102,7 @@ def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky
 
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
-    """Write the user's own file, and write it again. This is the control for the test above."""
+    """Write the user's own file twice, as the control for the test above."""
     path = sticky / "name"
     for _ in range(2):
         done = ordinary.run("/bin/true", flags=(flag, str(path)))
@@ -130,8 +130,8 @@ LONG = pytest.mark.rig("long")
     ],
 )
 def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, commands):
-    """Run as root with a user's HOME. Root must not create files there, because through a planted
-    link root could write to any directory, and because the user could not remove root's files.
+    """Run as root with a user's HOME. Root must not create files there: through a planted symlink
+    it could write to any directory, and the user could not remove root's files.
     """
     sticky.chmod(0o755)
     home, valuable = sticky / "home", sticky / "valuable"
@@ -169,8 +169,8 @@ def test_root_keeps_its_files_in_its_own_home(root):
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """Make root create a private directory through a link to another user's directory. The control
-    is a link to one of root's own directories.
+    """Make root create a private directory through a symlink to another user's directory. The
+    control is a symlink to one of root's own directories.
     """
     from corral.abi.private_directory import make_private_directory
 
@@ -193,8 +193,8 @@ except PermissionError:
 
 
 def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
-    """Try to plant a link in the directory of root's demo. The demo also tries its acts without
-    walls, and the link would redirect them.
+    """Try to plant a symlink in the directory of root's demo. The demo also tries its acts without
+    walls, and the symlink would redirect them.
     """
     from corral.demo.decoys import Decoys
 
@@ -364,7 +364,9 @@ def named_sockets(pids: list[int]) -> list[str]:
 
 
 def test_named_sockets_of_a_process_are_found(sticky):
-    """Make sockets with a name, and check that `named_sockets` finds them. This is the control for the test above."""
+    """Make named sockets, and check that `named_sockets` finds them. This is the control for the
+    test above.
+    """
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:
         named.bind(str(sticky / "socket"))
         tcp.bind(("127.0.0.1", 0))

@@ -642,8 +642,9 @@ def test_a_missing_script_is_named_by_wrap_and_status(desk):
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """Check that `status` names the cause and the command that mends the entry. The causes are a missing path, a path
-    that became a link, and a grant or flag of an earlier corral that no longer works.
+    """Check that `status` names the cause and the command that mends the entry. The causes are a
+    missing path, a path that became a symlink, and a grant or flag of an earlier corral that no
+    longer works.
     """
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
@@ -1049,7 +1050,7 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
 @pytest.mark.parametrize("runtime", ["python", "node"])
 def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk, runtime):
     """Check that corral asks the interpreter for its version only in a sandbox. The configuration
-    may name any file, so the interpreter must not be able to write outside of its sandbox.
+    may name any file, so the interpreter must not be able to write outside its sandbox.
     """
     seen = desk.home / "seen"
     code = f"#!/bin/sh\n(echo x > {seen})\necho asked >&2\necho 3.99.0\n"
@@ -1113,7 +1114,7 @@ print("started", os.path.exists({secret!r}))
 
 @pytest.mark.parametrize("kind", LATER)
 def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
-    """Wrap a project's server, then replace one of the project's files with a link to another
+    """Wrap a project's server, then replace one of the project's files with a symlink to another
     project, as a new commit can. The server must not be able to read the other project. As the
     control, the server can read it without corral.
     """
@@ -1137,8 +1138,8 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
 
 
 def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
-    """Wrap a server whose `cwd` is a link, then make the link point to another directory. corral
-    must then refuse to start the server by its name.
+    """Wrap a server whose `cwd` is a symlink, then make the symlink point to another directory.
+    corral must then refuse to start the server by its name.
     """
     for name in ("first", "second"):
         desk.put(f"work/{name}/server.py", "print('started')")

@@ -60,7 +60,9 @@ def mounts() -> set[str]:
 
 
 def processes(argument: str) -> list[int]:
-    """Return living processes with `argument` in their command line. A zombie's command line is empty."""
+    """Return the living processes with `argument` in their command line. Zombies are left out,
+    because their command line is empty.
+    """
     wanted = argument.encode()
     return [
         int(name) for name in os.listdir("/proc") if name.isdigit() and wanted in _cmdline(name)
