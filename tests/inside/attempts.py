@@ -1,8 +1,8 @@
 """Run the source code of an attack inside the sandbox, and outside as a control.
 
 `PRELUDE` gives the code raw system calls by name, and `tried`, which returns "done" or the name of
-the errno. Tests always compare the errno, because a failure with another errno is not the expected
-denial.
+the errno. Tests always compare the errno, because a failure with another errno does not show that
+the wall denied the act.
 """
 
 from __future__ import annotations

@@ -579,8 +579,8 @@ answer += [tried(bound, "127.0.0.1", 53), tried(bound, "127.0.0.1", 8081), talke
 
 
 def test_the_target_cannot_reach_the_supervisor(who, world, scratch):
-    """Check that the target does not get the supervisor's descriptors, and cannot connect to the
-    host's loopback.
+    """Check that the target inherits none of the supervisor's descriptors, and cannot connect to
+    the host's loopback.
     """
     code = """
 answer = {

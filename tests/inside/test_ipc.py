@@ -43,7 +43,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Listens on sockets on the host, and counts how many of them the target reaches."""
+    """Sockets that listen on the host, and a count of those that the target reaches."""
 
     def __init__(self):
         self.sockets = []

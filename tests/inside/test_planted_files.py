@@ -305,7 +305,7 @@ def test_a_servers_directory_cannot_start_the_users_programs(user, project, priv
 
 @pytest.mark.rig("node")
 def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, private):
-    """Let the first run plant a link in its write grant. The second run has the same command and
+    """Let the first run plant a symlink in its write grant. The second run has the same command and
     policy, and must be refused.
     """
     code = (
@@ -325,8 +325,8 @@ def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, priva
 
 
 def test_a_granted_file_cannot_choose_its_interpreter(user, private):
-    """Give the server's program a `#!` line that an earlier run could have written, because the
-    program is in a write grant.
+    """Give the server's program, which is in a write grant, a `#!` line that an earlier run could
+    have written.
     """
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)

@@ -14,7 +14,8 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 def victim(user):
     """Start a process of the same user with a secret in its environment.
 
-    The process allows all others to trace it. Otherwise Yama would deny tracing to the control, which runs outside.
+    The process allows all others to trace it. Otherwise Yama would deny tracing even to the
+    control, which runs outside.
     """
     anyone = "import ctypes, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
     process = user.popen(

@@ -183,8 +183,8 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
 
 
 def test_proc_shows_little_of_other_processes(user, victim):
-    """Check what /proc shows of other processes: nothing if the target may not start processes, and
-    their command lines with `--allow-subprocess`.
+    """Check what /proc shows of other processes: nothing if the target is not allowed to start
+    processes, and their command lines with `--allow-subprocess`.
     """
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
     *seen, listed = inside_with_pids(user, code, str(victim.pid))

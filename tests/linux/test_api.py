@@ -151,8 +151,8 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Start a daemon that keeps its stdout, which is a pipe, open. End of file on the pipe shows
-    that the daemon has ended.
+    """Start a daemon that keeps its stdout, a pipe, open. End of file on the pipe then shows that
+    the daemon has ended.
     """
     caller.run(
         "import select\n"

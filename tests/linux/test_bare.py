@@ -43,8 +43,8 @@ def start(user, *command, flags=(), **options):
 
 
 def test_runs_of_this_module_have_no_namespaces(user):
-    """Check that the runs in this file use different mechanisms from runs with namespaces. This is
-    the control for the other tests.
+    """Check that the runs in this file use different mechanisms from runs with namespaces, as the
+    control for the other tests.
     """
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
     walls = {held["control"]: held["mechanism"] for held in explained["controls"]}
@@ -110,7 +110,7 @@ def test_a_virtual_environment_works(user, scratch):
         os.chown(place, user.owner, user.owner, follow_symlinks=False)
     done = user.run(str(python), "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
-    # The target may read its interpreter's virtual environment, but not change it. So corral
+    # The target may read its interpreter's virtual environment, but not change it, so corral
     # refuses a write grant that contains the virtual environment.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
@@ -176,8 +176,8 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Return an environment that puts kept homes below the test's own directory. Every user can
-    enter this directory, because root's target does not have root's user id.
+    """Return an environment that puts kept homes below the test's own directory, which every user
+    can enter, because root's target does not have root's user id.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
     path.chmod(0o755)

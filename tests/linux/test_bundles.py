@@ -392,7 +392,9 @@ def test_a_download_with_another_digest_is_refused(user, env, registry):
 @ONE_USER
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scratch, registry):
-    """Publish a server that names another author's bundle, which the user has approved."""
+    """Publish a server that names another author's bundle, which the user has approved, and adds an
+    argument.
+    """
     wanted = folder(user, scratch, "wanted")
     meta = {"io.corral": {"filesystem": {"read": [str(wanted)]}}}
     path = put(user, scratch, manifest(_meta=meta))

@@ -46,8 +46,8 @@ CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 
 class Client:
-    """A client that starts corral as the SDKs do: with few variables, in a new session, and with
-    one message per line.
+    """A client that starts corral as the SDKs do: with few environment variables, in a new session,
+    and with one message per line.
     """
 
     def __init__(self, user, behaviour: str, *, code: str | None = None) -> None:
@@ -221,8 +221,8 @@ def test_the_death_of_a_client_ends_the_server(user):
 
 
 def test_two_runs_of_one_server_work_at_once(client):
-    """Run one server twice at the same time, because TypeScript clients first start another
-    instance of the server as a test.
+    """Run one server twice at the same time, as happens with TypeScript clients, which first start
+    another instance of the server as a test.
     """
     first, second = client("polite"), client("polite")
     second.greet()

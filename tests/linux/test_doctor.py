@@ -330,9 +330,9 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
-    """Run under one seccomp filter with findings that were cached under another. The kernel shows
-    that there is a filter, but not which calls it denies. The run must nevertheless not rely on
-    these findings, because here namespaces are absent.
+    """Run under one seccomp filter with findings that were cached under another. The kernel does
+    not say which calls a filter denies, but the run must not rely on these findings, because here
+    namespaces are absent.
     """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)

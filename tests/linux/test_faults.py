@@ -174,8 +174,8 @@ def test_a_timeout_during_a_pause_of_the_supervisor_ends_the_run_afterwards(ordi
 @BOTH_TIERS
 @pytest.mark.parametrize("seconds", [1, MINUTE])
 def test_nothing_is_allowed_while_the_supervisor_is_paused(ordinary, seconds):
-    """Check that an attempt that begins while the supervisor is paused is denied when the
-    supervisor continues, if not before. The runs must then continue as well.
+    """Check that an attempt that begins while the supervisor is paused is denied at the latest when
+    the supervisor continues. The runs must then continue as well.
     """
     # Connecting with an allowlist is left out, because it succeeds at once: the gateway accepts each connection, and
     # decides afterwards.

@@ -649,7 +649,7 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """In a project, define a server that has the name of the user's server, but another server's
+    """Define a server in a project that has the name of the user's server, but another server's
     command.
     """
     path = configure(desk, "cursor")
@@ -813,8 +813,8 @@ def test_a_home_is_kept_without_namespaces(desk):
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_hint_names_only_a_few_flags(desk, number):
-    """Make a server cause many denials. The hint names only a few flags, because users may paste a
-    long line without reading it.
+    """Make a server cause many denials. The hint must name only a few flags, because users may
+    paste a long line without reading it.
     """
     path = configure(desk, "cursor")
     names = " ".join(f'"n{one}.x.com",' for one in range(number))

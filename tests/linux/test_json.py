@@ -13,8 +13,8 @@ from corral.demo.anonymous import remove_names
 def closed(schema):
     """Return a copy of the schema that refuses unknown keys.
 
-    Readers of the JSON must accept new keys. In this test a new key means that the schema was not
-    updated.
+    Readers of the JSON must accept new keys, but in this test a new key means that the schema was
+    not updated.
     """
     if isinstance(schema, list):
         return [closed(item) for item in schema]

@@ -49,7 +49,9 @@ def learn(user, *flags, asked):
 
 
 def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
-    """Use file names that look like the end of corral's own line, with a harmless flag. corral must quote them."""
+    """Use file names that imitate the end of corral's own line, with a harmless flag. corral must
+    quote them.
+    """
     fake = f"{project}/results/a: allow --read notes?"
     secret = f"{project}/.ssh/a; --read x"
     asked = [[fake, "w"], [secret, "w"], [f"{project}/notes/new", "w"]]

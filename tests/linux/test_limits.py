@@ -178,9 +178,8 @@ os._exit(0)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
-    """Replace processes all the time. A measurement misses processes that start after it has listed
-    the tree, so its sum does not include their shares of the memory. The limit must still be
-    enforced.
+    """Keep replacing processes. A measurement misses processes that start after it has listed the
+    tree, so its sum does not include their shares of the memory. The limit must still be enforced.
     """
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
@@ -482,8 +481,8 @@ def test_idle_processes_do_not_wake_up(user):
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
 def test_a_sampled_limit_wakes_only_the_supervisor(user, flags):
-    """Count the wake-ups under a sampled limit. The supervisor takes ten samples a second, and init
-    stays asleep. This is the control for the tests without wake-ups.
+    """Count the wake-ups under a sampled limit, as the control for the tests without wake-ups. The
+    supervisor takes ten samples a second, while init stays asleep.
     """
     with Held(user, *flags) as pids:
         before = {name: switches(pid) for name, pid in pids.items()}
@@ -833,9 +832,9 @@ def test_an_interrupted_sample_does_not_read_further_processes(scattered, monkey
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # The measurement takes two answers for each of the two children: one before it lists the child's files, and one
-    # before it reads the child's memory. So the last answer interrupts it before it reads the memory of the second
-    # child.
+    # The measurement takes two answers for each of the two children: one before it lists the
+    # child's files, and one before it reads the child's memory. The last answer therefore
+    # interrupts it before it reads the memory of the second child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 

@@ -104,8 +104,8 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
 
 
 def test_a_published_port_opens_no_connection_to_the_host(user):
-    """Check that the target stays in its own network namespace. Only corral's socket process enters
-    this namespace.
+    """Check that the target cannot reach the host although its port is published: it stays in its
+    own network namespace, which only corral's socket process enters.
     """
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as host:

@@ -312,7 +312,7 @@ def test_a_daemon_outlives_its_program_without_corral(mac):
 
 @pytest.mark.parametrize("walled", [True, False], ids=["seatbelt", "the control"])
 def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, walled):
-    """Start a daemon by a double fork. The middle process ends at once, so the process table does
+    """Start a daemon with a double fork. The middle process ends at once, so the process table does
     not show which process forked the daemon.
 
     The imitated Seatbelt's label still identifies the daemon, because a process cannot remove the

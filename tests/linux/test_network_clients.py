@@ -341,8 +341,8 @@ def musl():
 
 def test_musls_resolver_works(who, world, scratch, musl):
     """Use musl's resolver, which asks for both address families at once. An unusable answer for one
-    family must not hide the answer for the other. musl must ask for a denied name only once. After
-    an answer such as REFUSED, musl would repeat the question for five seconds.
+    family must not hide the answer for the other. musl must ask for a denied name only once; after
+    an answer such as REFUSED it would repeat the question for five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"

@@ -170,7 +170,8 @@ def is_answered(client, server, gateway):
                 while gateway and not select.select([reached], [], [], 0)[0]:
                     select.select([gateway, reached], [], [])
                     gateway.run_ready()
-                # The proxy connects before it sees the hello. A denied client's bytes never arrive.
+                # The proxy connects before it sees the hello, but a denied client's bytes never
+                # arrive.
                 if reached.recv(1 << 16):
                     reached.sendall(b"answer")
         if client in ready:

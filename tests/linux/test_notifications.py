@@ -44,8 +44,8 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it():
-    """Take descriptors of another kind from the channel before the listener. This happens if sampling asks for the
-    lists of System V objects during the start.
+    """Take descriptors of another kind from the channel before the listener, as happens when
+    sampling asks for the lists of System V objects during the start.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

@@ -139,7 +139,7 @@ def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
 
 
 def test_a_connection_with_data_does_not_count_as_a_flood(scene):
-    """Open more connections with data than the limit. This is the control: all pass at once."""
+    """Open more connections with data than the limit, as the control: all must pass at once."""
     for _ in range(gateway.MAX_FAILED + 50):
         client = scene.client((INSIDE, scene.port))
         client.sendall(b"x")

@@ -240,8 +240,8 @@ def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
 
 
 def test_killing_corrals_whole_process_group_leaves_no_files_or_processes(killings):
-    """Kill corral's whole process group, as a client that gives up does. init or the guardian is in another group, and
-    must end too.
+    """Kill corral's whole process group, as a client does when it gives up. init or the guardian is
+    in another group, and must end too.
     """
     process = killings.run(start_new_session=True)
     assert process.stdout.readline() == b"ready\n"

@@ -172,8 +172,8 @@ for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fc
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_locks_of_a_shared_log_are_released(user, scratch, walls):
-    """Lock two files that this process also has open. Locks that existed before the run
-    must stay.
+    """Let the target lock two files that this process also has open. These locks must be released
+    after the run, but a lock that existed before must stay.
     """
     os.chown(scratch, user.uid, user.uid)
     files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]

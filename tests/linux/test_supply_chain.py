@@ -414,7 +414,8 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     assert "outside of its project" in wrapped(already)
     shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
     assert "outside of its project" in shown
-    # The controls: the user may grant the other project, and may start its script from a file outside of every project.
+    # The controls: the user may grant the other project, and may start its script from a file
+    # outside every project.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
     # A symlink before `..` is also refused there, because a project could change the symlink later.
@@ -531,8 +532,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # The controls: a harmless variable is passed on, and PYTHONPATH has an effect if it is set in spite of corral's
-    # check.
+    # The controls: a harmless variable is passed on, and PYTHONPATH has an effect if it is set
+    # despite corral's check.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
     started = [entry["command"], *entry["args"]]

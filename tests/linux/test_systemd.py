@@ -333,7 +333,9 @@ def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
-    """Ask for systemd before it has joined the bus. This happens if the first client of a session starts the bus."""
+    """Ask for systemd before it has joined the bus, as happens when the first client of a session
+    starts the bus.
+    """
     answers: list[str] = []
 
     def ask() -> None:

@@ -297,8 +297,8 @@ def test_a_server_with_words_that_are_not_utf8_keeps_its_home(user):
 
 
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
-    """Run corral on a terminal that `script` makes. The only escape sequences in the output are those of corral's own
-    bold text.
+    """Run corral on a terminal that `script` provides. The only escape sequences in the output must
+    be those of corral's own bold text.
     """
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
     with user.popen(

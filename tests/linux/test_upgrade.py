@@ -355,8 +355,8 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
 
 
 def test_an_upgrade_compares_the_tools_of_the_new_dependencies(user, env, registry, npm):
-    """Upgrade only a dependency, after the same version of the server was also installed under its
-    version number.
+    """Upgrade only a dependency, after the same version of the server was also installed as
+    `server@1.0.0`.
     """
     main = OFFER.replace("'%s'", "require('dep')")
     registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'adds'"})
