@@ -86,8 +86,8 @@ def in_child(act):
     return errno.errorcode[code] if code else "done"
 """.replace("NUMBERS", repr(NUMBERS))
 
-# This code runs the same attempts in a grandchild of the target, which passes `answer` back through
-# its parent.
+# Make the same attempts in a grandchild of the target. The child between them passes `answer` on to
+# the target.
 GRANDCHILD = """
 import subprocess
 reading, writing = os.pipe()

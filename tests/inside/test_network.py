@@ -1,4 +1,6 @@
-"""Attack the empty network: only the sandbox's own loopback exists, for every kind of socket."""
+"""Attack the empty network: whatever the kind of socket, the target must find only the sandbox's
+own loopback.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def test_a_manager_of_pythons_multiprocessing_works(user):
 
 
 def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
-    """Try abstract names, a path in /tmp and a path in the user's directory, with stream and datagram sockets."""
+    """Try to reach the host's sockets at abstract names, in /tmp and in the user's directory, with
+    stream and datagram sockets.
+    """
     name = f"corral-own-{os.getpid()}-{user.name}"
     place = give_directory(user, scratch / "place")
     addresses = {

@@ -118,7 +118,7 @@ def test_programs_for_git_cannot_be_planted(user, repository, case):
 @needs_git
 def test_hooks_of_the_users_own_configuration_are_protected(user, repository):
     """Set `core.hooksPath` in the user's own configuration, which applies to all of the user's
-    repositories. The target must not be able to change these hooks.
+    repositories. The target must not be able to add a hook there.
     """
     give(user, repository / ".team/pre-commit", "#!/bin/sh\n")
     settings = user.home / ".gitconfig"

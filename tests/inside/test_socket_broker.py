@@ -191,7 +191,7 @@ answer = {
 
 
 def test_the_supervisor_survives_invalid_arguments(who, world):
-    """Check that the supervisor still connects an allowed socket after all invalid calls."""
+    """Check that after all the invalid calls the supervisor still connects an allowed socket."""
     held = inside(who, TALK + ARGUMENTS + 'answer["good"] = tried(talked, good)', flags=ALLOW)
     faults = dict.fromkeys(("bad pointer", "no pointer", "last page"), "EFAULT")
     sizes = dict.fromkeys(("too long", "negative", "too short", "empty"), "EINVAL")

@@ -456,7 +456,9 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_only_netlink_sockets_can_be_bound(user):
-    """Try addresses that the supervisor cannot read, and other sockets with a netlink address."""
+    """Try to bind to addresses that the supervisor cannot read or must not allow, and to bind other
+    files than netlink sockets.
+    """
     code = """
 import socket
 link, pair = socket.socket(16, 3, 0), socket.socketpair()[0]

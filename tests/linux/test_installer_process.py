@@ -59,7 +59,7 @@ class Client:
         return [run for run in runs if run["run"].startswith("install-")]
 
     def wait_for_installer(self) -> None:
-        """Return when no process holds the package's lock."""
+        """Wait until no process holds the package's lock."""
         for path in pathlib.Path(self.env["XDG_CACHE_HOME"], "corral", "store", "locks").iterdir():
             if len(path.name) == 64:
                 with path.open() as file:
