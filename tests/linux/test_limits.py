@@ -551,8 +551,8 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
-    """Put memory into /dev/shm, which a target without a private root shares with the host. This
-    memory must not count during the few samples that the target waits for.
+    """Put memory into /dev/shm, which a target without a private root shares with the host. The
+    target waits for a few samples, which must not count this memory.
     """
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
@@ -699,8 +699,8 @@ ONES = bytes([1]) * PIECE
 
 @pytest.mark.parametrize("act", HIDDEN)
 def test_memory_that_a_target_hides_from_the_supervisor_counts(request, user, run, act):
-    """Use kinds of memory that sampling cannot see. For these kinds the test is expected to fail
-    without a cgroup.
+    """Hide memory from the supervisor in several ways. If sampling cannot see a kind of memory, its
+    case is expected to fail without a cgroup.
     """
     blind = act == "a memfd in flight" or (user.uid and act in ROOT_SEES)
     if blind and "sampling" in mechanisms(user, LIMIT):
