@@ -12,7 +12,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths of Linux"
 
 
 def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monkeypatch):
-    """A target may ask for a thousand such paths, because together they may have 4 MiB."""
+    """Look up paths of 2,000 parts each. A target may ask for a thousand of them, because all its
+    paths together may take up 4 MiB.
+    """
     looked, read = [], os.readlink
     monkeypatch.setattr(os, "readlink", lambda path: [looked.append(path), read(path)][1])
     remote = RemotePaths({"/": "disk", str(tmp_path / "net"): "network"}, ["/root"])
