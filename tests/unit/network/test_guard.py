@@ -1,5 +1,5 @@
-"""Test that addresses are parsed, formatted and refused correctly. The results are compared with the standard
-library's, except where the standard library is wrong.
+"""Test that addresses are parsed, formatted and refused correctly. The results are compared with
+those of the standard library, except where it is wrong.
 """
 
 import ipaddress
@@ -68,7 +68,7 @@ def test_networks_are_parsed(base, bits, asked):
     assert parse_network(str(found)) == found
 
 
-# Refuse addresses
+# The tests below check which addresses are refused.
 
 
 def why_refused(address, **options):
