@@ -77,7 +77,7 @@ def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
         check(home, "project/data")
     path = str(home / "project/data")
     remember(memory_file(str(home / "home")), {path: str(home / "private")})
-    check(home, "project/data")  # the control: after approval
+    check(home, "project/data")  # the control: the path was approved
     (home / "project/inner").mkdir()
     (home / "project/inner/link").symlink_to(home / "private")
     check(home, "project/inner/link")
@@ -157,8 +157,8 @@ def test_a_large_record_drops_paths_that_no_longer_exist(home, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows writes to a locked file differently")
 def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeypatch):
-    """Make a run write only part of its entry before the write fails. While this run removes that
-    part, another run that adds its own entry has to wait.
+    """Make a run write only part of its entry before the write fails. Until this run has removed
+    that part, another run that adds its own entry must wait.
     """
     file = str(tmp_path / "private" / "memory")
     remember(file, {"/one": "/one"})
