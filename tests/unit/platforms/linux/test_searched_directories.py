@@ -29,8 +29,8 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def search(tree, monkeypatch):
-    """Return a function that searches the tree. The function returns the hidden and protected names
-    that it found, and the number of directories that it listed.
+    """Return a function that searches the tree. It returns the hidden and protected names that it
+    found, and the number of directories that it listed.
     """
     from corral.platforms.linux.mechanisms import masks
     from corral.policy.model import Grant

@@ -100,8 +100,8 @@ TAKES = {
     "network": {"socket", "path"},
     "system-socket": {"socket"},
 }
-"""The kinds of filters that an operation takes, by the start of the operation's name. Only the kinds that corral uses
-are listed.
+"""The kinds of filters that an operation takes, by the prefix of the operation's name. Only the
+kinds that corral uses are listed.
 """
 KINDS = {
     **dict.fromkeys(("literal", "subpath", "regex", "path-ancestors"), "path"),

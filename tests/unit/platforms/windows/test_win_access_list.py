@@ -174,7 +174,7 @@ DOCUMENTED = [
     ([], {(ANDREW, EVERYONE): 0}),
     # An inherit-only entry does not apply to the object itself.
     ([(0, 0x0B, ALL, EVERYONE)], {(EVERYONE,): 0}),
-    # A generic right means the corresponding rights of files.
+    # A generic right stands for the corresponding file rights.
     ([(0, 0, 0x80000000, EVERYONE)], {(EVERYONE,): 0x120089}),
     ([(0, 0, 0x10000000, EVERYONE)], {(EVERYONE,): 0x1F01FF}),
 ]  # fmt: skip

@@ -165,7 +165,7 @@ def test_optional_restrictions_that_were_not_proven_are_not_used():
     steps = {type(step): step for step in composed(Policy(), plain)}
     assert steps[mitigations.Mitigations] == mitigations.plan(0, subprocess=True)
     assert steps[job.Job].ui == 0
-    # This plan does not use the child process policy, so the job's limit has to forbid children.
+    # This plan does not use the child process policy, so the job's limit must forbid children.
     assert steps[job.Job].processes == 1
 
 
@@ -320,8 +320,7 @@ def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capabilit
     assert steps[app_container.Profile].capabilities == (desktop.CAPABILITY,)
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
-    # The target may take control of the shim, so the shim must have the same restrictions as the
-    # target.
+    # The target may take control of the shim, so the shim must have the same restrictions.
     assert steps[relay_start.NamedHosts].ui == steps[job.Job].ui == job.UI_LIMITS
     assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 
@@ -379,8 +378,8 @@ def test_every_step_has_a_unique_name(monkeypatch):
 
 
 def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
-    """Check the order of steps: after its creation, the process is registered with the driver while
-    it is still suspended.
+    """Check the order of the steps: the process is registered with the driver after it is created,
+    while it is still suspended.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
@@ -426,7 +425,9 @@ def test_all_extended_limits_are_in_one_structure():
 
 
 def test_a_memory_limit_is_rounded_down_to_pages():
-    """Use 100 MB, which is not a multiple of a page. The limit must not exceed the requested size."""
+    """Use 100 MB, which is not a multiple of the page size. The limit must not exceed the requested
+    size.
+    """
     wanted = job.extended(job.Job(memory=100_000_000))
     assert wanted.JobMemoryLimit == wanted.ProcessMemoryLimit == 99_999_744
 

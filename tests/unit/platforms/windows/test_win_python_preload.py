@@ -1,5 +1,5 @@
-"""Test the Python preload on any system. The tests imitate an AppContainer: stubs replace the calls
-that Windows denies there, and fail in the same way.
+"""Test the Python preload on any system. Stubs imitate an AppContainer: they replace the calls that
+Windows denies there, and fail in the same way.
 """
 
 import builtins
@@ -162,8 +162,8 @@ def test_readable_environment_files_are_read(container, tmp_path):
 
 
 def test_python_loads_the_preload_by_itself(tmp_path):
-    """Check that Python loads the preload even in isolated mode, and that the preload imports nothing but
-    `__future__`.
+    """Check that Python loads the preload even in isolated mode, and that the preload imports
+    nothing but `__future__`.
     """
     listing = Listing(directories=("", "Lib", "Lib\\site-packages"), files=())
     for name, text in store._preload_texts(listing):
