@@ -157,8 +157,8 @@ def test_every_package_and_its_first_modules_exist():
 
 
 def test_every_step_that_the_docs_name_exists():
-    """Check names such as `cgroup.Leaf`, which means the class Leaf in a module cgroup.py. Skip
-    public names such as `corral.Pool`.
+    """Check names such as `cgroup.Leaf`: a module cgroup.py must have a class Leaf. Skip public
+    names such as `corral.Pool`.
     """
     public = [f"corral.{name}" for name in corral.__all__]
     steps = [

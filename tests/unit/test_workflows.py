@@ -70,7 +70,7 @@ def test_the_windows_workflow_covers_every_supported_version():
 
 
 def test_the_macos_workflow_uses_images_that_exist():
-    """Check the names of the images. For example, GitHub has retired macos-14
+    """Check that the workflow names images that exist. GitHub has retired macos-14, for example
     (actions/runner-images#13518).
     """
     (macos,) = [one for one in WORKFLOWS if one.stem == "macos"]

@@ -586,7 +586,7 @@ def test_corral_is_written_with_the_path_that_started_it(home, monkeypatch):
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert find_corral() == str(link)  # an upgrade may remove the link's target
+    assert find_corral() == str(link)  # the link itself, because an upgrade may remove its target
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
     assert find_corral() == real

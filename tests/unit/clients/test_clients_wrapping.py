@@ -28,8 +28,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can contain, with two exceptions: NUL, which a command
-# cannot contain, and characters that `json.dumps` escapes in a way that TOML does not accept.
+# Every character that a configuration file can contain, except NUL, which a command cannot contain,
+# and characters that `json.dumps` escapes in a way that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -687,8 +687,8 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
 
 
 def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkeypatch):
-    """Make corral insert the wrong text, and check that corral notices the mistake. This is the
-    control for the test above.
+    """Make corral insert the wrong text, and check that it notices. This is the control for the
+    test above.
     """
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'

@@ -184,7 +184,7 @@ def test_only_a_regular_file_is_opened(tmp_path):
     os.close(fd)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files in another way")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files differently")
 def test_a_second_run_cannot_open_the_same_audit_file(tmp_path):
     first = open_audit(str(tmp_path / "audit"))
     with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Test that hidden and misleading text in a tool's definition is marked, and that ordinary text is not."""
+"""Test that hidden and misleading text in a tool's definition is marked, and ordinary text is not."""
 
 import pytest
 

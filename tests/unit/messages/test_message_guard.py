@@ -1,5 +1,5 @@
-"""Test the guard's decision for each kind of message. Every refusal has a control, which is the
-same message without the rule.
+"""Test the guard's decision for each kind of message. Each refusal has a control: the same message
+without the rule.
 """
 
 import json
@@ -280,8 +280,8 @@ def test_an_answer_without_a_request_is_dropped():
 
 
 def test_an_answer_is_checked_by_the_method_of_its_request():
-    """Send answers that look like answers to another method. The rules for the request's method
-    must be applied.
+    """Send answers that look like answers to another method. The guard must still apply the rules
+    for the method of the request.
     """
     guard, _ = make(deny={"tools": ["b"]})
     ask(guard, "tools/list", identity=1)

@@ -115,8 +115,8 @@ def test_public_addresses_are_accepted(text):
 
 
 def test_addresses_that_the_standard_library_calls_global_are_refused():
-    """Check that corral refuses some addresses that the standard library calls global. If this test
-    fails, the standard library has changed its answer for these addresses.
+    """Check that some of the refused addresses are global according to the standard library. If
+    this test fails, the standard library has changed its answer for them.
     """
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken

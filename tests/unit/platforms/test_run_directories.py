@@ -199,7 +199,9 @@ def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
     assert os.readlink(tmp_path / "notes") == "/granted"
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files away")
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root can give files away"
+)
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
     """Replace a directory that corral has just made with a hard link to another file, as a target
     can if another run has the same kept home. corral must not change the owner of the linked file.

@@ -103,8 +103,8 @@ def test_leftovers_that_cannot_be_removed_are_tried_again(place, swept, tmp_path
 
 @POSIX
 def test_a_record_is_complete_at_every_moment(place, tmp_path, monkeypatch):
-    """Read the record just before it is rewritten. The record must be complete, because the process
-    could be killed at this moment.
+    """Read the record just before it is rewritten. It must be complete, because the process could
+    be killed at this moment.
     """
     run = run_records.Run("1-a", residue=[str(tmp_path)], command=["x"])
     seen = []

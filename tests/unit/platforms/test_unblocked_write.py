@@ -56,7 +56,9 @@ STREAMS = {"pipe": make_pipe, "socket": socket.socketpair, "terminal": make_term
 
 
 def write(fd: int) -> bool:
-    """Write in another process, because a write that waits for a reader would never return."""
+    """Write in another process, with a timeout, because a write that waits for a reader would never
+    return.
+    """
     argv = [sys.executable, "-c", WRITE, str(fd)]
     done = subprocess.run(argv, check=False, pass_fds=[fd], timeout=60)
     return done.returncode == 0

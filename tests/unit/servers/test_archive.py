@@ -201,7 +201,9 @@ def test_too_many_entries_are_refused(tmp_path):
 
 @pytest.mark.parametrize("depth", [4, 5])
 def test_directories_that_are_not_listed_count_as_entries(depth, tmp_path):
-    """Unpack ten files, each in its own nested directories. The archive lists only the files."""
+    """Unpack ten files, each in its own nested directories. The archive lists only the files, but
+    the directories count as entries too.
+    """
     data = archive(*((f"{at}/" + "d/" * (depth - 2) + "f", b"") for at in range(10)), ("g", b""))
     if depth == 4:
         extract_archive(io.BytesIO(data), str(tmp_path), limits=SMALL)

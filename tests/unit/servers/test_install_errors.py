@@ -165,8 +165,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
 def test_a_very_long_line_is_searched_in_a_moment(lines):
-    """Search very long lines. A pattern whose time grows with the square of the line's length would
-    need minutes.
+    """Search very long lines. This would take minutes with a pattern whose time grows with the
+    square of the line's length.
     """
     assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
     said = "nosuch was not found in the package registry"

@@ -204,7 +204,7 @@ def test_counters_that_older_kernels_lack_are_absent(tmp_path):
     assert account(tmp_path) == Reaped(status=0, cpu=0.001, memory=5, hit=("disk",))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="uses flags of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="uses Linux flags")
 def test_removing_an_absent_path_is_not_an_error(tmp_path):
     cgroup.remove(str(tmp_path / "corral" / "gone"))
 

@@ -164,4 +164,4 @@ def test_a_bounded_number_of_filters_is_kept_and_the_newest_stays(compiled):
     assert os.path.basename(own) in kept
     compiled.clear()
     load(QUIET)
-    assert compiled == []  # QUIET's filter was newer than the removed ones
+    assert compiled == []  # QUIET's filter was kept, because it was newer

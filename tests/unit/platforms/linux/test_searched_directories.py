@@ -1,4 +1,4 @@
-"""Check that a search notices every change in a remembered directory, even a change that the target
+"""Check that a search notices every change in a remembered directory, even one that the target
 tries to hide.
 """
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the change times of Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="requires Linux change times")
 
 DIRECTORIES = 60
 

@@ -65,7 +65,7 @@ def test_rows_of_smaps_rollup_are_added_up_and_converted_to_bytes():
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
     """Check that mapped segments of shared memory are left out, because they are already counted as
-    objects. A memfd whose name only looks like a segment still counts.
+    objects. A memfd whose name only looks like that of a segment still counts.
     """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
@@ -264,9 +264,8 @@ for _ in range(10):
 """
 
 
-# A program in which init has two children. Each child has 32 MiB that it shares with ten processes,
-# and starts ten more processes when it gets a signal. Init waits until the first twenty processes
-# have started.
+# A program in which init has two children. Each of them shares 32 MiB with ten processes, and
+# starts ten more when it gets a signal. Init waits until the first twenty processes have started.
 HIDING = """
 import signal
 ready, tell = os.pipe()

@@ -568,8 +568,8 @@ def test_sh_may_execute_the_shell_that_the_system_selected_for_it(tmp_path, monk
 
 
 def test_libraries_of_package_managers_are_readable(tmp_path, monkeypatch):
-    """Use the layout of pyenv, whose python loads Homebrew's openssl. On Intel, openssl is in
-    /usr/local, which every target may read.
+    """Use the layout of pyenv, whose python loads Homebrew's openssl. No rule for this is needed on
+    Intel, where Homebrew is in /usr/local, which every target may read.
     """
     top = os.path.realpath(tmp_path)
     monkeypatch.setattr(tier_seatbelt, "MANAGERS", ((f"{top}/Cellar", tier_seatbelt.HOMEBREW),))

@@ -425,8 +425,8 @@ SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 
     [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
 )
 def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
-    """Check that files in OneDrive do not count as links. Windows shows these files as reparse
-    points or as ordinary files.
+    """Check that files in OneDrive do not count as links, although Windows may show them as reparse
+    points.
     """
     mode = stat.S_IFREG | 0o666
     found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
@@ -530,8 +530,7 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
     """Check that the plan lists only secrets as files that no container may read. The other closed
-    files are packages that have a copy in the store, and other users' files, which cannot be
-    opened.
+    files are packages with a copy in the store, and other users' files, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

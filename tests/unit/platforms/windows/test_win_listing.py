@@ -68,9 +68,7 @@ def test_links_that_lead_nowhere_are_refused_unopened(tree, opened, text):
 
 
 def test_many_links_are_followed_in_linear_time():
-    """Use many links. Following them would take minutes if the time grew with the square of their
-    number.
-    """
+    """Follow many links. This would take minutes if the time grew with the square of their number."""
     names, files, top = [f"link{number}" for number in range(MANY)], {"file": 1}, frozenset({""})
     followed = file_trees._follow(dict.fromkeys(names, "FILE"), files, top)
     assert followed == dict.fromkeys(names, "file")

@@ -177,8 +177,8 @@ def test_the_job_counts_allowed_subprocesses():
 
 
 def test_no_token_is_restricted_in_an_app_container():
-    """Check that the container is the only restriction, because node and python do not start with
-    an additional restricted token.
+    """Check that no restricted token is used in addition to the container, because node and python
+    do not start with one.
     """
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
@@ -326,8 +326,8 @@ def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capabilit
 
 
 def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
-    """Check that the allowed names are dropped if the network control is not enforced. The network
-    must not be opened to all hosts instead.
+    """Check that the allowed names are dropped if the network control is not enforced, and that the
+    network is not opened to all hosts instead.
     """
     policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
     lacking = host(*(name for name in FULL if name != "relay"))
@@ -361,8 +361,8 @@ def test_a_server_with_state_needs_an_app_container():
 
 
 def test_every_step_has_a_unique_name(monkeypatch):
-    """Check the names and stages, because errors name a failed step, and `explain` prints the
-    stages.
+    """Check the names and stages of the steps, because errors name the step that failed, and
+    `explain` prints the stages.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

@@ -127,7 +127,7 @@ def test_the_nul_device_is_not_replaced_if_it_can_be_opened(container, monkeypat
 
 
 def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
-    """Make `open` fail for an existing `.env`. pydantic-settings would fail with the
+    """Make `open` fail for an existing `.env`. pydantic-settings would fail with this
     PermissionError, so the preload opens an empty file instead.
     """
     for name in (".env", ".Env.local", "secret", ".envrc"):
