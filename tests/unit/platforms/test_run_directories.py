@@ -240,7 +240,7 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
     """Remove all permissions from a directory in a kept home. corral must skip the link in this
-    directory, because a failed start would also prevent every later run of the server.
+    directory, because an error would also prevent every later run of the server.
     """
     (tmp_path / "closed").mkdir(mode=0)
     links = [("closed/notes", "/granted"), ("notes", "/granted")]
