@@ -20,7 +20,7 @@ settings.register_profile("short", deadline=None, database=None, max_examples=50
 settings.register_profile("long", deadline=None, database=None, max_examples=1000)
 
 
-@pytest.hookimpl(trylast=True)  # tests/conftest.py has to declare the rigs first
+@pytest.hookimpl(trylast=True)  # tests/conftest.py must declare the rigs first
 def pytest_configure(config):
     settings.load_profile("long" if "long" in rigs.declared() else "short")
     config.addinivalue_line("markers", "links: needs symbolic links, a privilege on Windows")
@@ -37,8 +37,8 @@ def pytest_runtest_setup(item):
 
 @functools.cache
 def without_links() -> str:
-    """Return the reason why this Windows system cannot make symbolic links, or "" if it can make
-    them. Under Wine, os.symlink succeeds without making a link, so check that the link exists.
+    """Return why this Windows system cannot make symbolic links, or "" if it can. Under Wine,
+    os.symlink succeeds without making a link, so check that the link exists.
     """
     with tempfile.TemporaryDirectory() as place:
         try:

@@ -130,8 +130,8 @@ def package(module: str) -> str:
 
 
 def upward(module: str, tree: ast.Module) -> list[str]:
-    """Return the references that break the order of packages: references to another package in the same row of `LAYERS`
-    or in an earlier row.
+    """Return the references that break the order of packages: references to another package in the
+    same row of `LAYERS` or in an earlier row.
     """
     own = package(module)
     return [
@@ -228,7 +228,7 @@ def test_only_abi_imports_ctypes():
 
 def test_native_modules_are_imported_only_on_their_system():
     """Check that modules that exist only on one system are imported in functions or behind
-    sys.platform. All of corral's modules must be importable on every system.
+    sys.platform, so that all of corral's modules can be imported on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}
@@ -238,7 +238,8 @@ def test_native_modules_are_imported_only_on_their_system():
 STREAM_WRITES = {
     f"sys.{stream}.{verb}" for stream in ("stdout", "stderr") for verb in ("write", "writelines")
 }
-# These modules may print: `output` and `show_progress` escape their text, and the demo's decoy prints only a number.
+# These modules may print: `output` and `show_progress` escape their text, and the demo's decoy
+# prints only a number.
 PRINTERS = ("cli/output.py", "servers/registry/download.py", "demo/bystander.py")
 
 
@@ -288,8 +289,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules as if on another system. The test imitates only that system's name and the
-    absence of some modules there.
+    """Import all modules as if on another system. Only that system's name and the absence of some
+    modules there are imitated.
     """
     argv = [
         sys.executable,
@@ -316,7 +317,7 @@ FOLDERS = {"win32": "windows", "darwin": "macos", "linux": "linux"}
 
 
 def verbs() -> list[str]:
-    """Return the names of the functions that every platform has to provide."""
+    """Return the names of the functions that every platform must provide."""
     tree = parsed(SOURCE / "platforms" / "contract.py")
     seam = next(
         node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Backend"
@@ -362,7 +363,9 @@ sys.exit(main(["run", *sys.argv[2:], "--", "/bin/true"]))
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 @pytest.mark.parametrize("flags", [[], ["--timeout", "1m"]], ids=["bare", "flags"])
 def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
-    """Check what `corral run -- /bin/true` imports before its target starts, if the findings are cached."""
+    """Check what `corral run -- /bin/true` imports before its target starts, if the findings are
+    cached.
+    """
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):
         argv = [sys.executable, "-I", "-S", "-c", START, str(SOURCE.parent), *flags]
@@ -383,8 +386,8 @@ os.write(out, " ".join(name for name in sys.modules if name.startswith("corral")
 sys.exit(code)
 """
 MAX_MODULES = 79
-"""The highest number of corral's modules in a plain run, on a host with namespaces and without a
-cgroup for the user.
+"""The highest number of corral's modules that a plain run may import, on a host with namespaces and
+without a cgroup for the user.
 
 Each module costs about 0.15 ms and ten system calls.
 """
@@ -440,8 +443,8 @@ print(" ".join(sys.modules))
 
 
 def test_naming_a_package_imports_no_module_of_clients():
-    """Check that parsing a reference to a package does not import `clients`, because `clients` imports `typing`,
-    `shutil` and `difflib`, which take thirty milliseconds.
+    """Check that parsing a reference to a package does not import `clients`. It would also import
+    `typing`, `shutil` and `difflib`, which takes thirty milliseconds.
     """
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
@@ -484,6 +487,6 @@ def test_unguarded_imports_are_found():
 @pytest.mark.parametrize("path", ANY_HOST, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tests_for_any_host_can_be_collected_on_windows(path):
     """Check that each test file can be imported on Windows. If one file cannot be imported, pytest
-    does not run any test.
+    does not run any tests.
     """
     assert not unguarded_imports(ast.parse(path.read_text(encoding="utf-8"))) & POSIX_ONLY

@@ -295,7 +295,9 @@ def test_the_cpu_time_of_a_process_is_the_kernels_count():
 
 
 def test_the_copy_that_reports_no_denials_differs_only_in_the_listed_files(tmp_path):
-    """Check which files differ in the copy. If no file differed, the benchmark would compare corral with itself."""
+    """Check which files differ in the copy. If none differed, the benchmark would compare corral
+    with itself.
+    """
     script = pathlib.Path(peers.write_silent_script(sys.executable, str(tmp_path)))
     assert script.stat().st_mode & 0o111
     source, copy = pathlib.Path(corral.__file__).parent, tmp_path / "silent" / "corral"

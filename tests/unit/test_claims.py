@@ -32,7 +32,7 @@ def without_code(text: str) -> str:
 
 
 def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Return (id, text before the anchor) for every claim anchor in a page, with white space
+    """Return (id, text before the anchor) for every claim anchor in a page, with whitespace
     normalized.
     """
     parts = ANCHOR.split(without_code(text_of(path)))
@@ -55,8 +55,8 @@ def names_in(path: pathlib.Path) -> set[str]:
 
 
 def test_no_anchor_begins_a_line():
-    """Markdown treats a line that begins with a comment as HTML, so it would show the text of that
-    line unformatted.
+    """Check that no line begins with an anchor. Markdown treats a line that begins with a comment
+    as HTML, so it would show the text of that line unformatted.
     """
     lines = [
         (path.name, line) for path in DOCS for line in without_code(text_of(path)).splitlines()
@@ -115,7 +115,7 @@ SYSTEMS = ("linux", "macos", "windows")
 
 
 def is_there(written: str) -> bool:
-    """Return whether a path exists. NAME in the path matches anything. A path with SYSTEM has to
+    """Return whether a path exists. NAME in the path matches anything. A path with SYSTEM must
     exist for each of the three systems.
     """
     patterns = [written.replace("NAME", "*")]
@@ -157,8 +157,8 @@ def test_every_package_and_its_first_modules_exist():
 
 
 def test_every_step_that_the_docs_name_exists():
-    """Check names such as `cgroup.Leaf`, which means the class Leaf in a module cgroup.py. Skip
-    public names such as `corral.Pool`.
+    """Check names such as `cgroup.Leaf`: a module cgroup.py must have a class Leaf. Skip public
+    names such as `corral.Pool`.
     """
     public = [f"corral.{name}" for name in corral.__all__]
     steps = [

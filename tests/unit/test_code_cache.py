@@ -85,8 +85,8 @@ def test_a_changed_source_is_compiled_again(site):
 
 
 def test_a_source_replaced_with_the_same_size_and_time_is_compiled_again(site):
-    """Check that the cache file is not used for such a source. Unlike a `.pyc` file, the cache file
-    also records the inode and the change time of a source.
+    """Check that the cache file is not used for such a source. Unlike a `.pyc` file, it also
+    records the inode and the change time of a source.
     """
     start(site)
     units = site / "corral" / "units.py"

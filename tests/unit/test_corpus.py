@@ -1,4 +1,6 @@
-"""Replay the fuzzers' corpus, and compare corral's parsers with parsers that were written independently."""
+"""Replay the fuzzers' corpus, and compare corral's parsers with parsers that were written
+independently.
+"""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ ELSEWHERE = os.path.abspath("elsewhere")
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return the home directory from the user database. expanduser cannot be used here, because it
-    returns the value of HOME.
+    """Return the home directory from the user database. expanduser cannot be used for this, because
+    it returns the value of HOME.
     """
     if sys.platform == "win32":
         monkeypatch.setenv("HOMEDRIVE", "C:")
@@ -84,7 +84,9 @@ UNIX_ALONE = ("platforms/linux/", "platforms/macos/", "platforms/posix/")
 
 
 def private_directories(code: str) -> list[int]:
-    """Return the numbers of the lines in which the source makes a directory with Python's mode 0o700."""
+    """Return the numbers of the lines in which the source makes a directory with Python's mode
+    0o700.
+    """
     found = []
     for node in ast.walk(ast.parse(code)):
         if not isinstance(node, ast.Call):
@@ -116,8 +118,8 @@ def test_the_tests_search_finds_code_that_makes_directories_with_mode_0700(code,
 
 
 def test_no_code_makes_a_directory_with_mode_0700_on_windows():
-    """Search the source for directories with mode 0o700, because on Windows Python's access list
-    for this mode names the owner.
+    """Search the source for code that makes directories with mode 0o700. On Windows, the access
+    list that Python sets for this mode names the owner.
 
     If an elevated process makes such a directory, the same user without elevation gets no access,
     and neither do containers. Only `make_private_directory` may use this mode, on systems with

@@ -26,7 +26,9 @@ def test_a_stale_page_is_found(tmp_path, monkeypatch):
 
 
 def sample() -> dict:
-    """Return a complete record. `held` lists the capabilities that are shown as available on the page."""
+    """Return a complete record. `held` lists the capabilities that are shown as available on the
+    page.
+    """
     empty = {str: "text", list: [], dict: {}}
     record = {field: empty[kind] for field, kind in hosts.FIELDS.items()}
     demo = {"summary": "1 of 1", "acts": {"read a key": "stopped"}, "not_tried": ["x (why)"]}
@@ -207,7 +209,9 @@ NAMES = ("one", "two", "three")
 
 
 class Machine:
-    """A machine that crashes in the attack "two" at its first boot, and records which attacks each boot starts."""
+    """A machine that crashes in the attack "two" at its first boot, and records which attacks each
+    boot starts.
+    """
 
     def __init__(self) -> None:
         self.boots: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Test that `python -m corral` runs the command, and does not import modules from the current
+"""Test that `python -m corral` runs the command and does not import modules from the current
 directory.
 """
 

@@ -1,4 +1,6 @@
-"""Check that printed commands quote paths for a shell, and that each line of a shell block in the docs is a command."""
+"""Check that printed commands quote paths for a shell, and that each line of a shell block in the
+docs is a command.
+"""
 
 import ast
 import importlib.util
@@ -10,7 +12,7 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "quote", "join", "_quote_all"}
-# Matches text that ends where a command needs a path, or a name from a file. A value in the text is
+# Matches text that ends where a command takes a path, or a name from a file. A value in the text is
 # written as `{}`.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
@@ -93,8 +95,8 @@ PROGRAMS = {
 
 
 def find_unknown_commands(text: str) -> list[str]:
-    """Return the lines of shell blocks that do not start with a known program, or with `VARIABLE=value` and a known
-    program.
+    """Return the lines of shell blocks that do not start with a known program, or with
+    `VARIABLE=value` and a known program.
     """
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]

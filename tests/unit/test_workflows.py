@@ -70,7 +70,7 @@ def test_the_windows_workflow_covers_every_supported_version():
 
 
 def test_the_macos_workflow_uses_images_that_exist():
-    """Check the names of the images. For example, GitHub has retired macos-14
+    """Check that the workflow names images that exist. GitHub has retired macos-14, for example
     (actions/runner-images#13518).
     """
     (macos,) = [one for one in WORKFLOWS if one.stem == "macos"]
@@ -82,8 +82,9 @@ def test_the_macos_workflow_uses_images_that_exist():
 
 
 def test_run_as_ps1_passes_on_the_exit_code_of_the_ordinary_account():
-    """Check the line that writes the exit code to a file. In `echo 2> file` cmd would take `2>` as a redirection, so
-    the redirection comes first. See `test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file`.
+    """Check the line that writes the exit code to a file. In `echo 2> file`, cmd would take `2>` as
+    a redirection, so the redirection comes first. See
+    `test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file`.
     """
     text = (ROOT / ".github" / "run_as.ps1").read_text()
     assert "@>$code.new echo %ERRORLEVEL%`r`n" in text

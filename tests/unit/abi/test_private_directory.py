@@ -1,4 +1,4 @@
-"""Test directories that only this user can use."""
+"""Test directories that only the current user can access."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def windows(monkeypatch):
 
 
 def test_the_access_list_of_a_private_directory_names_the_user_and_not_its_owner(windows, tmp_path):
-    """Check that the access list names the user. It must not name the owner, because a directory
-    that an elevated process makes belongs to the administrators' group.
+    """Check that the access list names the user and not the directory's owner. A directory made by
+    an elevated process belongs to the administrators' group.
     """
     make_private_directory(str(tmp_path / "above" / "own"))
     assert windows == [

@@ -1,4 +1,4 @@
-"""Test which results of Windows functions `abi/win32` treats as failures. The test runs on any
+"""Test which results of Windows functions `abi/win32` treats as failures. These tests run on any
 host.
 """
 

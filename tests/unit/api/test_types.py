@@ -1,6 +1,4 @@
-"""Test the types of the public API with type checkers: policies, streams, and the README's
-example.
-"""
+"""Run type checkers on code that uses the public API: policies, streams, and the README's example."""
 
 import pathlib
 import re

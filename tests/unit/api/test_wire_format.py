@@ -1,5 +1,5 @@
-"""Test that plans and the ends of runs are unchanged after encoding and decoding, and that the
-decoder makes only corral's own records.
+"""Test that plans and the ends of runs survive encoding and decoding unchanged, and that the
+decoder creates nothing but corral's own records.
 """
 
 import marshal
@@ -25,8 +25,8 @@ from corral.policy.model import CONTROLS
 from corral.programs.model import Program
 from corral.record import replace
 
-# File names are bytes. For bytes that are not UTF-8, Python uses lone surrogates, so the strings
-# include them.
+# File names are bytes, and Python represents bytes that are not valid UTF-8 as lone surrogates, so
+# the generated strings include some.
 words = st.text() | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 lists = st.lists(words, max_size=4).map(tuple)
 numbers = st.integers(min_value=0, max_value=2**63)

@@ -1,4 +1,4 @@
-"""Test that every command prints its help, and that `export` also prints help after the name of an
+"""Test that every command prints its help, and that `export` also does so after the name of an
 engine.
 """
 

@@ -1,4 +1,4 @@
-"""Test the parser of flags. Random input must not crash the parser."""
+"""Test the option parser, which must not crash on random input."""
 
 import pytest
 from hypothesis import given
@@ -38,9 +38,9 @@ def test_a_value_may_be_empty_or_look_like_a_flag(value):
 
 @pytest.mark.parametrize("value", ["--", "--strict", "--size", "-v"])
 def test_a_flag_does_not_take_the_following_option_as_its_value(value):
-    """Check that the parser refuses `--read -- server`, because a shell turns `--read $UNSET --
-    server` into it. If the parser took `--` as the path, corral would grant a file named `--` and
-    start another command.
+    """Check that the parser refuses `--read -- server`, which is what a shell makes of `--read
+    $UNSET -- server`. If the parser took `--` as the path, corral would grant a file named `--` and
+    run a different command.
     """
     with pytest.raises(UsageError) as caught:
         parse(FLAGS, ["--read", value, "cmd"])

@@ -32,8 +32,8 @@ def printed(monkeypatch, encoding: str, *, system: str, line: str) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "cp932", "utf-8"])
 def test_a_pipe_on_windows_gets_utf8(monkeypatch, encoding):
-    """Check that a pipe gets UTF-8, because JSON has to be UTF-8. By default Python would write in
-    the system's code page, which also lacks corral's symbols.
+    """Check that a pipe gets UTF-8, which JSON requires. By default Python would write in the
+    system's code page, which also lacks corral's symbols.
     """
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
     found = printed(monkeypatch, encoding, system="win32", line="[✓] it works")

@@ -245,8 +245,8 @@ def test_a_broken_file_is_reported_and_not_changed(config, content):
 
 
 def test_a_half_written_file_is_an_error_or_is_complete(config):
-    """Cut the file off at every byte, because a client that is killed while it writes leaves only
-    the beginning of the file. corral has to refuse each of these files without changing it.
+    """Truncate the file at every byte, as a client does that is killed while it writes. corral must
+    refuse each of these files and leave it unchanged.
     """
     content = TEXT.encode()
     for length in range(1, len(content)):
@@ -264,7 +264,7 @@ def test_a_huge_file_is_refused_without_reading_it(config):
 
 
 def test_a_large_file_is_accepted(config):
-    """Use a large file, because Claude Code also keeps histories in `.claude.json`."""
+    """Wrap a server in a large file, because Claude Code also keeps histories in `.claude.json`."""
     history = [{"display": f"line {n}", "pasted": {}} for n in range(5_000)]
     text = json.dumps(
         {"history": history, "projects": {"/p": {"mcpServers": {"a": {"command": "node"}}}}}
@@ -293,7 +293,7 @@ def test_paths_that_are_not_files_are_refused(home):
 
 
 def test_a_file_that_another_program_changed_is_not_replaced(config, monkeypatch):
-    """Change the configuration file after corral has read it and before corral replaces it."""
+    """Change the configuration file after corral has read it but before corral replaces it."""
     replace = safe_write.replace_file
 
     def slow(path, data, **options):
@@ -586,7 +586,7 @@ def test_corral_is_written_with_the_path_that_started_it(home, monkeypatch):
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert find_corral() == str(link)  # an upgrade may remove the link's target
+    assert find_corral() == str(link)  # the link itself, because an upgrade may remove its target
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
     assert find_corral() == real

@@ -28,8 +28,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can contain, with two exceptions: NUL, which a command
-# cannot contain, and characters that `json.dumps` escapes in a way that TOML does not accept.
+# Every character that a configuration file can contain, except NUL, which a command cannot contain,
+# and characters that `json.dumps` escapes in a way that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -78,7 +78,7 @@ def meant(entry: dict) -> dict:
 
 
 class Writer:
-    """Writes values with white space and comments that hypothesis chooses."""
+    """Writes values with whitespace and comments that hypothesis chooses."""
 
     def __init__(self, draw, newline):
         self.draw = draw
@@ -675,8 +675,8 @@ def test_two_servers_with_one_name_in_a_list_are_not_wrapped():
     ],
 )
 def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
-    """Check that corral does not change a server if the inserted text would break the YAML file.
-    corral notices the broken file when it loads the changed text.
+    """Check that corral leaves a server unchanged if the inserted text would break the YAML file,
+    which corral notices when it loads the changed text.
     """
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)
@@ -687,8 +687,8 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
 
 
 def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkeypatch):
-    """Make corral insert the wrong text, and check that corral notices the mistake. This is the
-    control for the test above.
+    """Make corral insert the wrong text, and check that it notices. This is the control for the
+    test above.
     """
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
@@ -729,10 +729,11 @@ STEERING = (
 
 @pytest.mark.parametrize("name", STEERING)
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
-    """Refuse an entry that sets variables for proxies, certificates, name lookups or version
-    managers. A proxy could read everything that is sent to allowed hosts, and a search list could
-    resolve allowed names to other hosts. A certificate variable could name a secret file, which the
-    target could then read, and links in a version manager's directory may lead to any file.
+    """Check that an entry is refused if it sets environment variables for proxies, certificates,
+    name lookups or version managers. A proxy could read everything that is sent to allowed hosts,
+    and a search list could resolve allowed names to other hosts. A certificate variable could name
+    a secret file, which the target could then read, and symlinks in a version manager's directory
+    could lead to any file.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
@@ -758,8 +759,8 @@ def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
-    """Refuse an entry whose PATH contains directories that are not on the user's own PATH, because
-    corral could find the installer in one of them.
+    """Check that an entry is refused if its PATH contains directories that are not on the user's
+    own PATH, since corral might find the installer in one of them.
     """
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
@@ -791,9 +792,9 @@ def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_registry(name):
-    """Refuse an entry whose `env` chooses a registry. The registry's URL could contain any of the
-    user's variables, such as ${TOKEN}, so the installer would send the variable's value to the
-    registry.
+    """Check that an entry is refused if its `env` chooses a registry. The registry's URL could
+    contain any of the user's environment variables, such as ${TOKEN}, and the installer would then
+    send its value to the registry.
     """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
@@ -810,8 +811,8 @@ def test_a_project_cannot_choose_the_registry(name):
     ],
 )
 def test_a_profile_applies_only_to_an_unmodified_package(more):
-    """Refuse to use a profile if the entry starts other code together with the package, because that code would get the
-    grants that are meant for a well-known server.
+    """Refuse to apply a profile if the entry starts other code along with the package, because that
+    code would get grants that are intended for a well-known server.
     """
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
@@ -880,9 +881,7 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, environment, cwd, notify):
-    """Do only the step of `prepare` that reads the server's files, because this step works on any
-    host.
-    """
+    """Run only the step of `prepare` that reads the server's files, which works on any host."""
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]
@@ -891,7 +890,7 @@ def resolved(command, sources, *, environment, cwd, notify):
 
 def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(monkeypatch):
     """Leave an entry unchanged on Windows if no npm package was ever started on this machine,
-    because corral may not be able to start one. The message names a command to try.
+    because corral might not be able to start one. The hint names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'

@@ -39,8 +39,8 @@ def test_equal_denials_are_counted():
 
 
 def test_a_flag_that_is_too_long_is_left_out():
-    """Check that a long flag is left out instead of shortened. A shortened flag would allow another
-    path, or end in the middle of a quoted word.
+    """Check that a long flag is left out instead of shortened. A shortened flag would allow a
+    different path, or end in the middle of a quoted word.
     """
     denials = Denials()
     for name in ("a b" * 50, "a b" * 200):
@@ -88,7 +88,7 @@ def test_long_texts_of_a_denial_are_cut_and_a_long_flag_is_left_out():
     denials.add("name", "a" * 10_000, allow="b" * 10_000, why="c" * 10_000)
     (row,) = denials.rows()
     assert max(len(row.destination), len(row.why)) == 300
-    assert row.allow == ""  # a flag that is cut would allow another path
+    assert row.allow == ""  # a shortened flag would allow a different path
 
 
 def test_a_path_with_odd_characters_is_quoted():
@@ -184,7 +184,7 @@ def test_only_a_regular_file_is_opened(tmp_path):
     os.close(fd)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files in another way")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files differently")
 def test_a_second_run_cannot_open_the_same_audit_file(tmp_path):
     first = open_audit(str(tmp_path / "audit"))
     with pytest.raises(BlockingIOError):
@@ -216,7 +216,7 @@ def test_any_text_becomes_one_line(text):
 
 
 def test_denials_after_the_report_was_made_are_not_recorded(tmp_path):
-    """Add a denial after the report was made, as a proxy's thread does if its name lookup ends
+    """Add a denial after the report was made, as a proxy's thread does when its name lookup returns
     late.
     """
     path = tmp_path / "audit"

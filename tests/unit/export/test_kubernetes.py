@@ -41,8 +41,8 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Yield True or False for each requirement of the Pod Security standard "restricted", depending
-    on whether a pod meets it.
+    """Yield, for each requirement of the Pod Security standard "restricted", whether a pod meets
+    it.
     """
     context = spec["securityContext"]
     yield context["runAsNonRoot"] is True
@@ -137,7 +137,9 @@ def amount(text):
     "limits", [{}, {"memory": "32M", "cpu": 0.005}, {"memory": "1M"}, {"memory": "2G", "cpu": 4}]
 )
 def test_a_pod_requests_no_more_than_its_limits(limits):
-    """Check the requests, because an API server rejects a pod that requests more than its limit."""
+    """Check that no request exceeds its limit, because an API server rejects a pod that requests
+    more.
+    """
     resources = pod_spec(objects({"limits": limits}))["containers"][0]["resources"]
     for name, limit in resources["limits"].items():
         assert amount(resources["requests"][name]) <= amount(limit), name
@@ -343,7 +345,7 @@ def test_all_versions_of_a_server_get_the_same_object_name(one, other):
 
 def test_selectors_match_the_pods_of_this_server_only():
     """Check that the selectors do not match the pods of a Helm chart. Such pods often have the
-    standard label `app.kubernetes.io/name`, and the label's value may be this server's name.
+    standard label `app.kubernetes.io/name`, possibly with this server's name as its value.
     """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}
@@ -381,7 +383,7 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
     assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
     assert "Service" in found
     # The controls: without a port the pod waits for sessions, so the timeout applies to each
-    # session and not to the pod. Without a timeout the objects contain a Deployment.
+    # session and not to the pod, and without a timeout the objects contain a Deployment.
     waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
     assert "activeDeadlineSeconds" not in waiting
     assert "Deployment" in objects({"network": {"listen": [8080]}})
@@ -438,7 +440,7 @@ def test_printed_commands_name_objects_that_are_written(listen, limits, sandbox)
 
 
 def test_each_server_has_its_own_secret_and_field_manager():
-    """Check that each of two servers has its own Secret. If they shared a Secret, `kubectl create
+    """Check that each of two servers has its own Secret. If they shared one, `kubectl create
     secret` would fail for the second server.
     """
     lines = []
@@ -467,9 +469,9 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """Check that the template has a network policy that allows nothing, because without a policy
-    its sandboxes could reach the internet. Check also that the template forbids variables in a
-    SandboxClaim, because a claim with variables does not get a warm sandbox.
+    """Check that the template has a network policy that allows nothing, because without one its
+    sandboxes could reach the internet. Check also that it forbids environment variables in a
+    SandboxClaim, because a claim that sets some does not get a warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}

@@ -1,4 +1,6 @@
-"""Test that the exported profile allows the same calls as corral's own filter, except for the calls in `DIFFERENT`."""
+"""Test that the exported profile allows the same calls as corral's own filter, except for those in
+`DIFFERENT`.
+"""
 
 import random
 
@@ -13,7 +15,7 @@ from unit.platforms.linux.bpf_simulator import JEQ, JSET, decode, run
 MACHINES = ("x86_64", "aarch64")
 WIDE = (1 << 64) - 1
 # The profile differs from corral's filter in these calls, because in a container the target is PID
-# 1, and the runtime calls execve under the filter.
+# 1, and because the runtime calls execve under the filter.
 DIFFERENT = {*seccomp_rules.not_init(), "execve"}
 
 
@@ -37,8 +39,8 @@ def matches(profile, name, arguments):
 
 
 def argument_tuples(program):
-    """Return arguments that reach every branch of the filter: the filter's constants, these
-    constants with one bit changed, and random mixtures.
+    """Yield arguments that reach every branch of the filter: its constants, the same constants with
+    one bit flipped or with other high bits, and random mixtures.
     """
     words = sorted({k for code, _, _, k in program if code in {JEQ, JSET}})
     values = [0, 1, WIDE, 1 << 32, *words, *(word ^ 1 for word in words)]

@@ -11,7 +11,7 @@ from corral.programs.version_managers import _mise_tools
 from corral.programs.workspaces import lists_package
 from corral.servers.bundles.uv_dependencies import _read_dependencies
 
-# tomllib would need hours for this key.
+# tomllib would take hours to parse this key.
 HOSTILE = "x = 1\n" + ".".join(["a"] * 400_000) + " = 1\n"
 
 
@@ -58,7 +58,9 @@ def deep(lines: int) -> str:
 
 
 def test_many_long_keys_below_a_deep_table_are_refused():
-    """Each line alone is short enough, but `tomllib` would need minutes for all of them."""
+    """Check that all lines together are limited. Each line alone is short enough, but `tomllib`
+    would take minutes to parse all of them.
+    """
     with pytest.raises(ValueError, match="or in all lines"):
         parse_toml(deep(500))
     with pytest.raises(ManifestError, match="or too many in all lines"):

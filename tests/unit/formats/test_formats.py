@@ -121,8 +121,8 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 def test_toml_is_read_without_recursion():
     """Locate values in documents that are nested so deeply that a recursive reader would fail.
-    `tomllib` can read such dotted keys, but not such lists, so the test builds the expected lists
-    itself.
+    `tomllib` can read dotted keys of this depth but not lists, so the test builds the expected
+    lists itself.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}
@@ -313,7 +313,7 @@ def test_an_invalid_yaml_tag_is_an_error(text):
     ids=["a text", "escapes", "a comment", "comments"],
 )
 def test_a_large_file_needs_little_memory(text):
-    """Measure the memory that a large file needs, because `corral status` reads a project's files,
+    """Check that reading a large file takes little memory. `corral status` reads a project's files,
     which may be large.
     """
     tracemalloc.start()

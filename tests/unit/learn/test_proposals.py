@@ -1,6 +1,4 @@
-"""Test the proposals after a watched run: there are few of them, and sensitive paths are not
-proposed.
-"""
+"""Test what is proposed after a watched run: only a few paths, and no sensitive ones."""
 
 import os
 import socket
@@ -42,8 +40,8 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Report a failed mkdir for every directory above a new file, as happens with programs that
-    first create these directories. Only a write to the file's own directory may be proposed.
+    """Imitate a program that tries to create every directory above a new file first, so that a
+    failed mkdir is reported for each. Only a write to the file's own directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]
     found = learned(home, *steps, (f"{home}/data/new.db", True), private=("/home/user",))
@@ -59,8 +57,8 @@ def test_a_read_file_proposes_its_whole_project_and_a_written_file_only_itself(h
 
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
-    """Read a secret through two links to its directory: through ~/.aws, where this secret usually
-    is, and through a link with another name. The control is a link to an ordinary directory.
+    """Read a secret through two symlinks to its directory: ~/.aws, where this secret usually is,
+    and one with another name. The control is a symlink to an ordinary directory.
     """
     (home / "kept").mkdir()
     (home / "kept/credentials").write_text("x")
@@ -199,8 +197,8 @@ def found_variables(folder, text, environment, given=()):
 
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
-    """Replace the server's code with a pipe and an endless file. A target can do this if it may
-    write to its own code.
+    """Put a pipe and an endless file next to the server's code, as a target can if it may write to
+    its own code.
     """
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")

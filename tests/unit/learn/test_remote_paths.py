@@ -1,4 +1,4 @@
-"""Test that finding network file systems in a target's paths takes bounded work and memory."""
+"""Test that searching a target's paths for network file systems takes bounded work and memory."""
 
 import os
 import sys
@@ -8,11 +8,13 @@ import pytest
 
 from corral.learn.remote_paths import RemotePaths
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths of Linux")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
 
 
 def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monkeypatch):
-    """A target may ask for a thousand such paths, because together they may have 4 MiB."""
+    """Look up paths of 2,000 parts each. A target may ask for a thousand of them, because all its
+    paths together may take up 4 MiB.
+    """
     looked, read = [], os.readlink
     monkeypatch.setattr(os, "readlink", lambda path: [looked.append(path), read(path)][1])
     remote = RemotePaths({"/": "disk", str(tmp_path / "net"): "network"}, ["/root"])
@@ -26,7 +28,7 @@ def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monk
 
 
 def test_paths_and_links_to_network_file_systems_are_found(tmp_path):
-    """The control for the test above."""
+    """Check that network file systems are found. This is the control for the test above."""
     top = os.path.realpath(tmp_path)
     os.symlink(f"{top}/net/host", f"{top}/link")
     (tmp_path / "deep").mkdir()

@@ -144,8 +144,8 @@ PARTS = [
 
 @pytest.mark.rig("node")
 def test_node_reads_accepted_text_as_corral_does():
-    """Compare corral's result with node's, because node has an independent parser that most clients
-    use.
+    """Compare corral's results with node's, because node has an independent JSON parser, and most
+    clients use it.
     """
     chance = random.Random(7)
     lines = [b"".join(chance.choices(PARTS, k=chance.randint(1, 9))) for _ in range(20_000)]

@@ -1,4 +1,6 @@
-"""Test the client of `corral inspect` with servers that do not read, or send invalid ids."""
+"""Test the client of `corral inspect` with servers that do not read their input or that send
+invalid ids.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ def line(**message: object) -> bytes:
 
 
 def ask(sent: bytes) -> str:
-    """Send `initialize` to a server that only sends `sent`. Return the error."""
+    """Send `initialize` to a server whose only output is `sent`. Return the text of the error."""
     from_server, to_client = os.pipe()
     from_client, to_server = os.pipe()
 
@@ -30,7 +32,7 @@ def ask(sent: bytes) -> str:
 
     thread = threading.Thread(target=send, daemon=True)
     thread.start()
-    # If corral waits too long, end its wait, so that the test fails instead of hanging.
+    # If corral waits too long, end the wait, so that the test fails instead of hanging.
     end = threading.Timer(60, os.close, (from_client,))
     end.start()
     with open(from_server, "rb") as reader, open(to_server, "wb") as writer:
@@ -49,7 +51,7 @@ def ask(sent: bytes) -> str:
 
 @pytest.mark.parametrize("asked", [0, 500])
 def test_a_server_that_does_not_read_cannot_make_the_client_wait_forever(asked, monkeypatch):
-    """Send many requests whose refusals fill the server's input. The control sends none."""
+    """Let the server send many requests whose refusals fill its own input. The control sends none."""
     monkeypatch.setattr(messages, "ANSWER_SECONDS", 1.0)
     text = ask(line(id="x" * 900, method="roots/list") * asked)
     assert "did not answer" in text

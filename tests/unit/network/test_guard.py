@@ -1,5 +1,5 @@
-"""Test that addresses are parsed, formatted and refused correctly. The results are compared with the standard
-library's, except where the standard library is wrong.
+"""Test that addresses are parsed, formatted and refused correctly. The results are compared with
+those of the standard library, except where it is wrong.
 """
 
 import ipaddress
@@ -68,7 +68,7 @@ def test_networks_are_parsed(base, bits, asked):
     assert parse_network(str(found)) == found
 
 
-# Refuse addresses
+# The tests below check which addresses are refused.
 
 
 def why_refused(address, **options):
@@ -115,8 +115,8 @@ def test_public_addresses_are_accepted(text):
 
 
 def test_addresses_that_the_standard_library_calls_global_are_refused():
-    """Check that corral refuses some addresses that the standard library calls global. If this test
-    fails, the standard library has changed its answer for these addresses.
+    """Check that some of the refused addresses are global according to the standard library. If
+    this test fails, the standard library has changed its answer for them.
     """
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken

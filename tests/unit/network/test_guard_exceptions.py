@@ -1,4 +1,4 @@
-"""Test the exceptions from the address guard in the user's config: which entries are accepted, and
+"""Test the exceptions to the address guard in the user's config: which entries are accepted, and
 which addresses they admit.
 """
 

@@ -36,7 +36,7 @@ def read(data: bytes) -> Hello:
 
 
 def in_records(data: bytes, size: int) -> bytes:
-    """Split a hello into TLS records of `size` bytes."""
+    """Split a ClientHello into TLS records of `size` bytes."""
     message = data[5:]
     return b"".join(
         b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part
@@ -167,8 +167,8 @@ def test_malformed_hellos_are_refused(what):
 
 
 def test_the_unchanged_hello_is_valid():
-    """Read the valid hello from which the malformed hellos are made. This is the control, because
-    each malformed hello differs from the valid one in only one respect.
+    """Read the valid hello from which the malformed hellos are made. It is the control for them,
+    since each differs from it in only one respect.
     """
     assert read(build(GOOD)) == Hello(state="name", name="a.example")
     assert read(build(GOOD + extension(5, b""), session=bytes(32))).state == "name"
@@ -197,5 +197,5 @@ def test_random_bytes_do_not_crash_the_reader(data):
             break
     else:
         piece = reader.feed(b"")
-    # The result is the same if the bytes arrive in pieces.
+    # The result is the same if the bytes arrive one at a time.
     assert piece == whole

@@ -1,4 +1,6 @@
-"""Test how mountinfo is parsed, and how a path is translated to its path on the disk."""
+"""Test how mountinfo is parsed, and how a path is translated to its device and the path on that
+device.
+"""
 
 import sys
 

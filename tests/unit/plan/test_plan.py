@@ -21,8 +21,8 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return one option for each control. The option of a control in `needs` needs the capabilities
-    that `needs` lists for it. All other options need nothing.
+    """Return one option for each control. `needs` maps controls to the capabilities that their
+    options require. All other options require nothing.
     """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
@@ -110,9 +110,8 @@ def test_a_refusal_lists_everything_missing_with_hints():
 
 
 def test_a_refusal_names_why_the_first_and_the_last_mechanism_cannot_be_used():
-    """Check that the message also gives the reason for the last option, because this may be
-    something that the user can fix. For a default limit, the message gives only the reason for the
-    first option.
+    """Check that the message also says why the last option cannot be used, because the user may be
+    able to fix that. For a default limit, it gives only the reason for the first option.
     """
     chain = (Option(mechanism="best", needs=("a", "b")), Option(mechanism="last", needs=("c", "d")))
     machine = host(a="absent", b="absent", c="proven", d="absent")

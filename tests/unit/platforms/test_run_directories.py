@@ -70,7 +70,7 @@ def test_a_leftover_directory_that_nothing_changes_is_removed_entirely(left):
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
     """Put another user's directory into a kept home. A target that runs as root may have moved the
-    directory there without the right to empty it. corral must not empty the directory either.
+    directory there without the right to empty it, so corral must not empty it either.
     """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
@@ -137,7 +137,9 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
 
 
 def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
-    """Write a file, a directory and a link before their paths are granted. They must be kept under another name."""
+    """Create a file, a directory and a link before their paths are granted. They must be kept under
+    other names.
+    """
     (tmp_path / "out.txt").write_text("the server's own")
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/one").touch()
@@ -153,7 +155,9 @@ def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
 
 
 def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypatch):
-    """Let another run of the server begin just before the file is renamed. The file must still exist afterwards."""
+    """Start another run of the server just before the file is renamed. The file must still exist
+    afterwards.
+    """
     (tmp_path / "out.txt").write_text("the server's own")
     links, rename, others = [("out.txt", "/granted")], os.rename, []
 
@@ -185,7 +189,7 @@ def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("ending", [".before-grant", "x" * 245])
 def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
-    """Use a new name that is taken, or that is longer than 255 bytes. The start must not fail."""
+    """Use a new name that is taken, or one that is longer than 255 bytes. The start must not fail."""
     name = "out" + ending.removeprefix(".before-grant")
     for path in (name, "out.before-grant"):
         (tmp_path / path).write_text(path)
@@ -195,11 +199,12 @@ def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
     assert os.readlink(tmp_path / "notes") == "/granted"
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files away")
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root can give files away"
+)
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
-    """Replace a directory that corral has just made with a hard link to another file. A target can
-    do this if another run has the same kept home. corral must not change the owner of the linked
-    file.
+    """Replace a directory that corral has just made with a hard link to another file, as a target
+    can if another run has the same kept home. corral must not change the owner of the linked file.
     """
     home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
     home.mkdir()
@@ -235,7 +240,7 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
     """Remove all permissions from a directory in a kept home. corral must skip the link in this
-    directory, because an error would prevent every later run of the server.
+    directory, because an error would also prevent every later run of the server.
     """
     (tmp_path / "closed").mkdir(mode=0)
     links = [("closed/notes", "/granted"), ("notes", "/granted")]
@@ -274,7 +279,9 @@ def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
 
 
 def fork_start(step, waiting, start):
-    """Fork a process that waits until all other processes have closed `start`, and then applies a step."""
+    """Fork a process that waits until all other processes have closed `start`, and then applies a
+    step.
+    """
     pid = os.fork()
     if pid:
         return pid

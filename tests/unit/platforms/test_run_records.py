@@ -83,7 +83,8 @@ def test_only_the_process_of_a_live_record_is_ended(place, alive):
         holder = os.dup(run._fd) if alive else -1
         die(run)
         if alive:
-            # The record of the live run names the other process, so release the lock when that process ends.
+            # The record of the live run names the other process, so release the lock when that
+            # process ends.
             threading.Thread(target=lambda: (other.wait(), os.close(holder))).start()
         assert run_records.end(replace(entry, pid=other.pid))
         other.communicate(b"\n")
@@ -102,8 +103,8 @@ def test_leftovers_that_cannot_be_removed_are_tried_again(place, swept, tmp_path
 
 @POSIX
 def test_a_record_is_complete_at_every_moment(place, tmp_path, monkeypatch):
-    """Read the record just before it is rewritten. The record must be complete, because the process
-    could be killed at this moment.
+    """Read the record just before it is rewritten. It must be complete, because the process could
+    be killed at this moment.
     """
     run = run_records.Run("1-a", residue=[str(tmp_path)], command=["x"])
     seen = []
@@ -144,8 +145,8 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
 
 @POSIX
 def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, swept, monkeypatch):
-    """Remove the records of dead runs after a new record is created and before it is locked. At
-    this moment the new record's run looks dead.
+    """Remove the records of dead runs after a new record is created but before it is locked, when
+    its run still looks dead.
     """
     lock_soon = private_directory._lock_soon
     names = []

@@ -56,7 +56,9 @@ STREAMS = {"pipe": make_pipe, "socket": socket.socketpair, "terminal": make_term
 
 
 def write(fd: int) -> bool:
-    """Write in another process, because a write that waits for a reader would never return."""
+    """Write in another process, with a timeout, because a write that waits for a reader would never
+    return.
+    """
     argv = [sys.executable, "-c", WRITE, str(fd)]
     done = subprocess.run(argv, check=False, pass_fds=[fd], timeout=60)
     return done.returncode == 0
@@ -82,7 +84,7 @@ def test_an_open_stream_gets_the_message(kind):
 @pytest.mark.parametrize("kind", STREAMS)
 def test_a_write_to_a_full_stream_does_not_wait_on_older_kernels(kind, monkeypatch):
     """Imitate a kernel without RWF_NOWAIT, on which corral opens the stream again. A socket cannot
-    be opened again, so corral polls a socket instead.
+    be opened again, so corral polls it instead.
     """
 
     def absent(*_: object) -> int:

@@ -77,7 +77,7 @@ def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
         check(home, "project/data")
     path = str(home / "project/data")
     remember(memory_file(str(home / "home")), {path: str(home / "private")})
-    check(home, "project/data")  # the control: after approval
+    check(home, "project/data")  # the control: the path was approved
     (home / "project/inner").mkdir()
     (home / "project/inner/link").symlink_to(home / "private")
     check(home, "project/inner/link")
@@ -120,8 +120,8 @@ def test_a_record_that_is_too_large_is_refused(home):
 
 @pytest.mark.parametrize("end", [b"", b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0\0", b"a\0\0\0\0"])
 def test_a_record_with_a_damaged_end_is_repaired(home, end):
-    """Damage the end of the file, as a power cut or a full disk does. Complete entries and new
-    entries must still be used.
+    """Damage the end of the file, as a power cut or a full disk can. Complete entries must still be
+    used, and so must new ones.
     """
     old, new = (str(home / "project" / name) for name in ("old", "data"))
     os.mkdir(old)
@@ -157,8 +157,8 @@ def test_a_large_record_drops_paths_that_no_longer_exist(home, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows writes to a locked file differently")
 def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeypatch):
-    """Make a run write only part of its entry before the write fails. While this run removes that
-    part, another run that adds its own entry has to wait.
+    """Make a run write only part of its entry before the write fails. Until this run has removed
+    that part, another run that adds its own entry must wait.
     """
     file = str(tmp_path / "private" / "memory")
     remember(file, {"/one": "/one"})
@@ -186,8 +186,8 @@ def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeyp
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no rlimits")
 def test_a_full_disk_leaves_no_partial_entry(tmp_path):
-    """Limit the size of files to imitate a full disk. A partial entry would make corral refuse
-    every later run.
+    """Limit the size of files to imitate a full disk. No partial entry may be left, because it
+    would make corral refuse every later run.
     """
     import resource
     import signal

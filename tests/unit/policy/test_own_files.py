@@ -1,5 +1,5 @@
-"""Test that corral refuses every write grant that contains a file which a later run of corral starts or loads, whatever
-name the grant uses.
+"""Test that corral refuses write access to every file that a later run of corral starts or loads,
+whatever name the grant uses.
 """
 
 import os
@@ -52,7 +52,7 @@ def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
 
 def test_the_parent_of_private_directories_of_runs_cannot_be_written(home, monkeypatch):
     """Check that the parent of runs' private directories cannot be granted for writing. Without
-    namespaces, a target could otherwise rename its own private directory, or that of another run.
+    namespaces, a target could otherwise rename its own private directory or another run's.
     """
     (home / "tmp/deep").mkdir(parents=True)
     (home / "link").symlink_to("tmp")
@@ -80,7 +80,7 @@ def test_directories_of_modules_cannot_be_written(home, monkeypatch):
 
 @pytest.mark.parametrize("value", ["{}", "/nowhere:{}/deep", ":/nowhere", "/nowhere:"])
 def test_directories_of_pythonpath_cannot_be_written(home, monkeypatch, value):
-    """Also use empty entries in PYTHONPATH, because they stand for the working directory."""
+    """Also use empty entries in PYTHONPATH, which stand for the working directory."""
     monkeypatch.chdir(home / "data")
     allowed(home, home / "data")
     monkeypatch.setenv("PYTHONPATH", value.format(home / "data"))

@@ -395,7 +395,8 @@ def test_system_directories_are_never_granted(home, access, path):
 @POSIX
 def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
     """Imitate macOS, where the users' files and /private are on a different volume than the root.
-    Such files can be granted. Files on the file system of /proc are refused wherever it is mounted.
+    Such files can still be granted. Files on the file system of /proc are refused wherever it is
+    mounted.
     """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
@@ -430,7 +431,7 @@ def test_corrals_own_directories_are_never_granted(home, access):
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_packages_that_are_being_installed_are_not_granted(home, access):
     """Refuse the staging directory, because a target could change another server's files in it. An
-    installer may get only its own directory inside the staging directory.
+    installer may get only its own directory inside it.
     """
     staging = directories(home=str(home)).cache + STAGING
     part = os.path.join(staging, "0123")
@@ -658,7 +659,9 @@ def test_an_empty_manifest_changes_nothing():
 
 
 def test_flags_become_a_policy_without_slow_imports():
-    """Check that flags need no slow standard modules, because each import delays the start of the target."""
+    """Check that flags are parsed without slow standard modules, because each import delays the
+    start of the target.
+    """
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from corral.policy.manifest import from_flags\n"
@@ -688,9 +691,9 @@ def test_flags_become_a_policy_without_slow_imports():
 
 
 def test_the_policy_lists_the_variables_that_a_servers_request_set():
-    """Check that `requested_names` lists the variables that a server's request set. A request could
-    set a variable such as A_TOKEN to the name of a host. If corral masked this value like a secret,
-    the host would be missing from the report of denials.
+    """Check that `requested_names` lists the environment variables that a server's request set. A
+    request could set a variable such as A_TOKEN to the name of a host. If corral masked this value
+    like a secret, the host would be missing from the report of denials.
     """
     asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
     mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})

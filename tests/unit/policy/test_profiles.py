@@ -1,5 +1,5 @@
-"""Test the curated profiles: each profile can be loaded, each grant has a reason, and the user's
-own paths are not granted.
+"""Test the curated profiles: each can be loaded, gives a reason for every grant, and grants none of
+the user's own paths.
 """
 
 import json
@@ -35,8 +35,8 @@ GRANTS = {
 
 
 def test_each_profiles_server_is_started_or_a_reason_is_listed():
-    """Check for each profile that the `servers` rig starts the profile's server, or that
-    NOT_STARTED gives a reason why it does not.
+    """Check that the `servers` rig starts the server of each profile, or that NOT_STARTED says why
+    it does not.
     """
     called = {one.profile for one in SERVERS}
     assert set(NAMES) == {*called, *STARTED, *NOT_STARTED}
@@ -46,7 +46,7 @@ def test_each_profiles_server_is_started_or_a_reason_is_listed():
 
 def test_corral_has_more_than_thirty_profiles():
     """Count the profiles. This is the control, because the other tests would also pass if there
-    were no profiles.
+    were none.
     """
     assert len(NAMES) > 30
     assert {"filesystem", "github", "time", "git"} <= set(NAMES)

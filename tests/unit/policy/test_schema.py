@@ -1,5 +1,5 @@
-"""Test that the parser, the JSON Schema and the reference agree, because all three are made from
-one table.
+"""Test that the parser, the JSON Schema and the reference, all of which are made from one table,
+agree.
 """
 
 import json

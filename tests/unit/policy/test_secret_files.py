@@ -1,5 +1,5 @@
-"""Test on each system that the code that hides or refuses secret files uses the whole table of
-secret files.
+"""Test on each system that the code that hides or refuses secret files uses the whole table of such
+files.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Test the switches that only the user can turn on, such as `listen_everywhere`. Even a server's
-approved request cannot turn them on.
+"""Test the switches that only the user can turn on, such as `listen_everywhere`. A server's request
+cannot turn them on, even if it is approved.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Test that arguments that look like secrets are masked, because a command line does not say which
-arguments are secret.
+"""Test that arguments are masked if they look like secrets, because a command line does not say
+which of them are secret.
 """
 
 from __future__ import annotations

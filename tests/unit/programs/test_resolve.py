@@ -1,7 +1,7 @@
 """Resolve typed commands, and prove that the resolved files suffice to run them.
 
-The test runs each program in bubblewrap, with only the system's directories and the program's `reads` and `links`
-visible. The control runs the same program without its `reads`, and must fail.
+Each program is run in bubblewrap, where only the system's directories and the program's `reads` and
+`links` are visible. The control runs the same program without its `reads`, and must fail.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """Create a script with this text and return its path. If no text is given, create a native
-    program, which is a copy of cat.
+    """Create a script with this text and return its path. Without a text, create a native program,
+    which is a copy of cat.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:
@@ -151,8 +151,8 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """Copy a real venv. The copy has no scripts, because scripts would contain the path of the
-    original venv.
+    """Copy a real venv. The copy has no scripts, because they would contain the path of the
+    original.
     """
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
@@ -313,9 +313,9 @@ def test_a_venv_made_by_uv_works(run: Resolver, home: Path) -> None:
 def test_uvs_own_pythons_are_reached_through_a_linked_directory(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that Python starts and finds its packages in uv's layout. In this layout
-    .venv/bin/python is a link to ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, and
-    cpython-3.12-linux is also a link.
+    """Check that Python starts and finds its packages in uv's layout, where .venv/bin/python is a
+    link to ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, and cpython-3.12-linux is a
+    link too.
     """
     pythons = home / ".local" / "share" / "uv" / "python"
     minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))
@@ -471,8 +471,8 @@ def test_a_console_script_is_run_by_its_venvs_python(run: Resolver, venv: Path) 
 def test_a_tool_that_is_linked_into_the_users_bin_works(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that a tool runs in its virtual environment in the layout of pipx and uv tool, where ~/.local/bin/tool is a
-    link to ~/.local/share/uv/tools/tool/bin/tool.
+    """Check that a tool runs in its virtual environment in the layout of pipx and uv tool, where
+    ~/.local/bin/tool is a link to ~/.local/share/uv/tools/tool/bin/tool.
     """
     script = program_at(
         venv / "bin" / "tool", f"#!{venv}/bin/python\nimport sys; print(sys.prefix)\n"
@@ -768,8 +768,8 @@ def test_asdf_chooses_by_tool_versions(run: Resolver, home: Path) -> None:
 
 
 def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
-    """Check that a project's file can only choose among installed runtimes. Clients start servers in any open
-    directory, so the file is not trusted.
+    """Check that a project's file can only choose among installed runtimes. It is not trusted,
+    because clients start servers in any open directory.
     """
     root = home / ".asdf"
     shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
@@ -954,8 +954,8 @@ def test_a_module_in_the_callers_project_is_readable(run: Resolver, home: Path, 
 def test_a_project_does_not_replace_an_installed_module(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that `python -m pkg` runs the installed module, not a module of the same name in the project. A client
-    starts servers in any open project, so the project is not trusted.
+    """Check that `python -m pkg` runs the installed module, not a module of the same name in the
+    project. The project is not trusted, because a client starts servers in any open project.
     """
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
@@ -971,8 +971,8 @@ def test_a_project_does_not_replace_an_installed_module(
 
 
 def test_only_programs_of_homebrew_are_readable(run: Resolver, home: Path) -> None:
-    """Check that Homebrew's programs, libraries and TLS certificates are readable, but not `var` and
-    the rest of `etc`, because services keep their data and passwords there.
+    """Check that Homebrew's programs, libraries and TLS certificates are readable, but not `var`
+    and the rest of `etc`, where services keep their data and passwords.
     """
     prefix = home / "brew"
     node = program_at(prefix / "Cellar" / "node" / "25" / "bin" / "node")

@@ -26,8 +26,8 @@ NAMES = TEXT.filter(lambda text: '"' not in text and text)
 
 
 def split(line):
-    """Split a command line as CommandLineToArgvW does. This function was written only from the documentation of
-    CommandLineToArgvW.
+    """Split a command line as CommandLineToArgvW does. This function was written from the
+    documentation alone.
     """
     arguments, at = [], 0
     if line.startswith('"'):
@@ -84,7 +84,7 @@ def test_quoted_arguments_are_read_back(program, rest):
 
 @given(st.text(st.sampled_from(list('ab\\" \t')), max_size=10))
 def test_an_argument_is_quoted_as_python_quotes_it(argument):
-    """Compare corral's quoting with Python's, which was implemented independently."""
+    """Compare corral's quoting with Python's, which is an independent implementation."""
     mine = quote(argument)
     theirs = subprocess.list2cmdline([argument])
     assert split(f"x {mine}") == split(f"x {theirs}") == ["x", argument]
@@ -198,8 +198,8 @@ def test_the_environment_block_has_every_variable_once_and_sorted(variables):
 def test_variables_are_sorted_as_windows_sorts_them():
     names = ["b", "A_", "AB", "a", "Path", "é", "\uffff", "\U0001f600"]
     found = [name for name, _ in read_block(environment_block((name, "") for name in names))]
-    # Windows compares UTF-16 in upper case: a surrogate pair is less than U+FFFF, and the underscore is
-    # greater than A to Z.
+    # Windows compares UTF-16 in upper case: a surrogate pair is less than U+FFFF, and the
+    # underscore is greater than A to Z.
     assert found == ["a", "AB", "A_", "b", "Path", "é", "\U0001f600", "\uffff"]
 
 

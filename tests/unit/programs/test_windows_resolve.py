@@ -25,8 +25,8 @@ BATCH = '@IF EXIST "%~dp0\\node.exe" (\r\n  "%~dp0\\node.exe"  "%~dp0\\..\\srv\\
 
 
 class Table:
-    """A disk that is a table of files by path, and ignores case as NTFS does. `links` maps paths to
-    their targets. `aliases` are app execution aliases, whose targets cannot be read.
+    """A disk made from a table of files by path, which ignores case as NTFS does. `links` maps
+    paths to their targets. `aliases` lists app execution aliases, whose targets cannot be read.
     """
 
     def __init__(self, files, links=(), aliases=()):
@@ -138,8 +138,8 @@ def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
 
 
 def test_relative_and_remote_entries_of_path_are_ignored():
-    """Check that both are ignored, because the meaning of a relative entry depends on the current directory, and a
-    share belongs to another machine.
+    """Check that both are ignored, because the meaning of a relative entry depends on the current
+    directory, and a share belongs to another machine.
     """
     disk = Table(
         files(
@@ -195,8 +195,8 @@ def test_npms_batch_file_is_followed():
 
 
 def test_a_package_of_a_project_is_readable_with_its_neighbours():
-    """Check that the whole project is readable. The package's own directory has a package.json, but
-    the package also needs other packages, which npm has put next to it.
+    """Check that the whole project is readable, not only the directory with the package's own
+    package.json. The package also needs other packages, which npm has put next to it.
     """
     for top in ("C:\\work", f"{HOME}\\.corral\\cache\\store\\trees\\0123"):
         script = f"{top}\\node_modules\\@a\\srv\\dist\\cli.js"
@@ -363,8 +363,8 @@ def test_a_launcher_that_starts_itself_is_an_error():
 
 @pytest.mark.parametrize("words", [("python", "-V"), ("python3", "-V"), ("py", "-3.12", "-V")])
 def test_store_aliases_of_python_are_followed(words, monkeypatch):
-    """Check that corral follows an app execution alias to the registered Python, such as the Python
-    that the install manager has registered.
+    """Check that corral follows an app execution alias to the registered Python, such as one that
+    the install manager has registered.
     """
     alias = f"C:\\Users\\Ann\\bin\\{words[0]}.exe"
     real = "C:\\Users\\Ann\\AppData\\Local\\Python\\pythoncore-3.12-64\\python.exe"
@@ -424,8 +424,8 @@ def test_scripts_are_not_programs_on_windows(name):
 
 
 def test_a_linked_node_is_followed():
-    """Use the layout of nvm for Windows, in which the directory on PATH is a link. corral has to
-    use the node in this link's target.
+    """Use the layout of nvm for Windows, in which the directory on PATH is a link. corral must use
+    the node in the link's target.
     """
     disk = Table(
         {"C:\\nvm\\v22\\node.exe": b"MZ"}, links={"C:\\Program Files\\nodejs": "C:\\nvm\\v22"}
@@ -463,8 +463,8 @@ def test_missing_and_empty_commands_are_refused(argv):
 
 @given(st.text(max_size=40))
 def test_any_word_is_found_or_refused(name):
-    """Resolve random words. A word may be refused only with a CommandError, and a bare name must not be found in the
-    current directory.
+    """Resolve random words. A word may be refused only with a CommandError, and a bare name must
+    not be found in the current directory.
     """
     disk = Table(files(**{"C:\\work\\evil.exe": b"MZ"}))
     try:

@@ -24,7 +24,8 @@ def distlib_launcher(tmp_path, executable, kind="t", bits="64"):
     scripts = pytest.importorskip("pip._vendor.distlib.scripts", reason="needs pip")
     maker = scripts.ScriptMaker(None, str(tmp_path))
     maker._is_nt = True
-    # Always write the line that pip writes on Windows. On POSIX pip may write a /bin/sh line instead.
+    # Always write the line that pip writes on Windows. On POSIX pip may write a /bin/sh line
+    # instead.
     maker._build_shebang = lambda path, words: b"#!" + path + words + b"\n"
     maker.executable = executable
     maker.variants = {""}
@@ -244,7 +245,9 @@ def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
 
 @pytest.mark.rig("node")
 def test_batch_files_of_the_installed_npm_are_read(tmp_path):
-    """Check that corral finds the program and the script in files that the installed npm's cmd-shim writes."""
+    """Check that corral finds the program and the script in files that the installed npm's cmd-shim
+    writes.
+    """
     root = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("npm"))))
     writer = os.path.join(root, "node_modules", "cmd-shim")
     if not os.path.isdir(writer):

@@ -1,5 +1,5 @@
-"""Test how corral reads the launchers (trampolines) that uv writes for scripts. uv for Windows writes them under Wine
-when a test installs a package.
+"""Test how corral reads the launchers (trampolines) that uv writes for scripts. They come from uv
+for Windows, which a test runs under Wine to install a package.
 """
 
 import base64

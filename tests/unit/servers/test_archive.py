@@ -42,8 +42,8 @@ def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
 
 
 def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
-    """Check that the archive is refused and that nothing was written outside of the directory. Return the message of
-    the refusal.
+    """Check that the archive is refused and that nothing was written outside the directory. Return
+    the message of the refusal.
     """
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
@@ -96,8 +96,8 @@ def test_names_that_lead_out_of_the_archive_are_refused(name, tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Refuse a name that contains a NUL, because some parsers, such as Python's, end the name at
-    the NUL, and other parsers do not.
+    """Refuse a name that contains a NUL, at which some parsers, such as Python's, end the name,
+    while others do not.
     """
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
@@ -169,8 +169,8 @@ def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """Declare a size of 5 bytes for an entry of half a megabyte. corral stops after 5 bytes, and
-    finds that the checksum is wrong.
+    """Declare a size of 5 bytes for an entry of half a megabyte. corral must stop after 5 bytes,
+    and find that the checksum is wrong.
     """
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -195,12 +195,15 @@ def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
 def test_too_many_entries_are_refused(tmp_path):
     data = archive(*((f"f{at}", b"") for at in range(SMALL.max_entries + 1)))
     assert "more than 50 files and directories" in refusal(data, tmp_path)
-    extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))  # the control: other limits
+    # The control: the default limits.
+    extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))
 
 
 @pytest.mark.parametrize("depth", [4, 5])
 def test_directories_that_are_not_listed_count_as_entries(depth, tmp_path):
-    """Unpack ten files, each in its own nested directories. The archive lists only the files."""
+    """Unpack ten files, each in its own nested directories. The archive lists only the files, but
+    the directories count as entries too.
+    """
     data = archive(*((f"{at}/" + "d/" * (depth - 2) + "f", b"") for at in range(10)), ("g", b""))
     if depth == 4:
         extract_archive(io.BytesIO(data), str(tmp_path), limits=SMALL)
@@ -284,8 +287,8 @@ def test_data_after_the_archive_is_refused(tmp_path):
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
 def test_a_signed_bundle_is_unpacked(declared, tmp_path):
-    """Unpack bundles with both forms of a signature. `mcpb sign` appends a block to the archive, and newer versions
-    also declare this block as the archive's comment.
+    """Unpack bundles with both forms of a signature. `mcpb sign` appends a block to the archive,
+    and newer versions also declare this block as the archive's comment.
     """
     block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
     data = bytearray(archive(*GOOD))
@@ -315,9 +318,7 @@ def test_an_entry_at_another_place_than_listed_is_refused(tmp_path):
 
 
 def test_an_entry_that_overlaps_the_list_is_refused(tmp_path):
-    """Declare a size that is too large, so that the entry's data overlaps the archive's central
-    directory.
-    """
+    """Declare a size so large that the entry's data overlaps the archive's central directory."""
     info = entry("stored")
     info.compress_type = zipfile.ZIP_STORED
     data = bytearray(archive((info, b"12345678")))
@@ -361,7 +362,7 @@ def test_an_entry_with_two_names_is_refused(tmp_path):
 
 
 def test_an_end_record_that_hides_another_list_is_refused(tmp_path):
-    """Write two complete archives one after the other. Parsers disagree about which of the two to
+    """Write two complete archives one after the other. Parsers disagree about which of them to
     read.
     """
     assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
@@ -435,8 +436,8 @@ def listed(comment: bytes = b"") -> bytes:
 
 
 def lying() -> bytes:
-    """Return an archive whose end record states one entry. A zip64 record in the comment of this
-    entry, at which zipfile looks first, states many.
+    """Return an archive whose end record states one entry, although a zip64 record in the comment
+    of this entry, at which zipfile looks first, states many.
     """
     file = struct.pack("<4s5HLLLHH", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"
     hidden = listed() * HIDDEN

@@ -1,5 +1,5 @@
-"""Test a bundle's manifest.json: it is parsed strictly, values are filled in only once, and paths
-outside of the bundle are refused.
+"""Test how a bundle's manifest.json is read: it is parsed strictly, values are filled in only once,
+and paths outside the bundle are refused.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ def test_valid_requirements_are_recognized(text, good):
 
 
 def test_a_bundle_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
-    """Append to the file after corral has opened it. Another process could do this."""
+    """Append to the file after corral has opened it, as another process could."""
     path = tmp_path / "a.mcpb"
     path.write_bytes(b"x" * 100)
     monkeypatch.setattr(bundle, "CHUNK_BYTES", 60)

@@ -1,5 +1,5 @@
-"""Test downloads with real HTTP on loopback: they have a maximum size, need TLS, and are refused if
-their content is not what corral expected.
+"""Test downloads with real HTTP on loopback: they have a maximum size, require TLS, and are refused
+if their content is not what corral expected.
 """
 
 from __future__ import annotations

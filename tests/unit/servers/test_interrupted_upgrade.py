@@ -1,4 +1,4 @@
-"""Test that an interrupted upgrade of a registry's server leaves the old or the new version."""
+"""Test that an interrupted upgrade of a registry's server leaves either the old or the new version."""
 
 import json
 import sys

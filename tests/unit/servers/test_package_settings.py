@@ -88,7 +88,7 @@ def test_pip_reads_its_file_and_the_environment(env, tmp_path):
 
 
 def test_pips_files_are_read_from_the_directories_of_this_system(env, tmp_path, monkeypatch):
-    """Check that /etc is not read on Windows, where any user may create a directory with this name."""
+    """Check that /etc is not read on Windows, where any user can create a directory with this name."""
     env = {name: value for name, value in env.items() if name != "PIP_CONFIG_FILE"}
     monkeypatch.setattr(sys, "platform", "win32")
     everybody, own = pypi_settings.pip_files(env)
@@ -142,8 +142,8 @@ def test_an_index_must_be_a_web_address_or_a_path(env, url):
 def test_only_the_registrys_hosts_and_ports_are_allowed():
     urls = ["http://127.0.0.1:4873/npm/", "https://[::1]:8443/", "http://127.0.0.1:4873/other"]
     assert sandboxed_install.urls_to_rules(urls) == ["127.0.0.1:4873", "[::1]:8443"]
-    # The user chose a registry on localhost, so 127.0.0.1 gets a rule too. Without that rule, the address guard would
-    # refuse the address.
+    # The user chose a registry on localhost, so 127.0.0.1 gets a rule too. Without it, the address
+    # guard would refuse the address.
     assert set(sandboxed_install.urls_to_rules(["https://localhost:7777/"])) >= {
         "localhost:7777",
         "127.0.0.1:7777",

@@ -64,15 +64,15 @@ def test_commands_are_recognized(word):
 
 
 def test_a_plain_command_is_recognized_by_its_characters():
-    """Check that corral recognizes a plain command by its characters. Otherwise every run would
-    have to import the reference parser.
+    """Check that corral recognizes a plain command by its characters alone. Otherwise every run
+    would have to import the reference parser.
     """
     assert not any(map(_may_be_reference, ["node", "/usr/bin/node", "bin/server", "./server"]))
 
 
 def test_a_name_that_is_also_a_file_is_refused(tmp_path, monkeypatch):
-    """Check that the user has to choose between the file and the package. Otherwise the owner of
-    the current directory could choose what runs, by creating a file with the package's name.
+    """Check that the user must choose between the file and the package. Otherwise the owner of the
+    current directory could decide what runs, by creating a file with the package's name.
     """
     monkeypatch.chdir(tmp_path)
     assert parse_reference("my.tools/serve").kind == "registry"

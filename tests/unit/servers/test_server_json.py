@@ -169,7 +169,7 @@ STEERING = (
     "LD_PRELOAD", "PATH", "HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "HOSTALIASES",
     "LOCALDOMAIN", "RES_OPTIONS", "SSLKEYLOGFILE", *CERTIFICATES, *VARIABLES, *MANAGED_BY_VARIABLE,
 )  # fmt: skip
-"""Variables that would change how corral itself works."""
+"""Environment variables that would change how corral itself works."""
 
 
 @pytest.mark.parametrize("name", STEERING)

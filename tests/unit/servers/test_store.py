@@ -89,7 +89,7 @@ def test_a_stored_tree_can_never_be_granted(home):
     free = home / "free"
     free.mkdir()
     places = own_paths(str(home / "home"))
-    # The control: a directory outside of the store can be granted.
+    # The control: a directory outside the store can be granted.
     check_own(make_grant("read", str(free)), places, {})
     for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
@@ -334,8 +334,8 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
     """Check that root does not remove garbage from another user's directory. To remove a path,
-    corral changes the path's mode. The other user could replace the path with a link, and so make
-    root change the mode of any file.
+    corral changes its mode, so the other user could replace the path with a link and make root
+    change the mode of any file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
@@ -396,8 +396,8 @@ def test_cache_commands_list_remove_and_verify_stored_trees(capfd):
 @POSIX
 @pytest.mark.parametrize("name", ["abcdef", "\U0001f600" * 63], ids=["short", "long"])
 def test_directories_too_deep_for_a_path_are_removed_too(home, name):
-    """Go down one level at a time to make the directories, as a package's script can. Names of
-    four-byte characters have many bytes but few characters. The removal has to work with fewer open
+    """Make directories by going down one level at a time, as a package's script can. Names of
+    four-byte characters have many bytes but few characters. The removal must work with fewer open
     files than there are levels.
     """
     top = home / "deep"

@@ -51,9 +51,7 @@ def test_masking_a_value_returns_the_name_of_its_variable():
 
 
 def test_the_host_in_an_address_is_not_a_secret():
-    """Check that a denial shows a database's host, but neither the database's full address nor its
-    password.
-    """
+    """Check that a denial shows a database's host, but neither its full address nor its password."""
     value = "postgres://me:hunter2hunter2@db.example:5432/notes"
     secrets = find_secrets([("DATABASE_URL", value)], ["DATABASE_URL"], [])
     found = SecretValues(secrets)
@@ -138,8 +136,8 @@ def test_values_that_the_server_chose_are_not_secrets():
     "text", ["sk-c2.attacker.example.com", "npm_install_and_run", "hf_read_all_my_files", "a?key=b"]
 )
 def test_a_name_that_only_looks_like_a_key_is_not_masked(text):
-    """Check that the name of a host or a tool is not masked, even if it looks like a key. The control is
-    `test_an_argument_that_looks_like_a_key_is_masked`.
+    """Check that the name of a host or a tool is not masked, even if it looks like a key. The
+    control is `test_an_argument_that_looks_like_a_key_is_masked`.
     """
     assert hide_values(make_plan())(text) == (text, "")
 

@@ -20,8 +20,8 @@ def names(*allow: str, **options) -> Names:
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
-    """Return the response code of the answer, and the data of the answer's record, or None if the
-    answer has no record.
+    """Return the response code and the data of the answer's record, or None in place of the data if
+    the answer has no record.
     """
     reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)

@@ -1,5 +1,5 @@
-"""Test the real proxy on a port, with real servers, and with real clients that have a target's environment variables.
-Only Seatbelt is missing.
+"""Run the real proxy on a port, with real servers and with real clients that have a target's
+environment variables. Only Seatbelt is missing.
 """
 
 import base64
@@ -314,8 +314,8 @@ def test_node_uses_the_proxy_variables(both, certificate, node):
 
 
 def test_requests_go_through_the_hosts_own_proxy(run, web):
-    """Use a second corral proxy as the host's proxy. The host's proxy has to get the destination's
-    name, not its address.
+    """Use a second corral proxy as the host's proxy, which must be sent the destination's name and
+    not its address.
     """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
@@ -324,8 +324,8 @@ def test_requests_go_through_the_hosts_own_proxy(run, web):
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
     assert running.open(f"http://other.test:{port}/")[0] == 403
-    # If the guard refuses an address, corral does not send it to the host's proxy, even if the
-    # policy names this address.
+    # An address that the guard refuses is not sent to the host's proxy, even if the policy names
+    # it.
     assert running.open("http://224.0.0.1/")[0] == 502
     assert upstream.rows() == []
     assert [row[0] for row in running.rows()] == ["name", "guard"]
@@ -433,8 +433,7 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
     """Stop the clock, so that each connection beyond the rate limit waits until the proxy is
-    closed. Each waiting connection occupies one of the proxy's handlers, until all handlers are
-    occupied.
+    closed. Each of them occupies one of the proxy's handlers, until none is free.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
@@ -508,7 +507,7 @@ def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
         go_on.set()
         late.join(30)
     assert not late.is_alive()
-    # The report was made before this connection ended, so the connection is not in the report.
+    # The report was made before this connection ended, so the connection is missing from it.
     assert (running.rows(), dict(running.proxy.traffic())) == ([], {})
     os.close(running.proxy.fileno())
 

@@ -1,4 +1,4 @@
-"""Test the parser for requests to corral's proxy with all spellings that a client could try."""
+"""Test how corral's proxy parses requests, with all spellings that a client could try."""
 
 import pytest
 from hypothesis import example, given
@@ -51,7 +51,7 @@ def test_the_destination_of_a_request_is_the_host_of_its_url(host, port, fields,
     assert others[-1] == "Connection: close"
     kept = [f"{name}: {value}" for name, value in fields if name.lower() not in OURS]
     assert others[1:-1] == kept
-    # The password is meant for the proxy, so the proxy must not send it to the server.
+    # The password is for the proxy only, so it must not be sent on to the server.
     assert b"c2VjcmV0" not in request.head
     assert request.password == b"Basic c2VjcmV0"
 

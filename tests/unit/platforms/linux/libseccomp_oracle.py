@@ -2,7 +2,7 @@
 with corral's in the simulator.
 
 In libseccomp a rule is a conjunction of comparisons, one for each argument. The rules of a syscall
-have no order, and there is no default case. corral's rules have an order, so they are first split
+are unordered, and there is no default case. corral's rules are ordered, so they are first split
 into disjoint cubes. A cube is a set of calls that is described by one MASKED_EQ comparison for each
 argument.
 """
@@ -15,13 +15,13 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The bits of an argument, in the order in which split() tests them. Bits 8 to 15 come first,
-# because they are the type of an ioctl command. Rules for a whole type and rules for single
-# commands then test the same bits first, so only a fifth as many cubes (sets of calls) are needed.
+# The bits of an argument, in the order in which split() tests them. Bits 8 to 15, the type of an
+# ioctl command, come first: rules for a whole type and rules for single commands then start by
+# testing the same bits, and only a fifth as many cubes are needed.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# A cube is a set of calls. It maps the number of an argument to (mask, value). An argument that is
-# not in the map may have any value.
+# A cube is a set of calls. It maps argument numbers to (mask, value), and an argument that it does
+# not list may have any value.
 Cube = dict[int, tuple[int, int]]
 
 
@@ -57,8 +57,8 @@ def load():
 
 
 def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
-    """Split a cube by a condition. Return the part in which the condition is true, or None if the
-    condition is never true, and disjoint cubes for the rest.
+    """Split a cube by a condition. Return the part in which the condition is true, or None if it is
+    never true, and disjoint cubes for the rest.
     """
     index, mask, value = condition
     known, fixed = cube.get(index, (0, 0))
@@ -72,8 +72,8 @@ def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
 
 
 def cubes(rule) -> list[tuple[Cube, int]]:
-    """Return disjoint cubes that together cover all arguments. With each cube, return the action of
-    the rule that applies to it.
+    """Return disjoint cubes that together cover all arguments, each with the action of the rule
+    that applies to it.
     """
     if isinstance(rule, int):
         return [({}, rule)]

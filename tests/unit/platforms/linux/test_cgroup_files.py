@@ -41,8 +41,8 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
         # Only cgroup v1 is mounted, so the v1 lines in /proc/self/cgroup are ignored.
         (V1, b"4:memory:/x\n", None),
         (b"", b"0::/x\n", None),
-        # Two containers that see only the cgroup /docker/abc. The process of the second container was moved out of that
-        # cgroup.
+        # Two containers that see only the cgroup /docker/abc. The second container's process was
+        # moved out of that cgroup.
         (
             UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
             b"0::/docker/abc/init\n",
@@ -53,9 +53,9 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"0::/docker/abcdef\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup"),
         ),
-        # The process's cgroup is outside of its cgroup namespace, so the path starts with `..`.
+        # The process's cgroup is outside its cgroup namespace, so the path starts with `..`.
         (UNIFIED, b"0::/../other\n", ("/sys/fs/cgroup", "/sys/fs/cgroup/other")),
-        # The first mount shows another cgroup, so the second mount has to be chosen.
+        # The first mount shows another cgroup, so the second mount must be chosen.
         (
             UNIFIED.replace(b" / /sys/fs/cgroup", b" /a /mnt/part") + UNIFIED,
             b"0::/b\n",
@@ -204,7 +204,7 @@ def test_counters_that_older_kernels_lack_are_absent(tmp_path):
     assert account(tmp_path) == Reaped(status=0, cpu=0.001, memory=5, hit=("disk",))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="uses flags of Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="uses Linux flags")
 def test_removing_an_absent_path_is_not_an_error(tmp_path):
     cgroup.remove(str(tmp_path / "corral" / "gone"))
 

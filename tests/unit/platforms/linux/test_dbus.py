@@ -15,7 +15,7 @@ HELLO = (
     b"\x02\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00"
     b"\x03\x01s\x00\x05\x00\x00\x00Hello\x00\x00\x00"
 )
-# The arguments of a call that makes a scope, written by hand.
+# The arguments of a call that creates a scope, written by hand.
 ARGUMENTS = (
     b"\x07\x00\x00\x00a.scope\x00" b"\x04\x00\x00\x00fail\x00" b"\x00\x00\x00"
     b"\x34\x00\x00\x00" b"\x00\x00\x00\x00"
@@ -35,7 +35,7 @@ def boolean(value):
         # The two examples from the specification's chapter on marshalling.
         ("sss", ("foo", "+", "bar"), (b"\3\0\0\0foo\0" b"\1\0\0\0+\0\0\0" b"\3\0\0\0bar\0")),
         ("ax", ([5],), (b"\x08\0\0\0" b"\0\0\0\0" b"\x05\0\0\0\0\0\0\0")),
-        # An array without elements also has padding.
+        # An empty array has padding too.
         ("yat", (1, []), (b"\1\0\0\0" b"\0\0\0\0")),
         ("yatu", (1, [], 2), (b"\1\0\0\0" b"\0\0\0\0" b"\2\0\0\0")),
         ("at", ([],), (b"\0\0\0\0" b"\0\0\0\0")),

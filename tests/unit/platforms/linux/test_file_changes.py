@@ -27,7 +27,9 @@ from corral.platforms.linux.file_changes import Budget, FileChanges, Finder, Pla
 
 @pytest.fixture
 def tree(tmp_path):
-    """Yield a directory and a finder. The target may change `one` and `two` in the directory, but not `outside`."""
+    """Yield a directory and a finder. The target may change `one` and `two` in the directory, but
+    not `outside`.
+    """
     for name in ("one/below", "two", "outside"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("x")
@@ -102,7 +104,7 @@ def test_a_lookup_that_does_not_follow_links_finds_the_link_itself(tree):
 
 
 def test_paths_outside_of_writable_directories_are_not_looked_up(tree, monkeypatch):
-    """Check that corral does not look up paths outside of the directories that the target may write
+    """Check that corral does not look up paths outside the directories that the target may write
     to, because such a lookup could wait for a network file system.
     """
     top, finder = tree
@@ -303,8 +305,8 @@ def test_failed_lookups_leave_no_memory_behind(tree):
 
 
 def test_the_number_of_waiting_calls_is_limited(monkeypatch):
-    """Check that the number of waiting calls is limited. Without a limit, a target could leave any
-    number of calls waiting: it could start children and kill them while their calls wait.
+    """Check that the number of waiting calls is limited. Otherwise a target could leave any number
+    of calls waiting, by starting children and killing them while their calls wait.
     """
     monkeypatch.setattr(file_changes._thread, "start_new_thread", lambda *_: None)
     reading, writing = os.pipe()

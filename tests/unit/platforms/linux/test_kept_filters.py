@@ -1,5 +1,5 @@
 """Test cached filters: an intact filter is used as it was compiled, and a file that is damaged or
-belongs to another user is not used.
+belongs to another user is ignored.
 """
 
 import os
@@ -18,8 +18,8 @@ QUIET = seccomp.Seccomp(machine="x86_64", subprocess=False, unix_sockets=False)
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Set up a home directory without cached filters. Return a list of the steps whose filters are
-    compiled during the test.
+    """Set up a home directory without cached filters. Return a list that records the step of each
+    filter that is compiled.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -67,7 +67,7 @@ def test_a_damaged_file_is_compiled_again(compiled, at):
     assert load() == first
     assert compiled == [STEP, QUIET] * 2
     assert load() == first
-    assert compiled == [STEP, QUIET] * 2  # the file was written again
+    assert compiled == [STEP, QUIET] * 2  # the damaged file was replaced
 
 
 @pytest.mark.parametrize("left", [0, 7, 8, 12, 500], ids=str)
@@ -164,4 +164,4 @@ def test_a_bounded_number_of_filters_is_kept_and_the_newest_stays(compiled):
     assert os.path.basename(own) in kept
     compiled.clear()
     load(QUIET)
-    assert compiled == []  # QUIET's filter was newer than the removed ones
+    assert compiled == []  # QUIET's filter was kept, because it was newer

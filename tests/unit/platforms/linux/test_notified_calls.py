@@ -1,5 +1,5 @@
 """Check that the kernel may continue a notified call only if corral's table permits this call,
-whatever a decider answers. The tests try all call numbers.
+whatever a decider answers. All call numbers are tried.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 def test_the_supervisor_lets_only_calls_continue_that_the_table_permits(machine, flags):
     """Check which calls the kernel may continue after the supervisor's answer: calls that are only
     watched, calls that start tasks and are only counted, and calls that ask a socket for a name or
-    for received data.
+    for received data. The target gains nothing by changing its memory after the decision about such
+    a call.
 
-    The target gains nothing if it changes its memory after the decision about such a call. Without
-    namespaces, calls that change modes and times never continue, not even in `corral learn`.
+    Without namespaces, calls that change modes and times never continue, not even in `corral
+    learn`.
     """
     names = {one: name for name, one in TABLES[machine].items()}
     for number in range(-1, 601):
@@ -186,8 +187,8 @@ def test_the_filter_notifies_every_task_if_tasks_are_counted(namespaces):
 
 
 def allowed(rules) -> set[str]:
-    """Return the calls that the filter allows in at least one case. These include every call
-    without a rule.
+    """Return the calls that the filter allows in at least one case, including every call without a
+    rule.
     """
     asked = set(TABLES["x86_64"]) - set(rules)
     for name, rule in rules.items():

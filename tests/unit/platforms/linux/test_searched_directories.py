@@ -1,4 +1,4 @@
-"""Check that a search notices every change in a remembered directory, even a change that the target
+"""Check that a search notices every change in a remembered directory, even one that the target
 tries to hide.
 """
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs the change times of Linux")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="requires Linux change times")
 
 DIRECTORIES = 60
 
@@ -29,8 +29,8 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def search(tree, monkeypatch):
-    """Return a function that searches the tree. The function returns the hidden and protected names
-    that it found, and the number of directories that it listed.
+    """Return a function that searches the tree. It returns the hidden and protected names that it
+    found, and the number of directories that it listed.
     """
     from corral.platforms.linux.mechanisms import masks
     from corral.policy.model import Grant

@@ -1,5 +1,5 @@
-"""Compare the compiler's programs with a simple evaluation of the same rules, and check the programs as the kernel
-does.
+"""Compare the compiler's programs with a simple evaluation of the same rules, and check the
+programs as the kernel does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNKNOWN = seccomp_compiler.errno_action(38)
 
 
 def interpret(rules, number, args, *, arch=ARCH, limit=None):
-    """Return the action that the rules define. Evaluate the rules in the simplest possible way."""
+    """Return the action that the rules define, by evaluating them in the simplest possible way."""
     if arch != ARCH or (limit is not None and number >= limit):
         return seccomp_compiler.KILL_PROCESS
     rule = rules.get(number, UNKNOWN)
@@ -68,8 +68,8 @@ def test_compiled_programs_decide_calls_as_their_rules_do(rules, limit, calls):
 
 
 def test_jumps_of_more_than_255_instructions_work():
-    """Compile 300 syscalls with one rule each. The program first searches for the number of the
-    call, so it jumps far from this search to the rules.
+    """Compile 300 syscalls with one rule each. The program starts with a search for the number of
+    the call, and has to jump far from there to reach the rules.
     """
     rules = {
         2 * n: (

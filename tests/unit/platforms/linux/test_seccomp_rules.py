@@ -1,5 +1,5 @@
 """Test the rules of the filter: compare them with libseccomp for all call numbers, and try each
-attack that they should stop.
+attack that they must stop.
 """
 
 from __future__ import annotations
@@ -80,14 +80,16 @@ def numbered(machine, named, others):
 
 
 def words_of(*programs):
-    """Return every constant that a program compares with. Arguments made from these constants reach
-    every branch.
+    """Return every constant that the programs compare with. Arguments made from these constants
+    reach every branch.
     """
     return sorted({k for program in programs for code, _, _, k in program if code in {JEQ, JSET}})
 
 
 def corpus(words):
-    """Return tuples of arguments: boundary values, every single bit in each position, and random mixtures."""
+    """Return tuples of arguments: boundary values, every single bit in each position, and random
+    mixtures.
+    """
     edges = [
         0,
         1,
@@ -205,8 +207,7 @@ def test_unknown_numbers_return_enosys(machine):
         assert run(filter_.program, filter_.arch, number).action == ENOSYS
 
 
-# This list deliberately repeats the policy's names, so that a test fails if the policy loses a
-# name.
+# This list deliberately repeats the policy's names, so that a test fails if the policy loses one.
 ALWAYS = """
     io_uring_setup io_uring_enter io_uring_register ptrace process_vm_readv process_vm_writev
     process_madvise process_mrelease kcmp bpf perf_event_open keyctl add_key request_key userfaultfd
@@ -294,7 +295,7 @@ def test_clone_always_makes_threads_and_makes_processes_only_if_allowed(machine,
     for flags in (FORK, SPAWN, 17, 0):
         assert threads("clone", flags | junk) == EPERM
         assert processes("clone", flags | junk) == ALLOW
-    # The kernel ignores the high word of the flags, so CLONE_THREAD in the high word does not make a thread.
+    # The kernel ignores the high word of the flags, so CLONE_THREAD there does not make a thread.
     assert threads("clone", FORK | 0x10000 << 32) == EPERM
 
 
@@ -372,8 +373,8 @@ def test_netlink_is_for_routes_only(namespaces, junk):
 @pytest.mark.parametrize("namespaces", [True, False])
 def test_other_socket_families_look_absent(namespaces):
     filter_ = target(namespaces=namespaces, unix_sockets=True)
-    # All families except AF_UNIX (1), AF_INET (2), AF_INET6 (10) and AF_NETLINK (16) look absent, for example AF_PACKET
-    # (17), AF_ALG (38), AF_VSOCK (40) and AF_SMC (43).
+    # All families except AF_UNIX (1), AF_INET (2), AF_INET6 (10) and AF_NETLINK (16) look absent,
+    # for example AF_PACKET (17), AF_ALG (38), AF_VSOCK (40) and AF_SMC (43).
     for family in set(range(64)) - {1, 2, 10, 16}:
         for kind in (STREAM, DGRAM, RAW, SEQPACKET):
             assert filter_("socket", family, kind, 0) == EAFNOSUPPORT
@@ -389,7 +390,7 @@ def test_unix_sockets_need_permission_and_only_stream_pairs_exist(junk, flags):
         assert closed("socket", *args) == EPERM
         assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
         # Pairs of datagram sockets are denied, because the target could connect one end to a socket
-        # of the host instead. For unix sockets SOCK_RAW means SOCK_DGRAM.
+        # on the host instead. For unix sockets, SOCK_RAW means SOCK_DGRAM.
         assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
 
 
@@ -571,8 +572,8 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
-    """Check that the filter does not read the arguments of frequent calls. For such calls the
-    kernel only looks at a bitmap, instead of running the filter.
+    """Check that the filter does not read the arguments of frequent calls, because the kernel then
+    allows these calls by looking at a bitmap instead of running the filter.
     """
     filter_ = target(machine, **options)
     for name in ("read", "write", "futex", "mmap", "getppid", "epoll_pwait", "recvfrom"):

@@ -1,5 +1,5 @@
-"""Check that every Linux step has the methods and fields that are needed for `explain`, for error
-messages and for the order in which steps are applied.
+"""Check that every Linux step has the methods and fields on which `explain`, error messages and the
+order of the steps depend.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Test how corral uses files from the kernel and from container engines to find out why namespaces
+"""Test how corral uses the files of the kernel and of container engines to find out why namespaces
 are forbidden.
 """
 
@@ -50,8 +50,8 @@ def test_no_cause_of_missing_features_is_named_on_an_ordinary_host(files):
 
 
 def test_apparmor_is_distinguished_from_a_container(files, monkeypatch):
-    """Compare an Ubuntu host and a container on such a host. The same sysctl is set in both, so
-    only the files of the container engine distinguish the container from the host.
+    """Compare an Ubuntu host with a container on such a host. Both have the same sysctl set, so
+    only the files of the container engine tell them apart.
     """
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = b"1\n"
     assert line(*LANDLOCK).startswith(
@@ -120,7 +120,7 @@ def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_from_abi_3_on(files, monkeypatch, version):
     """Check that Landlock is called a wall only from ABI 3 on, as in the probe of `landlock_wall`.
-    ABI 0 means that the kernel has no Landlock.
+    ABI 0 stands for a kernel without Landlock.
     """
 
     def landlock_abi() -> int:
@@ -146,7 +146,7 @@ def test_a_kernel_without_a_system_call_is_distinguished_from_a_container(
     files, monkeypatch, mark, hint
 ):
     """Imitate Linux 5.10, which lacks mount_setattr. In a container, the engine's filter may cause
-    the same error. The hint must then not suggest a newer kernel.
+    the same error, so the hint must not suggest a newer kernel there.
     """
     files[mark] = b""
     answers = iter(

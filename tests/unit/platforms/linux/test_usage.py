@@ -65,7 +65,7 @@ def test_rows_of_smaps_rollup_are_added_up_and_converted_to_bytes():
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
     """Check that mapped segments of shared memory are left out, because they are already counted as
-    objects. A memfd whose name only looks like a segment still counts.
+    objects. A memfd whose name only looks like that of a segment still counts.
     """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
@@ -74,8 +74,9 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """Check that only pages of the file itself are left out. A page that the process has changed privately still counts
-    for the process, and a memfd without an open descriptor counts as a mapping.
+    """Check that only pages of the file itself are left out. A page that the process has changed
+    privately still counts for the process, and a memfd without an open descriptor counts as a
+    mapping.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 
@@ -145,7 +146,8 @@ def test_an_exact_sample_counts_mapped_and_written_pages_once():
     assert 32 * MIB <= exact.memory < 48 * MIB
 
 
-# A program with five processes that share the same pages. The first process waits until the others have started.
+# A program with five processes that share the same pages. The first process waits until the others
+# have started.
 SHARING = """
 kept = bytearray(b'x' * (32 << 20))
 hold, ending = os.pipe()
@@ -171,8 +173,8 @@ def test_an_exact_sample_counts_shared_pages_once():
     assert 32 * MIB <= exact.memory < 64 * MIB
 
 
-# A program in which twenty processes share the pages of a child of init. The test kills the twenty
-# processes.
+# A program in which twenty processes share the pages of a child of init. The test kills these
+# twenty processes.
 ENDING = """
 import signal
 ready, tell = os.pipe()
@@ -191,7 +193,8 @@ for _ in range(20):
 
 class Tree:
     """A real process tree that shrinks during an exact measurement. The measurement calls `end_one`
-    again and again to ask whether it should stop. `end_one` always answers no, but kills processes.
+    again and again to ask whether it should stop. The answer is always no, but each late call kills
+    a process.
     """
 
     def __init__(self, root):
@@ -205,8 +208,8 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """Kill one process in each call after the first 23 calls. The measurement makes these first
-        calls while it reads all processes for the first time.
+        """Kill one process in each call after the first 23, which the measurement makes while it
+        reads all processes for the first time.
         """
         self.questions += 1
         if self.is_exact and self.questions > 23 and self.sharing:
@@ -239,7 +242,8 @@ def test_memory_counts_once_if_processes_that_share_it_end(limit, hit):
                 os.kill(one, signal.SIGKILL)
 
 
-# A program in which a child of init shares its pages with ten processes, and starts ten more when it gets a signal.
+# A program in which a child of init shares its pages with ten processes, and starts ten more when
+# it gets a signal.
 REPLACING = """
 import signal
 ready, tell = os.pipe()
@@ -260,9 +264,8 @@ for _ in range(10):
 """
 
 
-# A program in which init has two children. Each child has 32 MiB that it shares with ten processes,
-# and starts ten more processes when it gets a signal. Init waits until the first twenty processes
-# have started.
+# A program in which init has two children. Each of them shares 32 MiB with ten processes, and
+# starts ten more when it gets a signal. Init waits until the first twenty processes have started.
 HIDING = """
 import signal
 ready, tell = os.pipe()
@@ -331,7 +334,7 @@ def read_parent(pid):
 @LINUX
 @pytest.mark.parametrize(("limit", "hit"), [(48, "memory"), (200, "")])
 def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limit, hit):
-    """Measure two processes. Each of them has less memory than the limit, but their sum exceeds the
+    """Measure two processes that each have less memory than either limit, but together exceed the
     lower limit.
     """
     with Child(HIDING) as pid:
@@ -481,8 +484,8 @@ os._exit(0)
 
 @LINUX
 def test_shared_pages_in_mappings_beyond_the_limit_count_twice(monkeypatch):
-    """Make more mappings than a measurement may read. The shared memory in the unread mappings must be counted twice
-    rather than not at all.
+    """Give a process more mappings than a measurement may read. The shared memory in the unread
+    mappings must be counted twice rather than not at all.
     """
     with Child(MANY_MAPS) as pid:
         exact = usage.measure(pid, exact=True)
@@ -628,8 +631,8 @@ def test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_a
 
 @LINUX
 def test_no_list_of_descriptors_is_read_beyond_the_budget(monkeypatch):
-    """Imitate threads with separate tables of descriptors, because a target can make such threads.
-    The measurement may read only a limited number of tables.
+    """Imitate threads with separate descriptor tables, which a target can make. The measurement may
+    read only a limited number of them.
     """
     listed, look = [], os.listdir
     monkeypatch.setattr(usage, "_shares_files", lambda *_: False)

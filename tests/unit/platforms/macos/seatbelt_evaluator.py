@@ -1,12 +1,12 @@
 """Evaluate Seatbelt profiles in a model of the part of SBPL that corral's profiles use.
 
-The last matching rule for the operation itself decides. If there is no such rule, the last matching
-rule for the operation's class decides, then the rules for wider classes, and finally the rules for
+The last matching rule for the operation itself decides. If there is none, the last matching rule
+for the operation's class decides, then the rules for wider classes, and finally the rules for
 `default`. `(version 1)` adds rules before the profile, and a few rules after it. A rule without
 filters applies to everything. Unknown words are errors, so that no rule is skipped.
 
-The model has not been compared with a Mac. On a Mac, Seatbelt may decide only by the order of all
-rules. So the model raises an error if this method gives a different verdict.
+The model has not been compared with a Mac, where Seatbelt may decide only by the order of all
+rules. Therefore the model raises an error if that order gives a different verdict.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def parse(text: str) -> list:
 @dataclasses.dataclass(frozen=True)
 class Act:
     """An action that a process attempts. `socket` is "unix" with a `path`, or "ip", "tcp" or "udp"
-    with a `host` and a `port`. The host "localhost" means any address of the Mac. `target` is self,
-    same-sandbox or others. `vnode` is the type of the file at the path.
+    with a `host` and a `port`. The host "localhost" means any of the Mac's own addresses. `target`
+    is self, same-sandbox or others. `vnode` is the type of the file at the path.
     """
 
     operation: str
@@ -66,8 +66,8 @@ class Act:
 
 
 class Profile:
-    """A parsed profile. `known` contains the operations of one release of macOS; other operations
-    are undefined in that release.
+    """A parsed profile. `known` lists the operations of one release of macOS, in which all others
+    are undefined.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Profile:
         return action, operations, filters
 
     def resolve(self, item: list) -> tuple:
-        """Return the filter with its parameters replaced by their values. A value is not parsed as
+        """Return the filter with its parameters replaced by their values, which are not parsed as
         part of the profile.
         """
         if item[0] == "param":

@@ -2,8 +2,8 @@
 been tried on a Mac.
 
 `CATALINA` is the table of macOS 10.15, and `SONOMA` is the table of libsandbox in 14.4.1.
-`ALLOWED_BY_VERSION_1` lists the operations that the prelude of `(version 1)` in 14.4.1 allows in
-spite of `(deny default)`.
+`ALLOWED_BY_VERSION_1` lists the operations that the prelude of `(version 1)` in 14.4.1 allows
+despite `(deny default)`.
 """
 
 
@@ -100,8 +100,8 @@ TAKES = {
     "network": {"socket", "path"},
     "system-socket": {"socket"},
 }
-"""The kinds of filters that an operation takes, by the start of the operation's name. Only the kinds that corral uses
-are listed.
+"""The kinds of filters that an operation takes, by the prefix of the operation's name. Only the
+kinds that corral uses are listed.
 """
 KINDS = {
     **dict.fromkeys(("literal", "subpath", "regex", "path-ancestors"), "path"),

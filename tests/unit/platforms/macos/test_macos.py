@@ -361,7 +361,7 @@ def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Start more processes after corral has read the number of processes and before it reads the
+    """Start more processes after corral has read the number of processes but before it reads the
     list.
     """
     living = list(range(1, 10001))
@@ -466,8 +466,8 @@ def test_the_bindings_fail_clearly_on_other_systems():
 
 
 def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
-    """Check that sqlite3 and _scproxy are not imported. The watcher closes inherited descriptors, and macOS kills a
-    process that closes a guarded descriptor.
+    """Check that sqlite3 and _scproxy, whose libraries open guarded descriptors, are not imported.
+    The watcher closes inherited descriptors, and macOS kills a process that closes a guarded one.
     """
     code = (
         "import sys, corral.platforms.macos.backend, corral.platforms.macos.spawn, corral.supervisor.start\n"
@@ -478,7 +478,7 @@ def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
 
 
 class Written:
-    """A table of made-up processes. The table records the signals that corral sends to them."""
+    """A table of made-up processes, which records the signals that corral sends to them."""
 
     def __init__(self, *rows):
         self.living = {row.pid: row for row in rows}
@@ -569,8 +569,7 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
     """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by
-    its profile or by its responsible process. The responsible process does not count if its pid was
-    reused.
+    its profile or by its responsible process, which does not count if its pid was reused.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)
@@ -586,8 +585,8 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
 
 def test_processes_with_an_unknown_parent_are_not_in_a_tree(table):
     """Use parent 0, which the process table reports for unknown parents. If the target ended at
-    once, its own unique id is also 0. corral must not kill processes only because both numbers are
-    0.
+    once, its own unique id is also 0. corral must not kill processes merely because both numbers
+    are 0.
     """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)

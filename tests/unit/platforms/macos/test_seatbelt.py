@@ -214,7 +214,9 @@ def test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason():
 
 @pytest.mark.parametrize("name", [name for name in needed_files.SYSTEM if name.startswith(("/usr", "/bin", "/sbin", "/nix", "/System"))])  # fmt: skip
 def test_system_paths_are_readable_without_a_grant(name):
-    """Check that the system's paths are readable in the profile, because the resolver does not grant them."""
+    """Check that the profile makes the system's paths readable, because the resolver does not grant
+    them.
+    """
     for operation in ("file-read-data", "file-map-executable", "file-read-metadata"):
         assert made(ALONE).allows(Act(operation, f"{name}/x"))
 
@@ -273,7 +275,7 @@ def test_an_invalid_port_never_becomes_a_rule(port):
 
 
 def test_a_program_below_a_hidden_path_stays_readable():
-    """Use fnm's layout: node is in Application Support, which is hidden. node's files must stay
+    """Use fnm's layout: node is in Application Support, which is hidden, but node's files must stay
     readable.
     """
     hidden = f"{HOME}/Library/Application Support"
@@ -286,8 +288,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
         hidden=(hidden,),
     )
     assert made(view).allows(Act("file-read-data", node))
-    # realpath needs the metadata of all directories above node, but these directories must not be
-    # listed.
+    # realpath needs the metadata of all directories above node, but it must not be possible to list
+    # these directories.
     assert made(view).allows(Act("file-read-metadata", hidden))
     assert not made(view).allows(Act("file-read-data", hidden))
     assert not made(view).allows(Act("file-read-data", f"{hidden}/Google/Chrome/Cookies"))
@@ -331,8 +333,8 @@ def test_the_rule_for_the_deepest_path_wins():
 
 @pytest.mark.parametrize("name", ["alone", "granted", "many"])
 def test_profiles_equal_the_stored_texts(name):
-    """Compare the profiles with the stored texts. A difference changes the sandbox of every target
-    on a Mac, so review the difference before you store the new text.
+    """Compare the profiles with the stored texts. Any difference changes the sandbox of every
+    target on a Mac, so review it before you store the new text.
     """
     text, parameters = seatbelt_profile.profile(
         {"alone": ALONE, "granted": GRANTED, "many": MANY}[name]
@@ -426,8 +428,8 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_read_only(tmp_path):
 
 @pytest.mark.parametrize("kind", ["absent", "file", "link"])
 def test_a_target_cannot_make_a_repository(tmp_path, kind):
-    """Let the target rename a directory with hooks to .git, even if this replaces a file or a link
-    with that name. The profile must deny this.
+    """Check that the target cannot rename a directory with hooks to .git, even if this would
+    replace a file or a link with that name.
     """
     top = os.path.realpath(tmp_path)
     (tmp_path / "store/hooks").mkdir(parents=True)
@@ -566,8 +568,8 @@ def test_sh_may_execute_the_shell_that_the_system_selected_for_it(tmp_path, monk
 
 
 def test_libraries_of_package_managers_are_readable(tmp_path, monkeypatch):
-    """Use the layout of pyenv, whose python loads Homebrew's openssl. On Intel, openssl is in
-    /usr/local, which every target may read.
+    """Use the layout of pyenv, whose python loads Homebrew's openssl. No rule for this is needed on
+    Intel, where Homebrew is in /usr/local, which every target may read.
     """
     top = os.path.realpath(tmp_path)
     monkeypatch.setattr(tier_seatbelt, "MANAGERS", ((f"{top}/Cellar", tier_seatbelt.HOMEBREW),))

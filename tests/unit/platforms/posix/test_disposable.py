@@ -1,5 +1,5 @@
-"""Test the child process in which a probe runs. The child must give only one answer, even if
-processes that it has forked also give answers.
+"""Test the child process in which a probe runs. It must give only one answer, even if processes
+that it has forked give answers too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Imitate the driver's side of the minifilter protocol over a socket pair, including the driver's
 size checks.
 
-The filter manager sends each message as a whole, and so does SOCK_SEQPACKET. The first byte of each
-packet identifies the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage,
-and A is the answer to S.
+Like the filter manager, SOCK_SEQPACKET sends each message as a whole. The first byte of each packet
+identifies the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A
+is the answer to S.
 """
 
 import queue

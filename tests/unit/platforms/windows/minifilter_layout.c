@@ -1,4 +1,4 @@
-/* Print the layout of the messages as C structures, because a compiler decides offsets and padding. */
+/* Print the layout of the messages as C structs, because a compiler decides offsets and padding. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""Check that corral either works or refuses to run, whatever the result of calls that are
+"""Check that corral either works or refuses to run, whatever it gets from calls whose results are
 undocumented or differ between versions of Windows.
 
 Each test replaces the result of one call. The test's docstring says where the result was seen or is
@@ -55,7 +55,9 @@ def windows_error(code: int) -> OSError:
 
 
 class Tokens:
-    """The privileges and groups of invented tokens. Token 1 is corral's own token, and token 2 is the target's."""
+    """The privileges and groups of invented tokens. Token 1 is corral's own token, and token 2 is
+    the target's.
+    """
 
     def __init__(self, monkeypatch) -> None:
         self.privileges = {1: ORDINARY, 2: ()}
@@ -170,8 +172,8 @@ def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privile
     ],
 )
 def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
-    """Check that the finding names the cause and a remedy. Windows returns EPT_S_NOT_REGISTERED (1753) or
-    ERROR_SERVICE_DISABLED (1058) if the service MpsSvc is stopped.
+    """Check that the finding names the cause and a remedy. Windows returns EPT_S_NOT_REGISTERED
+    (1753) or ERROR_SERVICE_DISABLED (1058) if the service MpsSvc is stopped.
     """
 
     def refuse(*_arguments: object) -> bytes:
@@ -196,9 +198,9 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Check that corral uses the profile's folder that Windows reports, not the folder that corral
-    planned. The two folders differ if a packaged client started corral, because Windows then
-    redirects AppData.
+    """Check that corral uses the profile folder that Windows reports, not the one that corral
+    planned. The two differ if a packaged client started corral, because Windows then redirects
+    AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -213,8 +215,8 @@ def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, foun
 
 @pytest.mark.parametrize(("code", "told"), [(1260, "AppLocker"), (5, "error 5")])
 def test_errors_of_creating_a_process_have_a_hint(code, told):
-    """Check that the error names AppLocker for ERROR_ACCESS_DISABLED_BY_POLICY (1260). AppLocker
-    causes this error for programs in directories that a user can write.
+    """Check that the error names AppLocker for ERROR_ACCESS_DISABLED_BY_POLICY (1260), which
+    AppLocker causes for programs in directories that a user can write to.
     """
     assert told in str(process_creation._explain(windows_error(code)))
 
@@ -280,11 +282,11 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Check that corral uses the existing window station of this logon, and adds corral's entry and
+    """Check that corral uses the existing window station of this logon, and adds its own entry and
     the Low label if they are missing. If Windows does not keep these changes, corral ends the run.
 
-    Each logon has one window station of this kind. Another program, such as Chromium's sandbox, may
-    have created it.
+    Each logon has one window station of this kind, which another program, such as Chromium's
+    sandbox, may have created.
     """
     told, seen = list(labels), list(lists)
     closed: list[str] = []
@@ -405,8 +407,8 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
 
 
 def test_only_wanted_capabilities_are_probed(monkeypatch):
-    """Check that a run probes only the capabilities that its plan needs, and the capabilities on
-    which these depend, because each probe starts processes.
+    """Check that a run probes only the capabilities that its plan needs, and those on which they
+    depend, because each probe starts processes.
     """
     tried: list[str] = []
     for name, probe in host.PROBES.items():
@@ -458,8 +460,8 @@ def test_a_default_run_probes_only_capabilities_that_it_can_use():
     ],
 )
 def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limited, status):
-    """Check that a limit counts as proven only if the limited process is slow and the other process
-    is not, because a busy machine slows down both processes.
+    """Check that a limit counts as proven only if the limited process is slow and the other one is
+    not, because a busy machine slows down both.
     """
     monkeypatch.setattr(host.job, "create", lambda _step: types.SimpleNamespace(release=int))
     monkeypatch.setattr(host, "_race", lambda first, _second: limited if first.cpu else free)
@@ -477,8 +479,8 @@ def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
 
 
 class Trials:
-    """Replaces the two trials of a probe with given results. The first trial runs outside of a
-    container, and the second trial runs inside.
+    """Replaces the two trials of a probe with given results. The first trial runs outside a
+    container, and the second one inside.
 
     `arrives` says for each trial whether its connection reaches the listener.
     """
@@ -502,8 +504,8 @@ class Trials:
         # This result was seen on 10.0.26200: loopback works inside one container, but connections
         # to the host's loopback are dropped.
         ("denied denied done done", ""),
-        # A firewall may also deny loopback inside the container. Then asyncio and every Python
-        # server that uses it fail.
+        # A firewall may also deny loopback inside the container. In that case asyncio fails, and so
+        # does every Python server that uses it.
         ("denied denied done denied", "inside: denied denied done denied"),
         ("denied done done done", "inside: denied done done done"),
         ("done denied done done", "inside: done denied done done"),
@@ -528,8 +530,9 @@ def test_the_app_container_is_proven_only_if_the_probe_finds_every_wall(
     [([True, True], "arrived on the host's loopback"), ([False, False], "the control failed")],
 )
 def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
-    """Check that the listener decides whether a connection succeeded, not the output of the process
-    in the sandbox. If the connection from outside does not arrive, the control has failed.
+    """Check that a connection counts as successful only if it reaches the listener, whatever the
+    process in the sandbox prints. If the connection from outside does not arrive, the control has
+    failed.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     Trials(monkeypatch, "denied denied done done").arrives = list(arrives)
@@ -619,7 +622,9 @@ def test_the_private_desktop_is_proven_only_by_the_results_inside_and_outside(
 def test_the_relay_is_proven_only_if_it_allows_the_named_port_and_denies_another(
     monkeypatch, output, problem, errors
 ):
-    """Check that the relay is proven only if it answers 200 for a port that the policy names, and 403 for another port."""
+    """Check that the relay is proven only if it answers 200 for a port that the policy names, and
+    403 for another port.
+    """
     started: list[object] = []
 
     def start(_code: str, steps: tuple[object, ...], *_ports: str) -> object:
@@ -651,7 +656,7 @@ def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
 
 def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
     """Check that a probe that times out does not count as absent. The machine may only be busy, so
-    the next run that needs the capability has to probe again.
+    the next run that needs the capability must probe again.
     """
 
     def late() -> str:
@@ -662,7 +667,7 @@ def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
 
 def test_the_evidence_names_the_time_to_create_a_profile(monkeypatch):
     """Check that `doctor -v` shows how long it takes to create a profile. This time matters,
-    because every run creates and deletes a profile through the firewall service.
+    because every run creates and deletes one through the firewall service.
     """
     monkeypatch.setattr(app_container, "_create", lambda step: parse_sid(step.package))
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", lambda _name: None)

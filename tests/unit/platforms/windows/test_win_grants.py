@@ -68,7 +68,7 @@ def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
     monkeypatch, kept, root_changed
 ):
     """Check that a run sets some entries again, even if a kept grant has set them before: the
-    entries on secrets, on hard links, and on files that other programs run. Such a file may be
+    entries on secrets, on hard links, and on files that other programs run. Any of these may be
     newer than the grant.
     """
     nodes = (
@@ -106,7 +106,7 @@ def test_the_plan_can_keep_the_access_entries_of_a_grant():
 
 def entries(step, name, **facts):
     """Return the target's rights on one object in the first root of a plan, and the rights that new
-    objects in this object inherit.
+    objects in it inherit.
     """
     node = Node(name=name, directory=facts.pop("directory", False), **facts)
     made = step.exceptions[0].entries(step.roots[0], node)
@@ -125,8 +125,8 @@ def test_trees_with_links_are_refused():
 
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_file_with_several_names_can_only_be_read(access):
-    """Check that the target may not write to a hard link, because another name of the same file may
-    be outside of the grant. uv and pnpm create such hard links.
+    """Check that the target cannot write to a hard link, because another name of the same file may
+    be outside the grant. uv and pnpm create such hard links.
     """
     step = plan((grant("D:\\work", access), tree(file("twin", links=2))))
     assert entries(step, "twin", links=2) == (READ, 0)
@@ -227,8 +227,8 @@ def test_files_that_start_at_logon_are_read_only():
 
 
 def test_missing_self_starting_files_are_watched():
-    """Check that the plan lists missing files that other programs would run. corral watches them, because a missing
-    file cannot be made read-only.
+    """Check that the plan lists missing files that other programs would run. corral watches them,
+    because a missing file cannot be made read-only.
     """
     documents = "C:\\Users\\Ann\\Documents"
     seen = tree(Node(name="sub", directory=True))
@@ -291,8 +291,8 @@ def test_a_tree_in_the_store_is_not_listed_again(tmp_path, monkeypatch):
 
 
 def test_objects_of_other_users_in_a_read_grant_are_skipped_and_named(tmp_path):
-    """Check that files that belong to an elevated tool get no entries, because the current user may
-    not change their access lists. A warning must name these files.
+    """Check that files that belong to an elevated tool get no entries, because the current user is
+    not allowed to change their access lists. A warning must name these files.
     """
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").write_text("")
@@ -416,7 +416,7 @@ def test_a_missing_root_is_an_error(tmp_path):
         )
 
 
-# The values are from ntifs.h. Files and directories in OneDrive have the last two values.
+# Values from ntifs.h. The last two are those of files and directories in OneDrive.
 SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 0x9000701A
 
 
@@ -425,8 +425,8 @@ SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 
     [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
 )
 def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
-    """Check that files in OneDrive do not count as links. Windows shows these files as reparse
-    points or as ordinary files.
+    """Check that files in OneDrive do not count as links, although Windows may show them as reparse
+    points.
     """
     mode = stat.S_IFREG | 0o666
     found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
@@ -488,8 +488,8 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """Check that corral opens a closed object only for reading, because it does not change the
-    object's access list. So this works even if the user may not change the list.
+    """Check that corral opens a closed object only for reading. corral does not change the object's
+    access list, so the walk must succeed even if the user is not allowed to change it.
     """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
@@ -509,8 +509,7 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     [
         ("S-1-15-2-1", 0, True),
         ("S-1-15-2-2", 0x0B, True),  # files below this directory inherit the entry
-        # An entry for the Users group does not apply to a container. A container needs its own
-        # entry.
+        # An entry for the Users group does not apply to a container, which needs its own entry.
         ("S-1-5-32-545", 0, False),
     ],
 )
@@ -531,8 +530,7 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
     """Check that the plan lists only secrets as files that no container may read. The other closed
-    files are packages that have a copy in the store, and other users' files, which cannot be
-    opened.
+    files are packages with a copy in the store, and other users' files, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

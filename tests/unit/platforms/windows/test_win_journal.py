@@ -1,5 +1,5 @@
-"""Test the journal of a run. If the journal is cut off at any byte, it is read as complete or as
-empty, and it is locked as long as its run lives.
+"""Test the journal of a run. Truncated at any byte, it is read as complete or as empty, and it
+stays locked as long as its run lives.
 """
 
 import os
@@ -47,7 +47,7 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_truncated_journal_is_empty(one, data):
-    """Cut off a journal at a random byte. Then there is nothing to undo, because corral changes
+    """Truncate a journal at a random byte. There is nothing to undo then, because corral changes
     access lists only after the journal is complete.
     """
     raw = journal.encode(one)
@@ -202,8 +202,8 @@ def test_a_missing_directory_has_no_journals(tmp_path):
 
 
 def test_a_journal_that_is_too_long_is_refused(tmp_path):
-    """Refuse to write a journal longer than MAX_SIZE. corral reads only MAX_SIZE bytes of a
-    journal, so a longer journal would count as empty.
+    """Refuse to write a journal longer than MAX_SIZE. corral reads only that many bytes, so a
+    longer journal would count as empty.
     """
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()

@@ -1,5 +1,5 @@
-"""Test the minifilter client with a simulated driver over a socket pair. Compare the layout of the
-client's messages with C structs that a compiler has laid out.
+"""Test the minifilter client with a simulated driver over a socket pair, and compare the layout of
+the client's messages with C structs that a compiler has laid out.
 """
 
 import pathlib
@@ -244,8 +244,8 @@ def test_checks_of_another_session_are_denied(driver, session):
 
 
 def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, session):
-    """Check that an answer is not cached if it depends on the destination of a rename or on the access of an open,
-    because the driver's cache ignores both.
+    """Check that an answer is not cached if it depends on the destination of a rename or on the
+    access of an open, because the driver's cache ignores both.
     """
     remembered = {
         "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],
@@ -253,7 +253,7 @@ def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, sessi
         "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
     }
     assert remembered["write"] > 1000
-    # The time is 1, because for 0 the driver uses its own default of a few seconds.
+    # The shortest time is 1, because for 0 the driver uses its own default of a few seconds.
     assert remembered["rename"] == remembered["read"] == 1
 
 
@@ -304,7 +304,7 @@ def test_a_session_can_be_released_after_the_driver_has_disconnected():
     session = minifilter.Session(driver.transport, CHECKS)
     session.register(1, "C:\\w")
     driver.close()
-    session.release()  # this does not hang and does not raise
+    session.release()  # must neither hang nor raise
 
 
 # --- from drive letters to devices ----------------------------------------------------------------

@@ -70,8 +70,8 @@ def test_realpath_works_as_the_filesystem_server_imports_it(granted):
     [("none", "ENOENT"), ("link/none", "ENOENT"), ("loop", "ELOOP"), ("..", "EPERM")],
 )
 def test_realpath_distinguishes_missing_and_denied_files(granted, path, code):
-    """Check the error codes, because a server must be able to distinguish a new file (ENOENT) from
-    a file that it may not see.
+    """Check the error codes, by which a server distinguishes a new file (ENOENT) from a file that
+    it is not allowed to see.
     """
     (granted / "loop").symlink_to("loop")
     text = f"try {{ require('fs').realpathSync({path!r}) }} catch (e) {{ console.log(e.code) }}"

@@ -165,7 +165,7 @@ def test_optional_restrictions_that_were_not_proven_are_not_used():
     steps = {type(step): step for step in composed(Policy(), plain)}
     assert steps[mitigations.Mitigations] == mitigations.plan(0, subprocess=True)
     assert steps[job.Job].ui == 0
-    # This plan does not use the child process policy, so the job's limit has to forbid children.
+    # This plan does not use the child process policy, so the job's limit must forbid children.
     assert steps[job.Job].processes == 1
 
 
@@ -177,8 +177,8 @@ def test_the_job_counts_allowed_subprocesses():
 
 
 def test_no_token_is_restricted_in_an_app_container():
-    """Check that the container is the only restriction, because node and python do not start with
-    an additional restricted token.
+    """Check that no restricted token is used in addition to the container, because node and python
+    do not start with one.
     """
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
@@ -320,15 +320,14 @@ def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capabilit
     assert steps[app_container.Profile].capabilities == (desktop.CAPABILITY,)
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
-    # The target may take control of the shim, so the shim must have the same restrictions as the
-    # target.
+    # The target may take control of the shim, so the shim must have the same restrictions.
     assert steps[relay_start.NamedHosts].ui == steps[job.Job].ui == job.UI_LIMITS
     assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 
 
 def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
-    """Check that the allowed names are dropped if the network control is not enforced. The network
-    must not be opened to all hosts instead.
+    """Check that the allowed names are dropped if the network control is not enforced, and that the
+    network is not opened to all hosts instead.
     """
     policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
     lacking = host(*(name for name in FULL if name != "relay"))
@@ -362,8 +361,8 @@ def test_a_server_with_state_needs_an_app_container():
 
 
 def test_every_step_has_a_unique_name(monkeypatch):
-    """Check the names and stages, because errors name a failed step, and `explain` prints the
-    stages.
+    """Check the names and stages of the steps, because errors name the step that failed, and
+    `explain` prints the stages.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
@@ -379,8 +378,8 @@ def test_every_step_has_a_unique_name(monkeypatch):
 
 
 def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
-    """Check the order of steps: after its creation, the process is registered with the driver while
-    it is still suspended.
+    """Check the order of the steps: the process is registered with the driver after it is created,
+    while it is still suspended.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
@@ -426,7 +425,9 @@ def test_all_extended_limits_are_in_one_structure():
 
 
 def test_a_memory_limit_is_rounded_down_to_pages():
-    """Use 100 MB, which is not a multiple of a page. The limit must not exceed the requested size."""
+    """Use 100 MB, which is not a multiple of the page size. The limit must not exceed the requested
+    size.
+    """
     wanted = job.extended(job.Job(memory=100_000_000))
     assert wanted.JobMemoryLimit == wanted.ProcessMemoryLimit == 99_999_744
 

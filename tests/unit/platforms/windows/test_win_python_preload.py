@@ -1,5 +1,5 @@
-"""Test the Python preload on any system. The tests imitate an AppContainer: stubs replace the calls
-that Windows denies there, and fail in the same way.
+"""Test the Python preload on any system. Stubs imitate an AppContainer: they replace the calls that
+Windows denies there, and fail in the same way.
 """
 
 import builtins
@@ -127,7 +127,7 @@ def test_the_nul_device_is_not_replaced_if_it_can_be_opened(container, monkeypat
 
 
 def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
-    """Make `open` fail for an existing `.env`. pydantic-settings would fail with the
+    """Make `open` fail for an existing `.env`. pydantic-settings would fail with this
     PermissionError, so the preload opens an empty file instead.
     """
     for name in (".env", ".Env.local", "secret", ".envrc"):
@@ -162,8 +162,8 @@ def test_readable_environment_files_are_read(container, tmp_path):
 
 
 def test_python_loads_the_preload_by_itself(tmp_path):
-    """Check that Python loads the preload even in isolated mode, and that the preload imports nothing but
-    `__future__`.
+    """Check that Python loads the preload even in isolated mode, and that the preload imports
+    nothing but `__future__`.
     """
     listing = Listing(directories=("", "Lib", "Lib\\site-packages"), files=())
     for name, text in store._preload_texts(listing):

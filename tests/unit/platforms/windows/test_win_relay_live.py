@@ -1,4 +1,6 @@
-"""Test the whole relay with real processes, pipes, sockets and clients, but without the container around the shim."""
+"""Test the whole relay with real processes, pipes, sockets and clients, but without the container
+around the shim.
+"""
 
 import contextlib
 import hashlib
@@ -57,8 +59,8 @@ class Running:
             os.dup(self.process.stdin.fileno()),
             outbound(allow, self.denials, **options),
         )
-        # Close this process's copies of the pipe ends, so that, as in a run, only the relay has
-        # them.
+        # Close this process's copies of the pipe ends, so that only the relay has them, as in a
+        # run.
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -190,8 +192,8 @@ def tls_client(running, certificate, server_name):
 
 
 def test_a_hello_with_another_name_is_denied(run, tls, certificate):
-    """Send a different host name in the TLS hello than in CONNECT. The name in the hello has to be
-    allowed too, because another host at the same address may answer to this name.
+    """Send a different host name in the TLS hello than in CONNECT. The name in the hello must be
+    allowed too, because another host at the same address may answer to it.
     """
     running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
     running.tls_port = tls.server_port
@@ -303,8 +305,8 @@ def test_invalid_requests_get_an_error(run):
 
 
 def test_the_relay_uses_the_hosts_own_proxy(run, web):
-    """Use a second relay as the host's proxy. This proxy gets the destination's name, so the first
-    relay must not look up the name.
+    """Use a second relay as the host's proxy. It gets the destination's name, so the first relay
+    must not look up the name.
     """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
@@ -384,8 +386,8 @@ def test_an_invalid_first_frame_ends_the_relay(said, error):
 
 
 def test_frames_written_by_the_target_are_checked(web):
-    """Write frames directly to the relay. The relay must check frames itself, because it does not
-    trust the shim.
+    """Write frames directly to the relay, which must check them itself, because it does not trust
+    the shim.
     """
     port = web.server_port
     options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
@@ -405,8 +407,9 @@ def test_frames_written_by_the_target_are_checked(web):
 
 
 def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
-    """Open many streams to a denied name. Each denial pauses one of the relay's handlers. When all handlers pause, the
-    relay stops reading, the pipe fills up, and the process that writes to it has to wait.
+    """Open many streams to a denied name. Each denial pauses one of the relay's handlers. When all
+    handlers pause, the relay stops reading, the pipe fills up, and the process that writes to it
+    has to wait.
     """
     rests, resting, let_go = [], threading.Semaphore(0), threading.Event()
 
@@ -428,7 +431,8 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
     flooding.start()
     for _ in range(outer.MAX_HANDLERS):
         assert resting.acquire(timeout=60)
-    # All handlers pause. The relay has checked only as many of the 3000 streams as the rate limit allows.
+    # All handlers pause. The relay has checked only as many of the 3000 streams as the rate limit
+    # allows.
     assert len(rests) == MAX_FAILED - 1 + outer.MAX_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()
@@ -443,7 +447,7 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
 
 def test_the_shim_does_not_need_corrals_files():
     """Check that the shim's whole code is on its command line and does not import corral's modules,
-    because a container can read the interpreter, but not corral's files.
+    because a container can read the interpreter but not corral's files.
     """
     argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]

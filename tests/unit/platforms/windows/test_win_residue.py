@@ -1,5 +1,5 @@
-"""Check that runs leave nothing behind except for what a live run still uses or the user wants to
-keep, in whatever order runs start, end and die.
+"""Check that, in whatever order runs start, end and die, they leave nothing behind except for what
+a live run still uses or the user wants to keep.
 
 The journals and locks are real. A set of SIDs stands for the access lists on disk, because other
 tests check how entries are removed from access lists. A set of names stands for the profiles.
@@ -109,8 +109,8 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "alive", None))
     @rule(data=st.data())
     def die_and_be_swept(self, data):
-        """Simulate the death of a run: the kernel unlocks the run's journal, and the run's memory
-        is lost. Then let corral clean up after the run.
+        """Simulate the death of a run: the kernel unlocks its journal, and its memory is lost. Then
+        let corral clean up after it.
         """
         name = data.draw(st.sampled_from(sorted(self.alive)))
         results, _, _ = self.alive.pop(name)
@@ -174,8 +174,8 @@ def test_a_profile_that_cannot_be_deleted_stays_in_the_journal(tmp_path, monkeyp
 
 @pytest.mark.parametrize("told", [True, False], ids=["an error", "a success"])
 def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatch, told):
-    """Use file names that Windows cannot remove with a profile: the removal fails, or reports
-    success and leaves the files behind. A target can make such names.
+    """Use a file name that Windows cannot remove along with a profile: the removal fails, or
+    reports success and leaves the file behind. A target can make such names.
     """
     folder = tmp_path / "packages" / "one"
     (folder / "AC").mkdir(parents=True)
@@ -195,7 +195,7 @@ def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatc
 
 def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
     """End two runs at once. A run does not remove entries that another run still uses, so the
-    second run has to remove them.
+    second run must remove them.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
@@ -255,7 +255,7 @@ def test_a_kept_grant_that_cannot_be_removed_stays_kept(tmp_path):
 
 def test_entries_are_removed_below_a_directory_that_has_no_access_list(tmp_path, monkeypatch):
     """Use a directory whose access list the user has removed. Objects in it still have corral's
-    entries.
+    entries, which must be removed.
     """
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "file").touch()

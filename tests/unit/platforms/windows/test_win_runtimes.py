@@ -74,7 +74,7 @@ def test_node_and_its_server_are_copied():
 
 def test_granted_paths_are_used_in_place():
     """Check that granted paths are not replaced by copies. The target cannot write to a copy, and
-    changes to a copy would not be seen outside of the sandbox.
+    changes to a copy would not be seen outside the sandbox.
     """
     tree = copied("C:\\work\\srv")
     program = Program(
@@ -140,7 +140,7 @@ def test_the_working_directory_and_variables_name_copies():
 
 
 def test_a_linked_node_is_copied_from_its_target():
-    """Start node through a link on PATH. The link's target has to be copied, not the link itself."""
+    """Start node through a link on PATH. The link's target must be copied, not the link itself."""
     real = "C:\\nvm\\v22\\node.exe"
     tree = copied(real, ONE)
     found = runtimes.program_inside(
@@ -298,8 +298,8 @@ def test_a_link_that_names_the_tree_by_another_path_is_copied(source, tmp_path):
 @pytest.mark.links
 @pytest.mark.parametrize("text", ["\\\\host\\share\\x", "\\\\?\\UNC\\host\\share\\x", "//host/x"])
 def test_a_link_to_another_machine_is_not_opened(source, monkeypatch, text):
-    """Check that corral does not open a link to another machine, because Windows would send the user's credentials to
-    that machine.
+    """Check that corral does not open a link to another machine, because Windows would send the
+    user's credentials to that machine.
     """
     (source / "link").symlink_to(text)
     monkeypatch.setattr(file_trees.os.path, "realpath", lambda _: pytest.fail("opened"))
@@ -432,7 +432,7 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release a run that has an allowlist of names. Such a run has two stores: one for the server,
+    """Release a run that has an allowlist of names and therefore two stores: one for the server,
     and one for the interpreter of corral's own shim.
     """
     results = Results()
