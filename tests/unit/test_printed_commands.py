@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-QUOTING = {"shell_word", "quote", "join", "_quote_all"}
+QUOTING = {"shell_word", "last_words", "quote", "join", "_quote_all"}
 # Matches text that ends where a command needs a path, or a name from a file. A value in the text is
 # written as `{}`.
 COMMANDS = re.compile(
