@@ -15,7 +15,7 @@ QUOTING = {"shell_word", "last_words", "quote", "join", "_quote_all"}
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"
-    r"|--(?:config|path|policy|read|volume|write)) $"
+    r"|--(?:config|path|policy|read|volume|write)) $|\btype \./$"
 )
 SAFE = {
     ("containerfile.py", "SERVER"): "a constant",
@@ -77,6 +77,7 @@ def test_printed_commands_quote_paths():
         ("word = printable(path)\nf'--read {word}'", ["word"]),
         ("f'then: rm -rf {shell_word(state.path)}'", []),
         ("word = shell_word(path)\nf'--read {word}'", []),
+        ("f'type ./{name}'", ["name"]),
         ("f'it needs --read, but {path} is missing'", []),
     ],
 )
