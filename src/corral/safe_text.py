@@ -78,3 +78,11 @@ def shell_word(text: str) -> str:
     if text and all(c.isascii() and (c.isalnum() or c in PLAIN) for c in text):
         return text
     return "'" + text.replace("'", "'\"'\"'") + "'"
+
+
+def last_words(*words: str) -> str:
+    """Quote the last words of a suggested command. Put `--` before them if one of them looks like
+    an option: a project may name its server `--allow-subprocess`.
+    """
+    end = ["--"] if any(word.startswith("-") for word in words) else []
+    return " ".join(map(shell_word, (*end, *words)))

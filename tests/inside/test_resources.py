@@ -341,6 +341,53 @@ def test_a_daemon_dies_with_the_target(user, scratch):
     assert not locked(path)
 
 
+SIBLINGS = """
+import fcntl, os, time
+def sibling(act):
+    # CLONE_PARENT makes a child of the target's parent, which is a process of corral.
+    pid = call("clone", 0x8000 | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        act()
+        os._exit(7)
+def daemon():
+    os.setsid()
+    fcntl.flock(os.open(sys.argv[1], os.O_WRONLY), fcntl.LOCK_EX)
+    os.write(writing, b".")
+    for fd in range(3):
+        os.close(fd)
+    signal.pause()
+reading, writing = os.pipe()
+sibling(lambda: os.write(writing, b"."))
+sibling(lambda: os.write(writing, b".") and os.kill(os.getpid(), 9))
+sibling(daemon)
+seen = b""
+while len(seen) < 3:
+    seen += os.read(reading, 3)
+for made in range(100):
+    try:
+        sibling(lambda: time.sleep(60))
+    except BlockingIOError:
+        break
+time.sleep(0.2)  # corral may notice the siblings that have ended
+print(made < 32, flush=True)
+os._exit(3)
+"""
+
+
+@BOTH_TIERS
+def test_siblings_of_the_target_neither_end_nor_outlive_it(user, scratch):
+    """Make processes whose parent is corral's. Their end must not count as the end of the target,
+    the limit must count them, and none may be left after the run.
+    """
+    give_directory(user, scratch / "work")
+    path = give(user, scratch / "work/lock")
+    code = f"import sys\n{PRELUDE}{SIBLINGS}"
+    flags = ("--allow-subprocess", "--max-pids", "32", "--write", str(scratch / "work"))
+    done = user.run(user.python, "-c", code, path, flags=flags)
+    assert (done.returncode, done.stdout) == (3, b"True\n"), done.stderr
+    assert not locked(path)
+
+
 @BOTH_TIERS
 def test_killing_corral_leaves_no_process(user, scratch):
     give_directory(user, scratch / "work")

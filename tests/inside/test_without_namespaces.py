@@ -500,3 +500,31 @@ answer = sorted(one[4][0] for one in socket.getaddrinfo(None, 0, type=socket.SOC
     free = outside(user, code)
     assert "0.0.0.0" in free
     assert inside(user, code, flags=("--allow-net", "example.com")) == free
+
+
+def test_attributes_of_ungranted_files_cannot_be_read(user, scratch):
+    """Read extended attributes by path. Download programs store addresses there, sometimes with
+    access tokens in them. The attributes of a granted file can be read through a descriptor.
+    """
+    secret = give(user, scratch / "secret", "kept", 0o600)
+    granted = give(user, scratch / "granted", "open", 0o600)
+    for path in (secret, granted):
+        os.setxattr(path, "user.origin", b"token")
+    code = """
+def read(path):
+    return os.getxattr(path, "user.origin").decode()
+def caught(act, *arguments):
+    try:
+        return act(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+secret, granted = sys.argv[1:]
+held = os.open(granted, os.O_RDONLY)
+answer = [caught(act, path) for path in (secret, granted) for act in (read, os.listxattr)]
+answer.append(caught(read, held))
+answer.append(caught(lambda: os.getxattr(secret, "user.origin", follow_symlinks=False).decode()))
+"""
+    free = ["token", ["user.origin"]]  # the control
+    assert outside(user, code, secret, granted) == [*free, *free, "token", "token"]
+    seen = inside(user, code, secret, granted, flags=("--read", granted))
+    assert seen == [*["ENOTSUP"] * 4, "token", "ENOTSUP"]

@@ -709,6 +709,11 @@ CLAIMS: tuple[Claim, ...] = (
                 (f"{BROKER}::test_a_granted_unix_socket_is_reached_and_no_other", f"{BROKER}::test_a_replaced_unix_socket_is_not_reached"),
             ),
             (
+                "bare-attributes",
+                "The target can see names and metadata of the host's files, but not their extended attributes.",
+                (f"{BARE_INSIDE}::test_names_and_metadata_of_ungranted_files_stay_visible", f"{BARE_INSIDE}::test_attributes_of_ungranted_files_cannot_be_read"),
+            ),
+            (
                 "bare-keys",
                 "If subprocesses are allowed, the target also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
                 (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),

@@ -311,6 +311,25 @@ def test_a_denied_mkdir_among_the_servers_own_files_names_mkdir(user, scratch, c
     assert b"mkdir -p" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["run", "learn"])
+def test_no_command_is_suggested_for_a_path_that_contains_a_secret(user, scratch, command):
+    """Make a directory whose name is a secret. In a suggested command the masked name `***` would
+    mean all files of the directory.
+    """
+    server = scratch / "server.py"
+    server.write_text(OWN_DIRECTORY.replace('"sub"', 'os.environ["NAME"]'))
+    server.chmod(0o644)
+    scratch.chmod(0o755)
+    shown = []
+    for flag in ("--secret", "--env"):  # with `--env` the value is not a secret, as the control
+        words = ("--", user.python, str(server))
+        done = user.corral(command, flag, "NAME", *words, env=user.environment(NAME="plainName42"))
+        shown.append(done.stderr.decode())
+    assert "***" in shown[0]
+    assert not any(word in shown[0] for word in ("mkdir", "--write"))
+    assert f"first `mkdir -p {scratch}/plainName42`" in shown[1]
+
+
 def test_files_that_the_target_may_create_are_not_reported(user, scratch):
     code = """
 for path in ("~/x", "/tmp/x", sys.argv[1] + "/x"):

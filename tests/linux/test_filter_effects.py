@@ -298,7 +298,7 @@ tried('fchmod', fd, 0o777)
 tried('utimensat', fd, 0, 0, 0)
 tried('fsetxattr', fd, b'user.x', b'x', 1, 0)
 tried('ioctl', fd, 0x40086602, ctypes.addressof(flags))
-print(oct(os.stat(path).st_mode & 0o777), os.listxattr(path))
+print(oct(os.stat(path).st_mode & 0o777), os.listxattr(fd))
 os.unlink(path)
 """
     held, free = both(code, target(namespaces=False), before)

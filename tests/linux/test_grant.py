@@ -187,7 +187,7 @@ def test_the_proposals_for_a_clients_server_end_in_a_command_that_grants_them(de
     assert learn(desk) == f"grant cursor:notes {flags}"
     desk.does("unwrap", "cursor")
     again = learn(desk)
-    assert again == f"wrap cursor notes {flags}"
+    assert again == f"wrap {flags} cursor notes"
     desk.does(*shlex.split(again), "--corral", str(desk.corral_path))
     assert "True" in run(desk, path)
     desk.does("grant", "notes", "--remove", *flags.split())
@@ -554,6 +554,28 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
     assert command == f"wrap --learn 2h {path} app"
     desk.does(*shlex.split(command), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["app"]["args"]
+
+
+@pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
+def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
+    """Name a project's server like a flag of `wrap`. A suggested command with this name as a flag
+    would grant the flag to all servers in the file. The name `app` is the control.
+    """
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    path = desk.put(".mcp.json", json.dumps({"mcpServers": {name: entry, "other": entry}}))
+    refusal = desk.corral("why", "--", name).stderr.decode()
+    _, *words = shlex.split(refusal.rpartition("hint: corral ")[2])
+    desk.does("wrap", "--corral", str(desk.corral_path), *words)
+    assert entries(path)["other"] == entry  # the command wraps only the server that it names
+    shown = desk.does("why", "--", name)
+    _, *words = shlex.split(shown.rpartition("does not find, for 2 hours: corral ")[2])
+    desk.does("wrap", "--corral", str(desk.corral_path), ".mcp.json")
+    desk.does("wrap", "--corral", str(desk.corral_path), *words)
+    found = entries(path)
+    assert "--learn-until" in found[name]["args"]
+    assert "--learn-until" not in found["other"]["args"]
+    given = [word for one in found.values() for word in one["args"]]
+    assert not {"--allow-subprocess", "--write"} & set(given)
 
 
 def wrap_by_path(desk, *names):

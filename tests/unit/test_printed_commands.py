@@ -11,13 +11,13 @@ import pytest
 
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
-QUOTING = {"shell_word", "quote", "join", "_quote_all"}
+QUOTING = {"shell_word", "last_words", "quote", "join", "_quote_all"}
 # Matches text that ends where a command takes a path, or a name from a file. A value in the text is
 # written as `{}`.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"
-    r"|--(?:config|path|policy|read|volume|write)) $"
+    r"|--(?:config|path|policy|read|volume|write)) $|\btype \./$"
 )
 SAFE = {
     ("containerfile.py", "SERVER"): "a constant",
@@ -79,6 +79,7 @@ def test_printed_commands_quote_paths():
         ("word = printable(path)\nf'--read {word}'", ["word"]),
         ("f'then: rm -rf {shell_word(state.path)}'", []),
         ("word = shell_word(path)\nf'--read {word}'", []),
+        ("f'type ./{name}'", ["name"]),
         ("f'it needs --read, but {path} is missing'", []),
     ],
 )

@@ -19,6 +19,7 @@ from corral.policy import profiles
 from corral.policy.requests import GUARD, requested_items
 from corral.policy.secret_files import Client
 from corral.record import record
+from corral.safe_text import last_words
 
 # These flags of `run` permit something, but are not part of the policy.
 OTHER_PERMISSIONS = {
@@ -249,11 +250,11 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
     for outcome in edit.outcomes:
         # Users copy these commands, so quote the names and paths, which come from the client's
         # file.
-        name = quote(outcome.name)
+        words = last_words(word, outcome.name)
         for path in outcome.suggested:
             output.write_line(
                 f"  {outcome.name} was configured with {path}, which is not granted; to grant it:"
-                f" corral wrap --read {quote(path)} {quote(word)} {name} (or --write)"
+                f" corral wrap --read {quote(path)} {words} (or --write)"
             )
 
 

@@ -17,6 +17,7 @@ from corral.denials.records import Denial
 from corral.errors import SandboxError
 from corral.policy.server_identity import identify_command
 from corral.record import fields, record
+from corral.safe_text import last_words
 from corral.servers.reference import name_server
 
 SUMMARY = "change what a wrapped server may do"
@@ -219,12 +220,12 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
     if not rows:
         raise SandboxError(
             f"no denial is recorded for {word}",
-            hint=f"to see how its last run ended: corral why {shlex.quote(word)}; to grant a path"
+            hint=f"to see how its last run ended: corral why {last_words(word)}; to grant a path"
             f" anyway: corral grant {shlex.quote(word)} --read PATH",
         )
     if not approve.is_on_terminal():
         named = " ".join(rows) if len(rows) <= MAX_NAMED else "FLAG..."
-        see = "" if len(rows) <= MAX_NAMED else f"`corral why {shlex.quote(word)}` lists them; "
+        see = "" if len(rows) <= MAX_NAMED else f"`corral why {last_words(word)}` lists them; "
         things = "1 thing" if len(rows) == 1 else f"{len(rows)} things"
         raise SandboxError(
             f"{word} was denied {things}, but there is no terminal to ask for confirmation",

@@ -20,7 +20,7 @@ from corral.platforms import current
 from corral.policy.manifest import Manifest
 from corral.policy.model import Source
 from corral.programs.missing_script import describe_missing_script
-from corral.safe_text import shell_word
+from corral.safe_text import last_words, shell_word
 from corral.servers.reference import parse_reference
 from corral.supervisor import start
 from corral.supervisor.report import find_outcome, to_json
@@ -102,7 +102,7 @@ def _format_wrap(rest: Sequence[str]) -> str:
     """
     client, colon, server = "".join(rest[:1]).partition(":")
     known = colon and catalogue.find_client(client)
-    return f"corral wrap --learn 2h {client} {shlex.quote(server)}" if known else ""
+    return f"corral wrap --learn 2h {last_words(client, server)}" if known else ""
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
@@ -145,9 +145,11 @@ def _name_next_command(word: str, accepted: list[Proposal]) -> None:
     wrapped = any(
         (one, found.name) == (client, server) for one, _, found in wrapped_servers.list_wrapped()
     )
-    command = ["grant", word] if wrapped else ["wrap", client, server]
     flags = " ".join(one.typed() for one in accepted)
-    output.note(f"to keep this: corral {shlex.join(command)} {flags}")
+    command = f"wrap {flags} {last_words(client, server)}"
+    if wrapped:
+        command = f"grant {shlex.quote(word)} {flags}"
+    output.note(f"to keep this: corral {command}")
 
 
 def _print(learned: Learned, denials: Sequence[Denial], *, used: bool, missing: str) -> None:

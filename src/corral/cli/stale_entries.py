@@ -24,6 +24,7 @@ from corral.errors import (
 )
 from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package, parse_runner
+from corral.safe_text import last_words
 from corral.servers.reference import parse_reference
 
 
@@ -61,7 +62,7 @@ def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> st
     """Return the command that repairs the server's entry. `client` names a client or a file."""
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
-        return join(["corral", "wrap", *reads, client, server.name])
+        return f"{join(['corral', 'wrap', *reads])} {last_words(client, server.name)}"
     if isinstance(error, CommandError):
         return ""  # wrapping it again would write the same program
     if isinstance(error, ChangedPathsError):
@@ -69,7 +70,7 @@ def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> st
     if bad := _find_bad_flags(server):
         words = [word for one in bad for word in one.words]
         return join(["corral", "grant", f"{client}:{server.name}", "--remove", *words])
-    again = join([client, server.name])
+    again = last_words(client, server.name)
     return f"corral unwrap {again} && corral wrap {again}"
 
 

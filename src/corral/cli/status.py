@@ -23,6 +23,7 @@ from corral.platforms import states
 from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record, replace
+from corral.safe_text import last_words
 from corral.supervisor.report import to_json
 
 SUMMARY = "show which servers of which clients are wrapped, and what each may do"
@@ -267,7 +268,7 @@ def _print_file(file: FileStatus) -> None:
         if server.denials:
             # `why` finds a server by its name only in clients' files.
             known = catalogue.find_client(file.client)
-            asked = shlex.quote(server.name) if known else shlex.join(server.command)
+            asked = last_words(server.name) if known else shlex.join(server.command)
             output.write_line(
                 f"    recent denials: {server.denials}; to see them: corral why {asked}"
             )
@@ -281,7 +282,7 @@ def _print_file(file: FileStatus) -> None:
             output.write_line(f"    hint: {server.mend or install}")
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
             output.write_line(f"    it cannot start: {server.corral} does not exist")
-            words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"
+            words = last_words(file.path, server.name)
             again = f"corral wrap {words}"
             if not server.own:  # the entry is not as corral wrote it
                 again = (

@@ -19,6 +19,7 @@ from corral.errors import SandboxError
 from corral.policy.server_identity import identify_command
 from corral.programs.package_runners import Package, parse_runner
 from corral.record import record
+from corral.safe_text import last_words
 from corral.servers.reference import name_server
 from corral.supervisor.report import to_json
 
@@ -224,7 +225,7 @@ def _print(found: ServerDenials, word: str) -> None:
     _point_to_learn(found, word)
     if missing and found.names:
         server = word if word in found.names else _shorten(found.names[0])
-        output.write_line(f"  to allow some of these: corral grant {shlex.quote(server)}")
+        output.write_line(f"  to allow some of these: corral grant {last_words(server)}")
 
 
 def _shorten(name: str) -> str:
@@ -256,7 +257,7 @@ def _point_to_wrap(target: str, server: ConfiguredServer) -> None:
     if _is_future(until):
         output.write_line(f"  files that the server does not find are recorded until {until}")
         return
-    command = f"corral wrap --learn 2h {shlex.quote(target)} {shlex.quote(server.name)}"
+    command = f"corral wrap --learn 2h {last_words(target, server.name)}"
     output.write_line(f"  to record files that the server does not find, for 2 hours: {command}")
 
 

@@ -16,6 +16,7 @@ from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.errors import SandboxError
+from corral.safe_text import last_words
 from corral.servers.reference import name_server
 
 # A row is a client, its file, and a server in the file. For the files of `find_recorded_files`, the
@@ -185,7 +186,7 @@ def describe_unwrapped(row: Row) -> tuple[str, str]:
     """
     client, path, server = row
     text = f"{server.name} of {client} is not wrapped: {server.why or 'corral does not start it'}"
-    words = f"{quote(name_target(client, path))} {quote(server.name)}"
+    words = last_words(name_target(client, path), server.name)
     return text, "" if server.why else f"corral wrap {words}"
 
 

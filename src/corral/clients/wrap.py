@@ -31,7 +31,7 @@ from corral.policy import profiles
 from corral.policy.home_grants import is_home
 from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record, replace
-from corral.safe_text import shell_word
+from corral.safe_text import last_words, shell_word
 from corral.servers.packages.package import why_unproven
 from corral.servers.reference import parse_reference
 
@@ -200,7 +200,8 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
 
 def format_command(server: ConfiguredServer, request: WrapRequest, *flags: str) -> str:
     """Return the command that wraps this server with these flags."""
-    return " ".join(map(shell_word, ("corral", "wrap", *flags, request.target, server.name)))
+    words = map(shell_word, ("corral", "wrap", *flags))
+    return f"{' '.join(words)} {last_words(request.target, server.name)}"
 
 
 def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | None:

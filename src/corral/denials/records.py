@@ -161,7 +161,9 @@ class Denials:
     ) -> None:
         cut = slice(MAX_TEXT_LENGTH)
         destination, secret = self._hidden(destination)
-        why, _ = self._hidden(why)
+        why, masked = self._hidden(why)
+        if masked or len(why) > MAX_TEXT_LENGTH:
+            why = why.partition("; ")[0]  # the rest may be a command, which must be whole
         # Leave out a flag that would have to be shortened or masked, because it would then allow
         # something else. If the destination is secret, also leave out a flag with a value, because
         # the value is the destination.

@@ -145,7 +145,8 @@ def find_learned(
     remote = _find_remote(asked, seen)
     asked = {key: times for key, times in asked.items() if key[0] not in remote}
     directories = {find_on_host(path, seen) for path in found.directories if path not in remote}
-    files = _judge_own_files(plan, propose(find_denied(asked, seen), seen), directories)
+    hide = hide_values(plan)
+    files = _judge_own_files(plan, propose(find_denied(asked, seen), seen), directories, hide)
     parts = (
         files,
         Learned(never=list_some(sorted(remote.items()))),
@@ -161,7 +162,7 @@ def find_learned(
         calls=found.calls,
         waited_seconds=round(found.seconds, 3),
     )
-    return _hide_secrets(learned, hide_values(plan))
+    return _hide_secrets(learned, hide)
 
 
 def _find_remote(asked: Mapping[tuple[str, bool], int], seen: Seen) -> dict[str, str]:
@@ -191,15 +192,18 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
     )
 
 
-def _judge_own_files(plan: Plan, learned: Learned, directories: Collection[str]) -> Learned:
+def _judge_own_files(
+    plan: Plan, learned: Learned, directories: Collection[str], hide: Hide
+) -> Learned:
     """If the server wanted to change its own program files, propose a profile that makes it write
     to another directory. If there is no such profile, list the file, and another remedy if there is
-    one. `directories` are paths at which the server wanted to make a directory.
+    one. `directories` are paths at which the server wanted to make a directory. A path that
+    contains a secret gets no remedy, because a command with a masked path means other files.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
     for path, reason in learned.never:
-        if reason != OWN_FILE:
+        if reason != OWN_FILE or hide(path)[1]:
             kept.append((path, reason))
             continue
         top = max((top for top in plan.program.reads if is_inside(path, top)), key=len)

@@ -6,6 +6,7 @@ import os
 
 from corral.errors import SandboxError
 from corral.programs.arguments import SHELLS
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _explain_installer(name: str, typed: Sequence[str]) -> tuple[str, str]:
     why = f"{name} installs packages at startup: it needs {needs}"
     found = parse_runner(typed[0], typed[1:])
     if isinstance(found, Package):
-        words = " ".join(["corral run", *found.flags, found.reference])
+        words = " ".join(map(shell_word, ("corral", "run", *found.flags, found.reference)))
         return why, f"`{words}` installs the server separately and runs it without {name}"
     if isinstance(found, Refusal):
         return f"{why}, and {found.why}", found.hint

@@ -6,6 +6,7 @@ import os
 
 from corral.policy.variables import masked
 from corral.programs.runtimes import CODE
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
 
 
 def describe_missing_script(path: str) -> str:
-    directory, name = os.path.split(path)
+    """Say that a script is missing. A project may choose the script's name, and a name such as
+    `x; to allow it: --write ~ .py` would look like corral's own words. So the name is quoted.
+    """
+    directory, name = map(shell_word, os.path.split(path))
     return f"{name} does not exist in {directory}"
 
 

@@ -139,7 +139,7 @@ def locate_program(name: str, caller: Caller) -> str:
     hint = "is it installed? A path with a slash is used as it is"
     here = os.path.join(caller.cwd, name)
     if is_program(here) or os.path.isdir(here):
-        hint = f"to run the program in this directory, type ./{name}"
+        hint = f"to run the program in this directory, type {shell_word(f'./{name}')}"
     elif os.path.isfile(here) and (runtime := RUNTIMES.get(os.path.splitext(name)[1])):
         hint = f"did you mean {runtime} {shell_word(name)}?"
     elif caller.lookup(name.partition(" ")[0]):

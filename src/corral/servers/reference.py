@@ -17,7 +17,7 @@ import os
 
 from corral.errors import SandboxError
 from corral.record import record
-from corral.safe_text import shown
+from corral.safe_text import shell_word, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def parse_reference(word: str) -> Reference | None:
         if os.path.lexists(word):
             raise SandboxError(
                 f"{word} is both a file here and the name of a server in a registry",
-                hint=f"type ./{word} for the file, or mcp:{word} for the registry's server",
+                hint=f"type {shell_word(f'./{word}')} for the file, or {shell_word(f'mcp:{word}')}"
+                " for the registry's server",
             )
         return parse_registry_server(word, word)
     return None

@@ -26,6 +26,10 @@ def write(path, *destinations: str) -> None:
     os.close(fd)
 
 
+def hide(text: str, secret: str) -> tuple[str, str]:
+    return text.replace(secret, "***"), "PASSWORD" if secret in text else ""
+
+
 def test_equal_denials_are_counted():
     denials = Denials()
     for _ in range(3):
@@ -81,6 +85,19 @@ def test_a_denial_with_a_guessed_cause_is_marked_and_names_a_flag():
 def test_a_flag_is_quoted_as_one_word_for_a_shell():
     assert allow_net("") == ""
     assert shlex.split(allow_net("[::1]:80")) == ["--allow-net", "[::1]:80"]
+
+
+@pytest.mark.parametrize(("name", "whole"), [("x" * 300, False), ("hunter2", False), ("x", True)])
+def test_a_command_in_a_reason_is_whole_or_left_out(name, whole):
+    """Use a path that makes the reason too long, and a path with a secret, which is masked. A part
+    of the command would make another file. The third path is the control.
+    """
+    denials = Denials()
+    denials.hide_secrets(lambda: lambda text: hide(text, "hunter2"))
+    denials.add("own_files", name, why=f"read-only; first `touch /srv/{name}`")
+    [row] = denials.rows()
+    reason = f"read-only; first `touch /srv/{name}`" if whole else "read-only"
+    assert row.why.removesuffix(", with the value of PASSWORD") == reason
 
 
 def test_long_texts_of_a_denial_are_cut_and_a_long_flag_is_left_out():

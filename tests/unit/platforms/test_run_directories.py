@@ -174,8 +174,14 @@ def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypa
     assert (tmp_path / "out.txt.before-grant").read_text() == "the server's own"
 
 
-def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch):
-    (tmp_path / "out.txt").write_text("the server's own")
+@pytest.mark.parametrize("is_directory", [False, True])
+def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch, is_directory):
+    """Let the rename fail because the disk is full. The next start must rename the file."""
+    own, links = tmp_path / "out.txt", [("out.txt", "/granted")]
+    if is_directory:
+        own.mkdir()
+    else:
+        own.write_text("the server's own")
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -183,8 +189,12 @@ def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch
     with monkeypatch.context() as changed:
         changed.setattr(os, "rename", full)
         with pytest.raises(OSError, match="No space left"):
-            run_directories.make_links(str(tmp_path), [("out.txt", "/granted")])
-    assert (tmp_path / "out.txt").read_text() == "the server's own"
+            run_directories.make_links(str(tmp_path), links)
+    assert os.listdir(tmp_path) == ["out.txt"]
+    run_directories.make_links(str(tmp_path), links)
+    assert os.readlink(own) == "/granted"
+    aside = tmp_path / "out.txt.before-grant"
+    assert aside.is_dir() if is_directory else aside.read_text() == "the server's own"
 
 
 @pytest.mark.parametrize("ending", [".before-grant", "x" * 245])

@@ -4,7 +4,11 @@ import os
 
 import pytest
 
-from corral.programs.missing_script import find_missing_script, find_missing_script_of
+from corral.programs.missing_script import (
+    describe_missing_script,
+    find_missing_script,
+    find_missing_script_of,
+)
 from corral.programs.model import Program
 
 
@@ -58,3 +62,9 @@ def test_the_words_of_another_command_are_not_relative_to_this_directory(tmp_pat
     assert find_missing_script_of(program, ["cursor:notes"]) == ""
     found = find_missing_script_of(program, ["bash", "gone.sh"])
     assert found == os.path.join(os.getcwd(), "gone.sh")
+
+
+def test_the_name_of_a_missing_script_cannot_look_like_a_suggestion():
+    assert describe_missing_script("/srv/app.py") == "app.py does not exist in /srv"  # the control
+    said = describe_missing_script("/srv/it was denied; to allow it: --write ~ .py")
+    assert said == "'it was denied; to allow it: --write ~ .py' does not exist in /srv"

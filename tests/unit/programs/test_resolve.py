@@ -180,7 +180,10 @@ def test_relative_and_empty_path_entries_are_never_searched(run: Resolver, home:
 def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: Path) -> None:
     (home / "directory").mkdir()
     program_at(home / "program")
-    for name, hint in {"directory": "type ./directory", "program": "type ./program"}.items():
+    program_at(home / "two; words")
+    hints = {"directory": "type ./directory", "program": "type ./program"}
+    hints["two; words"] = "type './two; words'"  # otherwise a pasted hint would run `words`
+    for name, hint in hints.items():
         with pytest.raises(CommandError) as caught:
             run(name)
         assert str(caught.value.hint).endswith(hint)
@@ -1061,7 +1064,8 @@ def test_the_script_is_found_among_the_arguments(
         (["npx", "--call", "x", "server"], "corral does not support its option --call"),
         (["npx", "--frobnicate"], "`corral run npm:NAME` "),
         (["uvx", "--frobnicate", "x"], "`corral run pypi:NAME` "),
-        (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),
+        (["uvx", "--from", "server", "tool"], "`corral run 'pypi:server#tool'` "),
+        (["uvx", "--with", "x; y", "server"], "`corral run --with 'x; y' pypi:server` "),
         (["uvx", "--with", "other", "server"], "`corral run --with other pypi:server` "),
         (["pipx", "run", "server"], "installs packages at startup"),
         (["uv", "--directory", "/x", "run", "server"], " /x/.venv/bin/server"),

@@ -239,11 +239,17 @@ def _set_aside(name: str, above: int) -> None:
     """
     aside = name + SET_ASIDE
     try:
-        if stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+        is_directory = stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+        if is_directory:
             os.mkdir(aside, 0o700, dir_fd=above)
         else:
             os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=above))
-        os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
+        try:
+            os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
+        except OSError:
+            # Otherwise the new name would be taken in every later run.
+            (os.rmdir if is_directory else os.unlink)(aside, dir_fd=above)
+            raise
     except OSError as error:
         if error.errno not in TAKEN | {errno.ENAMETOOLONG, errno.ENOENT}:
             raise  # such as a full disk

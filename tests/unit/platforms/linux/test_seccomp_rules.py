@@ -224,7 +224,8 @@ WITHOUT_NAMESPACES = """
     setxattrat removexattr lremovexattr fremovexattr removexattrat utime utimes utimensat futimesat
     shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
     mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr pidfd_send_signal
-    inotify_add_watch inotify_init inotify_init1
+    inotify_add_watch inotify_init inotify_init1 getxattr lgetxattr listxattr llistxattr
+    getxattrat listxattrat
 """.split()  # noqa: SIM905
 
 

@@ -73,6 +73,8 @@ _DENIED_WITHOUT_NAMESPACES = {
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
         futimesat setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr
         removexattrat""",
+    "reads extended attributes of any file by its path, whose values are data": """
+        getxattr lgetxattr listxattr llistxattr getxattrat listxattrat""",
     "shows file names in directories that are not granted": "inotify_add_watch",
     "uses up the inotify instances of the host's user": "inotify_init inotify_init1",
     "reaches the host's System V and POSIX queues, semaphores and shared memory": """
@@ -86,8 +88,8 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# Calls that change extended attributes fail as they do on a file system without attributes, because
-# `cp -p` and `install`, which set access lists, continue after this error, but not after EPERM.
+# Calls on extended attributes fail as they do on a file system without attributes, because `ls -l`,
+# `cp -p` and `install`, which use access lists, continue after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
 # These calls have a number, but today's kernels do not implement them on x86_64 and aarch64.
