@@ -1,9 +1,10 @@
 """Store the user's approvals of requests. A request is a manifest that a server uses to ask for
 grants.
 
-An approval is one small file. Its name is the SHA-256 of the manifest's bytes, the server's
-directory, and the real path of every path in the manifest. So a changed manifest, a moved server or
-a changed link is a new request. If other users could have written to the store, it counts as empty.
+An approval is one small file, whose name is the SHA-256 of the manifest's bytes, the server's
+directory, and the real path of every path in the manifest. A changed manifest, a moved server or a
+changed symlink therefore makes a new request. If other users could have written to the store, it
+counts as empty.
 """
 
 import os
@@ -32,8 +33,8 @@ STORE = "approvals"
 class Request:
     """A server's request: its manifest, the server's name, and the digest that an approval is for.
 
-    `asks` describes values that the user stored for a server of this name. With the approval, the
-    server gets these values too.
+    `asks` describes values that the user stored for a server of this name, which an approval gives
+    to the server too.
     """
 
     source: Source
@@ -64,8 +65,8 @@ def request_digest(
     for group in groups:
         total.update(len(group).to_bytes(8, "big"))
         for part in group:
-            # The lengths are part of the digest, because without them two different inputs could
-            # give the same bytes.
+            # Without the lengths, two different inputs could give the same bytes and so the same
+            # digest.
             total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
 
@@ -78,7 +79,7 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
         return None
     if len(found) > 1:
         raise PolicyError(f"{printable(root)} has both {' and '.join(NAMES)}", hint="keep one")
-    # A link could make any of the user's files a manifest, and errors would quote its content.
+    # A symlink could make any of the user's files a manifest, and errors would quote its content.
     content = read_file(found[0], follow=False)
     return request_from(parse_bytes(content, found[0]), content, (root,))
 
@@ -170,7 +171,9 @@ def _store() -> str:
 
 
 def make_store(directory: str) -> str:
-    """Make the store if it is missing. Refuse a link, or a store that other users can write to."""
+    """Make the store if it is missing. Refuse it if it is a symlink or if other users can write to
+    it.
+    """
     try:
         make_private_directory(os.path.dirname(directory))
         if not os.path.lexists(directory):
@@ -214,7 +217,7 @@ def refuse_shared_file(found: os.stat_result) -> None:
 
 
 def write_file(directory: str, name: str, content: bytes) -> None:
-    """Write a complete file or none, even if the machine crashes."""
+    """Write a file completely or not at all, even if the machine crashes."""
     try:
         replace_file(os.path.join(directory, name), content)
     except OSError as error:

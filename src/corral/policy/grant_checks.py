@@ -58,9 +58,9 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # corral stores packages among its own files. The user may start an installer that is
-            # granted the directory of one package there. A server's request never gets such a
-            # grant.
+            # Packages are installed among corral's own files, so an installer that the user starts
+            # may be granted the directory of one package there. A server's request never gets such
+            # a grant.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts
@@ -116,8 +116,8 @@ def _check_mounts(
     """Return the mounts below a grant that the target must not see: kernel file systems, and mounts
     that contain one of SYSTEM_PATHS or are inside one.
 
-    Refuse the grant if any other mount below it contains the home directory or corral's own files.
-    Also refuse it if a network file system is mounted below it and has no grant of its own.
+    Refuse the grant if one of the other mounts is a network file system without a grant of its own,
+    or contains the home directory or corral's own files.
     """
     covered: list[str] = []
     named = {one.path for one in grants}
@@ -135,7 +135,7 @@ def _check_mounts(
 
             raise Refused(
                 f"{shown(grant.path, 200)} contains the network file system {shown(point, 200)}",
-                f"if the server needs it, grant it, too: --{grant.access} {quote(point)}",
+                f"if the server needs it, grant it too: --{grant.access} {quote(point)}",
             )
         else:
             refuse_home(point, home, mounts, f"--{grant.access} {{}}")

@@ -1,7 +1,7 @@
 """Parse TOML, JSON or flags into a Manifest, and report mistakes with their line numbers.
 
-The text may come from an attacker. The result is a Manifest, or one ManifestError that lists every
-mistake. Text is made printable before it is put into a message.
+The text may come from an attacker, so it is made printable before it is put into a message. The
+result is a Manifest, or one ManifestError that lists every mistake.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     except RecursionError:
         raise file_error(origin, None, "the values are nested too deeply") from None
     except (ValueError, OverflowError) as error:
-        # `int` and `datetime` raise for numbers with thousands of digits and for impossible dates.
+        # tomllib passes on the errors of `int` and `datetime` for numbers with thousands of digits
+        # and for impossible dates.
         raise file_error(origin, None, f"not valid TOML: {printable(str(error))}") from None
     try:
         found = line_numbers(text, toml.locate(text, data))
@@ -184,8 +185,8 @@ def from_data(
 def from_flags(
     values: Mapping[str, object], *, best_effort: bool | None = None, strict: bool | None = None
 ) -> Manifest:
-    """Return a command line's flags as a manifest. `values` maps keys to strings, or to lists of
-    strings.
+    """Return the flags of a command line as a manifest. `values` maps keys to strings or to lists
+    of strings.
 
     The errors name the flag, not the key. A number without a unit for `limits.cpu` means millicores
     here.

@@ -25,7 +25,7 @@ PATHS: tuple[tuple[str, str, Access], ...] = (
     ("unix_sockets", "filesystem.unix_sockets", "socket"),
 )
 USERS_ALONE = ("strict_handles", "strict_grants", "listen_everywhere")
-"""Only the user can turn these settings on. The approval of a request does not turn them on."""
+"""Settings that only the user can turn on. A request cannot, even if it is approved."""
 LOWER = "lower this limit, or raise the ceiling"
 ONE_PORT = "use a different port for one of them"
 MENTIONS: Mapping[Control, tuple[str, ...]] = {
@@ -48,7 +48,7 @@ def merge(
     The user's values override values from earlier sources. Lists from several sources are joined,
     but an empty list removes the entries that earlier sources set. A request can always tighten the
     policy. Its grants count only if it was approved, and never override the user's values.
-    `protected` are files of this run (report, audit) that no write grant may contain.
+    `protected` lists files of this run (report, audit) that no write grant may contain.
     """
     sources = tuple(sources)
     if any(source.trust == "request" and not source.approved for source in sources):
@@ -90,7 +90,7 @@ def merge(
 
 
 class Problems(list[tuple[str, str]]):
-    """The problems that prevent merging the sources, as (text, hint)."""
+    """Problems that prevent the sources from being merged, as (text, hint)."""
 
     def raise_all(self) -> None:
         if self:
@@ -192,9 +192,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # If the user stored secrets for a server's settings, corral passes them to the server in
-    # variables. The server chose the names of these variables, so each counts as a request from the
-    # server.
+    # The secrets that the user stored for a server's settings are passed to it in environment
+    # variables. The server chose the names of these variables, so each of them counts as requested.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {

@@ -1,4 +1,4 @@
-"""Define the policy of a run, which is validated and frozen.
+"""Define the validated, frozen policy of a run.
 
 Paths are absolute, and amounts are in bytes, milliseconds and millicores.
 """
@@ -79,10 +79,10 @@ def format_amount(kind: LimitKind, value: int | None) -> str:
 class Grant:
     """A path that the user granted, as it was when the policy was made.
 
+    `path` is the real path. `written` is the absolute path in the policy, or "" if it is the same
+    as `path`. It may lead through symlinks, which the target must then be able to see, too.
     `device` and `inode` are checked again inside the new mount namespace, so that corral notices if
-    the path has been replaced. `path` is the real path. `written` is the absolute path in the
-    policy, or "" if it is the same as `path`. `written` may go through links. The target must then
-    be able to see these links, too.
+    the path has been replaced.
     """
 
     path: str
@@ -116,7 +116,7 @@ class Macos:
 @record
 class Mcp:
     """The MCP guard's rules for messages. If `tools_allow` is None, every tool that `tools_deny`
-    does not name is allowed. The same is true for prompts and resources.
+    does not name is allowed. Prompts and resources work in the same way.
     """
 
     tools_allow: tuple[str, ...] | None = None
@@ -136,11 +136,11 @@ class Mcp:
 class Policy:
     """Everything that a run allows and limits.
 
-    `admit` are networks from the user's configuration that the hosts in `allow` may resolve to.
-    `covered` are mounts below grants that belong to the kernel or to services; the target sees
-    empty directories there. `mcp` is None if no source asks for the guard; messages are then not
-    checked. `requested_names` are variables that the server asked for, and `given_values` are
-    secrets that the user entered for the server's settings.
+    `admit` lists networks from the user's configuration that the hosts in `allow` may resolve to.
+    `covered` lists mounts below grants that belong to the kernel or to services; the target sees
+    empty directories there. `mcp` is None if no source asks for the guard, and messages are then
+    not checked. `requested_names` lists environment variables that the server asked for, and
+    `given_values` lists secrets that the user entered for the server's settings.
     """
 
     limits: Limits = Limits()
@@ -173,8 +173,9 @@ class Source:
     """A manifest from the user, or a request that came with a server. `approved` is true for a
     request that the user has approved.
 
-    `given_values` are secrets that the user entered for the server's settings, or None if the
-    source has no such settings. The server chose all other text in the manifest's variables.
+    `given_values` lists the secrets that the user entered for the server's settings, or is None if
+    the source has no such settings. If it has, all other text in the manifest's environment
+    variables was chosen by the server.
     """
 
     manifest: Manifest

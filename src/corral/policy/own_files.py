@@ -1,7 +1,7 @@
 """Find corral's own files: its directories, code and programs, and the modules of its Python.
 
-If a target could write one of these files, the target's code would run outside of the sandbox at
-the next start of corral.
+If a target could write one of these files, its code would run outside the sandbox the next time
+corral is started.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""The number of entries in a write grant that are searched for hard links to corral's code. A grant
-with more entries is refused.
+"""The maximum number of entries of a write grant that are searched for hard links to corral's code.
+A grant with more entries is refused.
 """
 ELSEWHERE = "grant another directory, or a smaller one"
 REINSTALL = (
@@ -61,8 +61,8 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # A write grant may contain neither the file nor a link through which corral finds it,
-        # because a target could change the link so that corral uses a different file.
+        # A write grant must contain neither the file nor a symlink through which corral finds it,
+        # because a target could make the symlink point to a different file.
         for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(
@@ -126,8 +126,8 @@ def _programs() -> list[str]:
 def _import_paths() -> Iterator[str]:
     """Yield the directories from which Python imports modules before or while corral starts.
 
-    The entry point removes PYTHONPATH and the user's site from `sys.path`. But Python has already
-    loaded `encodings`, `sitecustomize` and `.pth` files by then.
+    The entry point removes PYTHONPATH and the user's site from `sys.path`, but by then Python has
+    already loaded `encodings`, `sitecustomize` and `.pth` files.
     """
     yield from filter(None, sys.path)
     if not sys.flags.ignore_environment and (named := os.environ.get("PYTHONPATH")):
@@ -148,8 +148,8 @@ def find_hard_links() -> frozenset[Identity]:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    # Call lstat on Windows, because there the entries of `scandir` do not include
-                    # the number of hard links.
+                    # On Windows call lstat, because the entries of `scandir` lack the number of
+                    # hard links there.
                     windows = sys.platform == "win32"
                     seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(seen.st_mode):

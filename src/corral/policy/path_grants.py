@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Services have their sockets in these directories. A single socket in them may be granted, because
-# that grant is for one service only.
+# Services have their sockets in these directories. A single socket there may be granted, because
+# this gives access to only one service.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
-MAX_ENDING = 8  # sqlite3 and markdown are endings of files
+MAX_ENDING = 8  # allows endings such as sqlite3 and markdown
 
 
 class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -40,14 +40,14 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 
 OTHER_USER = "start corral as the user who may open it"
-"""The hint for a path that this user may not open. FUSE and NFS mounts may deny access even to
+"""The hint for a path that this user is not allowed to open. FUSE and NFS can deny access even to
 root.
 """
 
 
 def make_absolute(text: str, base: str, home: str) -> str:
-    """Return an absolute path without `~`, `.`, `..` and double slashes. Links before `..` are not
-    resolved.
+    """Return an absolute path without `~`, `.`, `..` and double slashes. Symlinks before `..` are
+    not resolved.
     """
     if text.startswith("~"):
         if text[1:2] not in {"", "/", os.sep}:
@@ -80,8 +80,8 @@ def resolve(written: str, *, is_socket: bool = False) -> str:
 
 
 def _name_commands(path: str) -> str:
-    """Name the commands that make a missing path. A path such as `out.txt` is probably a file, and
-    any other path may be a file or a directory.
+    """Return a hint with the commands that make a missing path. A path such as `out.txt` is
+    probably a file; any other path may be a file or a directory.
     """
     word = shell_word(path)
     make_directory = f"mkdir -p {word}"
@@ -96,8 +96,8 @@ def _name_commands(path: str) -> str:
 
 
 def _has_file_ending(path: str) -> bool:
-    """Return whether a path ends like the name of a file. Directories have names such as `conf.d`
-    and `python3.12`.
+    """Return whether a path ends like the name of a file, unlike directories such as `conf.d` and
+    `python3.12`.
     """
     ending = os.path.splitext(path)[1][1:]
     return ending[:1].isalpha() and ending.isalnum() and 1 < len(ending) <= MAX_ENDING
@@ -145,8 +145,8 @@ def identities_above(path: str) -> frozenset[Identity]:
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
     """Return whether `outer` contains `inner`, compared by name, by inode and by path on the disk.
 
-    Names are not enough, because a directory that is mounted a second time has different parents at
-    its second path.
+    Names are not enough, because a directory that is mounted twice has different parents at each of
+    its paths.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -203,7 +203,7 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 def check_links(grants: Iterable[Grant]) -> None:
     """Refuse a grant if its path, as the user wrote it, is inside a write grant but leads out of it
-    through a link. A target could have made that link in an earlier run.
+    through a symlink. A target could have made that symlink in an earlier run.
     """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]

@@ -1,8 +1,8 @@
-"""Store the tools and prompts that a server offered, to compare them in later runs.
+"""Store the tools and prompts that a server offered, so that later runs can compare them.
 
-A pin is a complete definition, so that a difference can be shown. Pins that other users could have
-written are ignored. The names of tools that `corral inspect` has listed are stored too. `inspect`
-uses these names to find tools of other servers that have the same name. Runs do not use them.
+A pin is a complete definition, so that corral can show what has changed. Pins that other users
+could have written are ignored. The names of tools that `corral inspect` has listed are stored too,
+but only for `inspect` itself, which uses them to find tools of the same name in other servers.
 """
 
 import json
@@ -26,7 +26,7 @@ INSPECTED = "inspected"
 
 @record
 class PinnedServer:
-    """The pins of one server. `server` contains the words of its command, without secrets."""
+    """The pins of one server. `server` is its command, with the secrets masked."""
 
     path: str
     server: tuple[str, ...]
@@ -66,7 +66,7 @@ def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
 
 
 def keep_inspected(server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Store the names of a server's tools. Ignore errors, because only later comparisons need the
+    """Store the names of a server's tools. Ignore errors, since only later comparisons need the
     names.
     """
     try:
@@ -108,7 +108,7 @@ def _store(kind: str) -> str:
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
     """Return the path of a server's file. The secrets in `server` must not be masked, because
-    otherwise servers that differ only in a secret would have the same file.
+    servers that differ only in a secret would then share a file.
     """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())

@@ -1,7 +1,7 @@
 """Describe in plain words what a server's own manifest requests beyond corral's defaults.
 
-A request may tighten the policy without approval. The items that this module describes count only
-after approval.
+A request may tighten the policy without approval, but the items described here take effect only
+after the user has approved them.
 """
 
 import os
@@ -41,7 +41,7 @@ SWITCH_TEXTS = {
     "strict_grants": "be refused if a grant contains secrets or self-starting files (Windows)",
     "seatbelt": "run without Seatbelt (macOS)",
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",
-    "trustd": "have certificates checked outside of the sandbox (macOS)",
+    "trustd": "have certificates checked outside the sandbox (macOS)",
 }
 GUARD = "mcp"  # the field of an item that sets the MCP guard
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))

@@ -1,9 +1,9 @@
-"""Define the table of policy keys. The parser, the JSON Schema and the reference documentation all
-use this table.
+"""Define the table of policy keys, which the parser, the JSON Schema and the reference
+documentation all use.
 
-A JSON Schema cannot express some rules. So only the parser refuses too many ports in total, a size
-such as "1K" that is below its minimum, and 3.0 where an integer is needed. The defaults are in
-model.py.
+Some rules cannot be expressed in a JSON Schema. So only the parser refuses too many ports in total,
+a size such as "1K" that is below its minimum, or 3.0 where an integer is required. The defaults are
+in model.py.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _patterns(name: str, text: str, *, flag: str = "") -> Key:
 KEYS: tuple[Key, ...] = (
     _key("version", "version", "Which version of this schema does the file use? Only 1 exists."),
     _key("server.command", "arguments",
-         "How is the server started? Write the program and its arguments, not a shell line."),
+         "How is the server started? Write the program and its arguments, not a shell command."),
     _limit("memory", "How much memory may the whole process tree use?",
            flag="--max-memory", minimum=MIB),
     _limit("cpu", 'How many cores may the tree keep busy? `0.5` and `"500m"` are half a core.',
@@ -91,7 +91,7 @@ KEYS: tuple[Key, ...] = (
            flag="--max-pids", maximum=MAX_PIDS),
     _limit("fds", "How many descriptors may one process have open?",
            flag="--max-fds", minimum=3, maximum=MAX_FDS),
-    _limit("disk", "How large may the private writable space be, and any one file?",
+    _limit("disk", "How large may the private writable space be, and any single file?",
            flag="--max-disk", minimum=PAGE),
     _limit("io", "How many bytes per second may be read and written, if the host can enforce it?",
            minimum=PAGE),
@@ -154,11 +154,11 @@ KEYS: tuple[Key, ...] = (
     _key("macos.seatbelt", "choice",
          "Is Seatbelt used? `auto` means: if its probe succeeds.", choices=("auto", "off")),
     _key("macos.disclaim", "switch",
-         "Does the server answer for itself where macOS asks for consent? If not, it has the"
+         "Is the server itself responsible where macOS asks for consent? If not, it has the"
          " consents of the program that starts corral."),
     _key("macos.trustd", "switch",
-         "May macOS check certificates for the server? Programs in Go need this with"
-         " `network.allow`. macOS downloads from addresses in certificates, outside of the"
+         "May macOS check certificates for the server? Go programs need this if they use"
+         " `network.allow`. macOS then downloads from addresses in certificates, outside the"
          " sandbox."),
     _patterns("tools.allow", "Which tools may the client see and call? Names, or patterns"
               " with `*`, `?` and `[...]`. An empty list allows none.", flag="--tools"),
@@ -166,7 +166,7 @@ KEYS: tuple[Key, ...] = (
     _patterns("prompts.allow", "Which prompts may the client see and get?"),
     _patterns("prompts.deny", "Which prompts may the client neither see nor get?"),
     _patterns("resources.allow", "Which resources may the client see and read? Patterns"
-              " for URIs and for templates of URIs."),
+              " for URIs and URI templates."),
     _patterns("resources.deny", "Which resources may the client neither see nor read?"),
     _patterns("requests", "Which requests may the server make to the client? `sampling`,"
               " `elicitation`, `roots`, or patterns for methods. `ping` is always possible."),
@@ -178,7 +178,7 @@ KEYS: tuple[Key, ...] = (
          "How long may one message be? A longer message is dropped and answered with an error.",
          minimum=PAGE),
     _key("mcp.max_pending", "count",
-         "How many requests of either side may wait for an answer at once?", maximum=MAX_PENDING),
+         "How many requests from either side may wait for an answer at once?", maximum=MAX_PENDING),
     _key("mcp.audit_arguments", "switch",
          "Does the audit file contain the arguments of tools? Secrets in them are masked."),
 )  # fmt: skip
@@ -203,7 +203,7 @@ SWITCHES = {
     for key in KEYS
     if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
 }
-"""The defaults of all settings outside of `mcp` whose value is true, false, or one of a few fixed
+"""The defaults of all settings outside `mcp` whose value is true, false, or one of a few fixed
 words. A manifest with only these values requests nothing.
 """
 

@@ -1,9 +1,9 @@
 """Define the single table of files that contain secrets or are run automatically.
 
-All code that protects such files uses this table. Some paths are for all systems, others for only
-one. Paths are relative to a home directory and use "/" on every system. CONFIG at the start of a
+All code that protects such files uses this table. Some paths apply to all systems, others to only
+one. They are relative to a home directory and use "/" on every system. CONFIG at the start of a
 path stands for the directory where programs keep their settings. CLAUDE and CODEX stand for these
-two clients' directories, which the user can move with a variable.
+two clients' directories, which the user can move with an environment variable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOVABLE = {"CLAUDE": "", "CODEX": ".codex"}
 
 @record
 class Names:
-    """Paths of one kind: paths for every system, and paths for only one system."""
+    """Paths of one kind: those for every system, and those for only one system."""
 
     everywhere: tuple[str, ...] = ()
     linux: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Names:
 class Client:
     """An MCP client, and the files with its servers' settings, which often contain tokens.
 
-    `linux`, `macos` and `windows` replace `files` on that system. `project` are files in a
+    `linux`, `macos` and `windows` replace `files` on that system. `project` lists files in a
     project's directory. A test checks that every file is in CLIENT_DIRECTORIES, and every project
     file in PROJECT.
     """
@@ -143,7 +143,7 @@ APPLICATIONS = Names(
         "Library/Caches", "Library/Preferences",
     ),
 )  # fmt: skip
-"""Directories with the data of all kinds of applications. Programs are also installed in them."""
+"""Directories with the data of all kinds of applications. Programs are installed in them, too."""
 
 CLIENTS = (
     Client(
@@ -351,14 +351,18 @@ PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema"
 
 
 def expand(name: str, system: Column) -> str:
-    """Return a path in the table. Replace a first word such as CONFIG with its usual directory."""
+    """Return a path from the table with a first word such as CONFIG replaced by its usual
+    directory.
+    """
     word, _, rest = name.partition("/")
     directory = CONFIG[system] if word == "CONFIG" else MOVABLE.get(word, word)
     return f"{directory}/{rest}".strip("/")
 
 
 def hidden(system: Column) -> tuple[str, ...]:
-    """Return the paths that the target does not see, even if a directory around them is granted."""
+    """Return the paths that stay hidden from the target even if a directory around them is
+    granted.
+    """
     kinds = (KEYS, HISTORY, SHELLS, BROWSERS, APPLICATIONS, CLIENT_DIRECTORIES)
     return tuple(name for kind in kinds for name in kind.on(system))
 

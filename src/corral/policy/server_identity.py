@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def identify_command(words: Sequence[str]) -> ServerId:
-    """Return the identity of a command, with masked secrets. In `words` the secrets must not be
-    masked, because a masked command has a different digest.
+    """Return the identity of a command, with its secrets masked. Pass `words` unmasked, because the
+    digest of a masked command would be different.
     """
     return ServerId(
         digest=digest_command(words),

@@ -24,7 +24,7 @@ MAX_ADMITTED = 64
 
 @record
 class Config:
-    """The user's config. `ceilings` is a manifest whose limits no source may exceed. `admit` are
+    """The user's config. `ceilings` is a manifest whose limits no source may exceed. `admit` lists
     networks that allowed hosts may resolve to, although the address guard would refuse them.
     """
 
@@ -86,8 +86,8 @@ def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, obje
 
 
 def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the networks in `network.admit`. No other key of `network` is valid in config.toml,
-    because each policy allows the hosts that it needs.
+    """Return the networks in `network.admit`. This is the only key of `network` that config.toml
+    may contain, because hosts are allowed by each policy.
     """
     for name in table:
         if name != "admit":
@@ -102,7 +102,7 @@ def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, .
 
         try:
             if not isinstance(entry, str):
-                raise ValueError("is not a text")  # noqa: TRY004
+                raise ValueError("is not a string")  # noqa: TRY004
             found.append(str(parse_admitted(entry)))
         except ValueError as error:
             validator.add(f"network.admit[{index}]", f"{shown(entry)}: {error}")

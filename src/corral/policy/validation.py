@@ -164,7 +164,7 @@ class Validator:
 
 
 def format_path(path: Path) -> str:
-    """Return (`network`, `allow`, 2) as `network.allow[2]`."""
+    """Format a path such as (`network`, `allow`, 2) as `network.allow[2]`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -176,8 +176,8 @@ def format_path(path: Path) -> str:
 
 
 def suggest_key(unknown: str, table: str) -> str:
-    """Return advice about an unknown key: a similar key, or else all known keys of the table.
-    Return "" if these are too many.
+    """Return advice about an unknown key: a similar key, or else all known keys of the table, or ""
+    if these are too many.
     """
     import difflib
 
@@ -294,10 +294,10 @@ def check_text(value: object, *, flags: bool) -> str:
     if "\0" in value:
         raise ValueError("contains a NUL byte")
     try:
-        # Arguments on the command line may contain bytes that are not UTF-8, but files may not.
+        # Only arguments on the command line may contain bytes that are not UTF-8; files must not.
         encoded = os.fsencode(value) if flags else value.encode()
     except UnicodeEncodeError:
         raise ValueError("is not valid text") from None
     if len(encoded) > MAX_TEXT_LENGTH:
-        raise ValueError("is longer than an argument or a variable may be")
+        raise ValueError("is too long for an argument or an environment variable")
     return value

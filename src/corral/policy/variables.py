@@ -1,7 +1,9 @@
-"""Recognize secrets in variables and commands, and variables that change which code programs load.
+"""Recognize secrets in environment variables and commands, and environment variables that change
+which code programs load.
 
-Values are not marked as secret, so a value's name and form decide. A doubtful value counts as a
-secret. corral masks secrets in its own output, but arguments are still visible in process lists.
+Nothing marks a value as secret, so its name and its form decide, and a doubtful value counts as a
+secret. corral masks secrets in its own output, but a command's arguments remain visible in process
+lists.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether the name or the value of a variable looks like a secret. Such values include
-    keys of well-known services and URLs that contain a password.
+    """Return whether an environment variable looks like a secret, by its name or by its value.
+    Values that do include the API keys of well-known services and URLs that contain a password.
     """
     return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command's words, and mask everything in them that looks like a secret."""
+    """Return a command's words with everything masked that looks like a secret."""
     return tuple(
         mask_spans(word, spans) for word, spans in zip(words, find_spans(words), strict=True)
     )
@@ -51,8 +53,7 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
 def find_spans(words: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Return for each word the (start, end) of everything that looks like a secret.
 
-    The search takes time that is linear in the length of the words, because a server may have
-    chosen the words.
+    The search takes linear time, because the words may have been chosen by a server.
     """
     return [_find(word, before) for word, before in zip(words, ("", *words), strict=False)]
 
@@ -67,8 +68,8 @@ def _find(word: str, before: str) -> list[tuple[int, int]]:
 
 
 def _value(word: str, before: str) -> str:
-    """Return the value of an option or a header if its name looks like the name of a secret,
-    otherwise ''.
+    """Return the value of an option or a header whose name looks like that of a secret, otherwise
+    ''.
     """
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""
@@ -84,7 +85,7 @@ def _is_name(text: str) -> bool:
 
 
 def _find_password(word: str) -> Iterator[tuple[int, int]]:
-    """Yield the span of the password in a URL, or of the user if the URL has only a user."""
+    """Yield the span of the password in a URL, or of the user name if there is no password."""
     scheme, mark, rest = word.partition("://")
     user, at, _ = rest.replace("?", "/").partition("/")[0].rpartition("@")
     name, colon, password = user.partition(":")

@@ -2,8 +2,8 @@
 
 The user names a profile, so its grants count as the user's decision. A profile never names a path,
 because paths differ between users. A profile with the key `arguments` grants the paths in the
-server's arguments. If a profile names a variable for a secret, and the user has set this variable,
-the server gets it.
+server's arguments. If a profile names an environment variable for a secret, the server gets it if
+the user has set it.
 """
 
 import os
@@ -22,8 +22,8 @@ class Profile:
     """A curated policy for `packages`.
 
     `reasons` contains the reason for each key. `note` tells the user what is left to do. `beside`
-    are packages that a PyPI package needs, but does not declare. `below` are directories, such as
-    .git, that are granted too if they exist in a path from the arguments.
+    lists packages that a PyPI package needs but does not declare. `below` lists directories, such
+    as .git, that are granted too if they exist in a path from the arguments.
     """
 
     name: str
@@ -93,9 +93,9 @@ def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str,
 
 
 def paths(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments, or values of options, that are written as paths and exist.
+    """Return the arguments and option values that are written as paths and exist.
 
-    A word without a slash is not a path, even if a directory has the same name.
+    A word without a slash does not count as a path, even if a directory has that name.
     """
     written = [word.partition("=")[2] if word.startswith("-") else word for word in arguments]
     return [word for word in written if _is_path(word) and os.path.exists(os.path.expanduser(word))]
