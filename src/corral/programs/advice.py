@@ -56,7 +56,7 @@ def find_advice(
     if name in CONTAINERS:
         why = (
             f"{name} asks a daemon to start the server: the daemon's socket is not visible in the "
-            "sandbox, and the server would run outside of it"
+            "sandbox, and the server would run outside it"
         )
         hint = "run the server's own program"
     elif name in INSTALLERS or any(verb in INSTALLING.get(name, ()) for verb in verbs):

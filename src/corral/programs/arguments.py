@@ -1,5 +1,5 @@
-"""Find the script or module in a runtime's arguments. All words after the script or module are its
-own arguments.
+"""Find the script or module in a runtime's arguments. Everything after it belongs to the script or
+module itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ PYTHON_VERSION = "0123456789.t"  # python3.13t is the build without the global l
 @record
 class Invocation:
     """The code that a runtime runs. `script` is the index of the script in the runtime's arguments,
-    `module` is the word after `-m`, and `flags` are the letters of Python's other short options.
+    `module` is the word after `-m`, and `flags` contains the letters of Python's other short
+    options.
     """
 
     script: int | None = None
@@ -115,8 +116,9 @@ def _skip_options(
     with_value: Container[str],
     without_script: Container[str] = (),
 ) -> Invocation:
-    """Return a command's script: its first word that is not an option, the value of an option, or a
-    verb such as `run` at the start. A command with an option in `without_script` has no script.
+    """Find a command's script: its first word that is neither an option, nor the value of an
+    option, nor a verb such as `run` at the start. A command with an option in `without_script` has
+    no script.
     """
     index = 1 if arguments and arguments[0] in verbs else 0
     while index < len(arguments):

@@ -1,9 +1,9 @@
 """Find the versions of Python and Node.js that the system and version managers have installed.
 
 Versions are read from the names of files and directories. Only a Node.js on PATH, and a runtime
-that is named by its path, have to be executed to get their versions. Such a file may be hostile,
-because a client's configuration may have named the path, or a target may have replaced the file. So
-the caller's `ask` executes the file in a sandbox.
+that is named by its path, have to be executed to find out their versions. Such a file may be
+hostile, because the path may come from a client's configuration, or a target may have replaced the
+file. So the caller's `ask` executes it in a sandbox.
 """
 
 import glob
@@ -26,15 +26,16 @@ Version = tuple[int, ...]
 Ask = Callable[[Sequence[str]], str]
 """Executes a command in a sandbox, and returns its output, or "" if the command fails."""
 
-# Paths below a version manager's directory. The star stands for the name with the version.
+# Paths below a version manager's directory. The star stands for the directory whose name contains
+# the version.
 LAYOUTS: dict[Kind, tuple[str, ...]] = {
     "python": ("*/bin/python3", "python/*/bin/python3"),
     "node": ("*/bin/node", "node/*/bin/node", "nodejs/*/bin/node", "*/installation/bin/node"),
 }
 HOMEBREW = ("/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt")
 NUMBER = r"\d{1,9}"
-"""A part of a version. The number of digits is limited, because `int` raises ValueError for
-thousands of digits.
+"""A part of a version. The number of digits is limited, because `int` refuses thousands of digits
+with a ValueError.
 """
 MIN_PYTHON = (3, 8)
 """Older versions lack `importlib.metadata`, which most packages import."""
@@ -75,8 +76,8 @@ def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
 
 
 def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
-    """Return the installed runtimes, each real file only once. corral's own Python and the runtimes
-    on PATH come first.
+    """Return the installed runtimes, without duplicates of the same real file. corral's own Python
+    and the runtimes on PATH come first.
     """
     found: dict[str, Runtime] = {}
     for path, version in _candidates(kind, os.environ, ask):
@@ -86,8 +87,8 @@ def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
 
 
 def find_fitting_python(requirement: str) -> str:
-    """Return the newest installed version, such as `3.12`, that fits a requirement, such as
-    `>=3.12,<3.14`, or '' if no version fits.
+    """Return the newest installed version (such as `3.12`) that meets a requirement (such as
+    `>=3.12,<3.14`), or '' if there is none.
     """
     versions = {one.version[:2] for one in list_runtimes("python")}
     fitting = [one for one in versions if _fits(one, requirement)]
@@ -95,7 +96,7 @@ def find_fitting_python(requirement: str) -> str:
 
 
 def find_fitting_node(requirement: str) -> str:
-    """Return the newest installed version that fits a package's `engines` field, or ''."""
+    """Return the newest installed version that a package's `engines` field allows, or ''."""
     ranges = [_npm_range_to_requirement(one) for one in requirement.split("||")]
     versions = {one.version for one in list_runtimes("node")}
     fitting = [one for one in versions if any(_fits(one, each) for each in ranges)]
@@ -119,7 +120,7 @@ def parse_version(text: str) -> Version:
 
 
 def _fits(version: Version, requirement: str) -> bool:
-    """Return whether a minor version may fit. Patch levels of the requirement are ignored."""
+    """Return whether a minor version may meet a requirement. Its patch levels are ignored."""
     for part in requirement.replace(" ", "").strip(",").split(","):
         match = re.fullmatch(rf"(>=|<=|==|!=|~=|>|<)?({NUMBER}(?:\.{NUMBER})*)(?:\.\*)?", part)
         if match is None:
@@ -182,7 +183,7 @@ def _is_script(path: str) -> bool:
 
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:
-    # For Python, execute the base of a virtual environment, not the link to it. Other paths are not
-    # resolved, because a shim depends on the name that it is executed under.
+    # For Python, execute the base of a virtual environment, not the symlink to it. Other paths are
+    # not resolved, because a shim depends on the name that it is executed under.
     program = os.path.realpath(path) if kind == "python" else path
     return parse_version(ask([program, *ASK[kind]]).strip())

@@ -1,4 +1,4 @@
-"""Find the script of a command if it does not exist on the host."""
+"""Detect that a command refers to a script that does not exist on the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 CODE_OPTIONS = frozenset(("-c", "-e", "-p", "--eval", "--print"))
-"""The argument after one of these options is code, and not the path of a script."""
+"""The argument after one of these options is code, not the path of a script."""
 
 
 def find_missing_script(argv: Sequence[str], directory: str = "") -> str:
@@ -36,8 +36,8 @@ def find_missing_script(argv: Sequence[str], directory: str = "") -> str:
 def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
     """Return the missing script of a program that has run, or "".
 
-    `rest` are the words that the user typed. If they are not the command itself, as in
-    CLIENT:SERVER, the command may have started in another directory than corral.
+    `rest` contains the words that the user typed. If they are not the command itself, as in
+    CLIENT:SERVER, the command may have started in a different directory from corral.
     """
     directory = ""
     if program.typed == tuple(rest):
@@ -49,8 +49,9 @@ def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
 
 
 def describe_missing_script(path: str) -> str:
-    """Say that a script is missing. A project may choose the script's name, and a name such as
-    `x; to allow it: --write ~ .py` would look like corral's own words. So the name is quoted.
+    """Return a message that a script is missing. The script's name may come from a project, and is
+    quoted, because a name such as `x; to allow it: --write ~ .py` would otherwise look like
+    corral's own words.
     """
     directory, name = map(shell_word, os.path.split(path))
     return f"{name} does not exist in {directory}"

@@ -1,7 +1,7 @@
-"""Collect the host's files that a command needs: find programs and follow symlinks.
+"""Find programs, follow symlinks, and collect the host's files that a command needs.
 
-A directory that may contain more than one server is never collected: a home directory, a shared
-directory such as /tmp, or a directory above one of these.
+A directory that may contain more than one server is never collected. These are home directories,
+shared directories such as /tmp, and all directories above them.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class Caller:
         return [entry for entry in entries if entry.startswith("/")]
 
     def absolute(self, path: str) -> str:
-        """Make a path absolute. Keep links, but resolve `..`, because the directory before it may
-        not exist in the sandbox.
+        """Make a path absolute. Keep symlinks, but resolve `..`, because the directory before it
+        does not necessarily exist in the sandbox.
         """
         parts = [part for part in os.path.join(self.cwd, path).split("/") if part not in {"", "."}]
         if ".." in parts:
@@ -156,7 +156,9 @@ class Caller:
         return "/" + "/".join(part for part in parts if part)
 
     def variable(self, name: str, default: str) -> str:
-        """Return the directory in a variable, or `default` if it is not an absolute path."""
+        """Return the directory that an environment variable names, or `default` if it is not an
+        absolute path.
+        """
         value = self.environment.get(name, "")
         return value.rstrip("/") if value.startswith("/") else default
 
@@ -199,9 +201,9 @@ def is_shared(directory: str, homes: set[str]) -> bool:
 class NeededFiles:
     """Collects the files that must be visible in the sandbox.
 
-    `reads` maps a real path to its reason. `links` maps the path of a symlink to its target. A
-    server's file can refer to another file, for example by a symlink. `scope` decides whether that
-    other file becomes readable.
+    `reads` maps each real path to the reason why it is needed. `links` maps the path of each
+    symlink to its target. If a server's file refers to another file, for example because it is a
+    symlink, `scope` decides whether that other file becomes readable.
     """
 
     def __init__(self, homes: set[str], scope: Scope) -> None:
@@ -258,7 +260,7 @@ class NeededFiles:
         real, links = self.trace(path)
         for link, target in links:
             if not is_system(link):
-                # `a/../b` needs `a`, which may not exist in the sandbox.
+                # `a/../b` requires `a`, which does not necessarily exist in the sandbox.
                 if "/../" in target.lstrip("./") + "/":
                     target = self.trace(os.path.join(os.path.dirname(link), target))[0]  # noqa: PLW2901
                 self.links[link] = target
@@ -291,8 +293,8 @@ class NeededFiles:
         return real
 
     def collect(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return (reads with their reasons, links), without paths that are inside another path in
-        `reads`.
+        """Return the paths in `reads` with their reasons, and the symlinks. Leave out everything
+        that is inside another path in `reads`.
         """
         reads = [
             (path, why)

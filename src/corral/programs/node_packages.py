@@ -1,5 +1,5 @@
-"""Collect the `node_modules` that a script can load packages from, and the packages that are linked
-in them.
+"""Collect the `node_modules` directories that a script can load packages from, and the packages
+that are symlinked into them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def bind_packages(needed: NeededFiles, directory: str, top: str) -> None:
 
 
 def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set[str]) -> None:
-    """Bind each `node_modules` in the directories from `directory` up to `top`, because node
-    searches them for packages. Also bind the packages that are linked in them. `passed` contains
-    the directories that have already been searched.
+    """Bind each `node_modules` from `directory` up to `top`, because node searches all of them for
+    packages. Also bind the packages that are symlinked into them. `passed` contains the directories
+    that have already been searched.
     """
     top = top.removesuffix("/node_modules")
     while directory not in passed:
@@ -58,8 +58,8 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
 
 
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
-    """Bind the packages in `modules` that are links, as workspaces and `npm link` create them.
-    Record packages that may not be read as refused.
+    """Bind the packages in `modules` that are symlinks, as workspaces and `npm link` create them.
+    Record packages that must not be read as refused.
     """
     for entry in _list_package_links(modules):
         if len(needed.scope.refused) > MAX_REFUSED:

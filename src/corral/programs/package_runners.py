@@ -1,9 +1,9 @@
 """Parse the command lines of `npx`, `uvx` and other package runners, to find the packages that they
 start.
 
-A package runner installs and starts a package in one step. It needs network, processes and a cache,
-and the server would get the same access. Instead, corral installs the same package, pinned to its
-version, and runs the package's own program.
+A package runner installs and starts a package in one step. It needs the network, subprocesses and a
+cache, and the server would get the same access. So corral installs the same package itself, pinned
+to its version, and then runs only the package's own program.
 """
 
 import posixpath
@@ -32,8 +32,8 @@ SHELLS = frozenset(("sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "p
 class Syntax:
     """The syntax that a registry's runners use to name packages on their command lines.
 
-    `flags` are the options that name a package separately from its program. `python_flags` are the
-    options that name an interpreter. `exact` matches a version.
+    `flags` lists the options that name a package separately from its program, and `python_flags`
+    lists the options that name an interpreter. `exact` matches one exact version.
     """
 
     runners: tuple[str, ...]
@@ -86,11 +86,11 @@ RUNNERS = [
 
 @record
 class Package:
-    """The package that a runner starts. `name` may contain extras. `extra` packages are installed
-    too.
+    """The package that a runner starts. `name` may contain extras. `extra` lists further packages
+    to install.
 
     `python` is the version or path of an interpreter. The first `used` arguments of the runner name
-    the package, and the other arguments belong to the server.
+    the package, and the rest belong to the server.
     """
 
     registry: Registry
@@ -103,12 +103,12 @@ class Package:
 
     @property
     def bare(self) -> str:
-        """Return the name without version and extras, as profiles use it."""
+        """Return the reference without version and extras, as profiles name the package."""
         return f"{self.registry}:{_normalize(self.registry, self.name.partition('[')[0])}"
 
     @property
     def reference(self) -> str:
-        """Return the package as `corral run` accepts it."""
+        """Return the package in the form that `corral run` accepts."""
         version = f"{SYNTAX[self.registry].separator}{self.version}" if self.version else ""
         program = f"#{self.program}" if self.program else ""
         return f"{self.registry}:{self.name}{version}{program}"
@@ -169,7 +169,7 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
 
 def _format_venv_command(words: Sequence[str]) -> str:
     """Return the command that starts the same program from the project's environment, which `uv
-    run` has created. Return an example if the options of `uv run` do not show the program.
+    run` has created. If the options do not show what the program is, return an example instead.
     """
     example = ".venv/bin/python server.py"
     directory, rest = "", list(words)
@@ -182,7 +182,7 @@ def _format_venv_command(words: Sequence[str]) -> str:
     if not rest:
         return example
     # `uv run` would change to `directory` first. The new command does not, so its paths must
-    # contain the directory.
+    # include it.
     rest = [posixpath.join(directory, word) if word.endswith(".py") else word for word in rest]
     is_script = rest[0].endswith(".py")
     program = "python" if is_script else rest.pop(0)
@@ -227,8 +227,8 @@ def _parse_package(registry: Registry, words: list[str]) -> Package | Refusal:
 
 
 def _normalize(registry: Registry, name: str) -> str:
-    """Return the normal form of a Python project's name (PEP 503). npm's names have only one
-    form.
+    """Return the normalized name of a Python project (PEP 503). npm's names need no
+    normalization.
     """
     return re.sub(r"[-_.]+", "-", name).lower() if registry == "pypi" else name
 

@@ -2,7 +2,7 @@
 
 If the policy denies subprocesses, only one program can be executed, so a launcher could not start
 the real program. Therefore this module finds the real program itself, through PATH, symlinks, `#!`
-lines and the shims of version managers. It does not start processes to do this.
+lines and the shims of version managers, without starting any process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after this many rewrites
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
 RUNTIMES = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "sh"}
-"""Programs that run a script, by the ending of its name, for a hint."""
+"""For a hint: the programs that run a script, by the ending of its name."""
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -64,8 +64,8 @@ def resolve(
 ) -> Program:
     """Return the program for a command.
 
-    `root` is the server's directory, if the user named a directory instead of a command. In that
-    case the server's author wrote the command, so only `grants` make files outside of `root`
+    `root` is the server's directory, if the user named a directory instead of a command. The
+    command then comes from the server's author, so only `grants` make files outside `root`
     readable.
     """
     if not argv or not argv[0]:
@@ -104,8 +104,8 @@ def resolve(
 
 
 def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
-    """Check the links before each `..` of a typed path. They have to be checked here, because the
-    absolute path no longer contains them.
+    """Check the symlinks before each `..` of a typed path. The absolute path no longer contains
+    them, so they would not be checked later.
     """
     if ".." in word.split("/"):
         try:
@@ -125,7 +125,7 @@ def check_argv(argv: Sequence[str]) -> None:
 
 
 def locate_program(name: str, caller: Caller) -> str:
-    """Return the absolute path of the program for a typed name. Links are not resolved."""
+    """Return the absolute path of the program for a typed name. Symlinks in it are not resolved."""
     if "/" in name:
         return caller.absolute(name)
     path = caller.lookup(name)
@@ -196,8 +196,8 @@ def follow_chain(
 def _check_named_script(
     words: Sequence[str], found: Executable, caller: Caller, needed: NeededFiles
 ) -> None:
-    """Refuse a `#!` line such as `#!/usr/bin/node /home/me/other/server.js`, if the script in it is
-    not one of the server's own files.
+    """Refuse a `#!` line such as `#!/usr/bin/node /home/me/other/server.js` if the script that it
+    names is not one of the server's own files.
     """
     kind = detect_kind(words[0], os.path.realpath(words[0]))
     at = read_arguments(kind, words[1:]).script
@@ -207,7 +207,7 @@ def _check_named_script(
 
 def find_script(argv: Sequence[str], *, environment: Mapping[str, str], cwd: str, home: str) -> str:
     """Return the word in a command that a runtime would execute as its script, or ''. The command
-    may name the runtime through a link, or through a script whose `#!` line names it. Raise
+    may refer to the runtime through a symlink, or through a script whose `#!` line names it. Raise
     CommandError if the program cannot be found.
     """
     caller, homes = Caller(environment=environment, cwd=cwd, home=home), home_names(home)
@@ -289,8 +289,8 @@ def split_words(text: str, found: Executable) -> list[str]:
 
 
 def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[str, ...]:
-    """Collect the files that the target must see. Return the arguments, with an absolute path for
-    the script.
+    """Collect the files that the target must see. Return the arguments, with the script as an
+    absolute path.
     """
     found, arguments = chain.found, chain.arguments
     needed.follow(found.path)
@@ -311,8 +311,8 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
         runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
     if invocation.script is not None:
         arguments = collect_script(invocation.script, arguments, kind, caller, needed)
-    # Collect editable packages last, because they may be in the script's root, which is known only
-    # now.
+    # Collect editable installs last, because they may be in the script's root, which is not known
+    # before.
     for site in sites:
         runtimes.bind_editables(needed, site, caller.home)
     return arguments

@@ -1,9 +1,9 @@
 """Collect the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
-A server's files can name further directories, in a `.pth` line or as a linked package. A hostile
-server could name the user's own directories in this way. So the target gets such a directory only
-if the directory is in a project in the server's language and `Scope.allows` permits it. This
-permission is not needed if a `.pth` file of the host's own Python names the directory.
+A server's files can name further directories, in a `.pth` line or through the symlink of a package.
+A hostile server could name the user's own directories in this way. So the target gets such a
+directory only if it belongs to a project in the server's language and `Scope.allows` permits it.
+This permission is not required if the directory is named by a `.pth` file of the host's own Python.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CODE = (
     ".ts", ".mts", ".cts", ".tsx", ".wasm", ".sh", ".bash", ".zsh", ".ksh", ".rb", ".pl", ".php",
     ".phar", ".lua", ".r", ".dll", ".tcl", ".jar", ".war",
 )  # fmt: skip
-"""Endings of files that a runtime executes. Other scripts are executable or begin with `#!`."""
+"""Endings of files that a runtime executes. All other scripts are executable or begin with `#!`."""
 
 
 def bind_runtime(
@@ -55,13 +55,12 @@ def bind_runtime(
 
 
 def find_own_python() -> str:
-    """Return the Python that corral itself runs on, outside of any virtual environment."""
+    """Return the Python that corral itself runs on. In a virtual environment, this is its base."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
 def find_prefix(real: str) -> str:
-    # A program from Homebrew loads libraries of other packages from the Homebrew prefix, so return
-    # the whole prefix.
+    # Return the whole Homebrew prefix, because a program in it loads libraries of other packages.
     root, cellar, _ = real.partition("/Cellar/")
     if cellar:
         return root
@@ -70,7 +69,9 @@ def find_prefix(real: str) -> str:
 
 
 def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str) -> None:
-    """Bind a prefix, or only `parts` of it if it also contains other things, as ~/.local does."""
+    """Bind a prefix, or only `parts` of it if it also contains unrelated files, as ~/.local
+    does.
+    """
     if is_system(prefix):
         return
     if os.path.isdir(f"{prefix}/Cellar"):
@@ -108,8 +109,8 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
     interpreter is not in a venv.
 
     Like Python's getpath.py, look for pyvenv.cfg beside `path` and in the directory above. The
-    caller must not resolve links in `path`, because a venv's interpreter is a link to a file
-    outside of the venv.
+    caller must not resolve symlinks in `path`, because a venv's interpreter is a symlink to a file
+    outside the venv.
     """
     parent = os.path.dirname(path)
     for directory in (parent, os.path.dirname(parent)):
@@ -135,14 +136,14 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
 
 def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
     """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "" if the
-    home is not a Python installation. If the target may not read the prefix, record a refusal,
-    which is raised later.
+    home is not a Python installation. If the target is not allowed to read the prefix, record it as
+    refused; the error is raised later.
     """
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
         return ""
-    # A directory is a prefix only if it contains Python's own library. Any other directory with a
-    # `lib` may be the user's.
+    # A directory counts as a prefix only if it contains Python's own library, because another
+    # directory with a `lib` may contain the user's files.
     prefix = find_prefix(f"{real}/python")
     parts = list(list_libraries(prefix))
     if not any(os.path.isfile(f"{library}/os.py") for library in parts):
@@ -226,7 +227,8 @@ def _bind_editable(needed: NeededFiles, path: str, named_by: str, home: str) -> 
 
 
 def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
-    """Return whether a `.pth` file belongs to a Python on the host, not to a server's venv.
+    """Return whether a `.pth` file belongs to a Python installation of the host, not to a server's
+    venv.
 
     corral's own environment counts as the host's, because corral itself imports from it.
     """
@@ -242,8 +244,8 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
-    """Return the nearest directory, from `directory` upwards, that contains one of the files
-    `marks`, such as package.json. Return '' if none of these directories may be bound.
+    """Return the nearest directory, from `directory` upwards, that contains one of `marks`, such as
+    package.json. Return '' if no directory that may be bound contains one.
     """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):
@@ -257,8 +259,8 @@ def bind_python_module(
 ) -> None:
     """Bind the caller's directory if `python -m name` would load the module from that directory.
 
-    Do not bind it if a module with that name is installed, because clients start servers in the
-    open project, and that project may happen to have a directory with this name.
+    Do not bind it if a module of that name is installed. Clients start servers in the project that
+    is open, and this project may have a directory of the same name by chance.
     """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:
@@ -305,8 +307,8 @@ def _is_code(path: str) -> bool:
     """Return whether a file may be a program.
 
     A file that is not a program must not become readable only because a command names it as a
-    script. A client's configuration that came with a project could name one of the user's keys as
-    the script, and set a variable to code that reads the key.
+    script. Otherwise a client's configuration that came with a project could name one of the user's
+    keys as the script, and set an environment variable to code that reads the key.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True

@@ -1,9 +1,9 @@
-"""Decide which other files a server's own files may make readable.
+"""Decide which other files become readable because a server's own files refer to them.
 
-A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry in `node_modules` may have been
+A symlink, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry in `node_modules` may have been
 written by the server's author, or by a target in an earlier run. So the file that it refers to
-becomes readable only if that file is in the server's root, a runtime or a grant. Other files are
-collected, and refused together at the end with the flags that allow them.
+becomes readable only if it is in the server's root, a runtime or a grant. All other files are
+collected, and refused together at the end with the flags that would allow them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SYSTEM_PREFIXES = (
     "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
     "/Applications/Xcode.app",
 )  # fmt: skip
-# Version managers keep interpreters below these directories of HOME. If a variable in
-# MANAGED_BY_VARIABLE is set, they keep them below the directory that the variable names.
+# Version managers keep interpreters below these directories of HOME, or below the directory that an
+# environment variable in MANAGED_BY_VARIABLE names.
 MANAGED_IN_HOME = (
     ".asdf/installs", ".bun", ".deno", ".fnm/node-versions", ".local/share/fnm/node-versions",
     ".local/share/mise/installs", ".local/share/pdm/python", ".local/share/pnpm/nodejs",
@@ -46,9 +46,9 @@ MANAGED_BY_VARIABLE = {
     "MISE_DATA_DIR": "/installs", "NVM_DIR": "/versions", "PYENV_ROOT": "/versions",
     "UV_PYTHON_INSTALL_DIR": "", "VOLTA_HOME": "/tools/image",
 }  # fmt: skip
-MAX_REFUSED = 100  # beyond this number of refused paths, no more linked packages are inspected
+MAX_REFUSED = 100  # after this many refused paths, no more linked packages are inspected
 RECEIVING = frozenset({"downloads", "desktop", "tmp"})
-MAX_NAMED = 3  # beyond this number of packages, a hint names pnpm's whole store
+MAX_NAMED = 3  # for more packages than this, a hint names pnpm's whole store
 
 
 class Scope:
@@ -56,9 +56,9 @@ class Scope:
     runtimes.
 
     `named` is the root of a server whose directory the user named. The command of such a server
-    comes from its author, not from the user. `by_grant` are paths that only a grant makes readable.
-    `chosen` are interpreters that were named by the server's files, not by the user. `refused` maps
-    each path that may not be read to the file that names it.
+    comes from its author, not from the user. `by_grant` lists paths that only a grant makes
+    readable. `chosen` lists interpreters that were named by the server's files, not by the user.
+    `refused` maps each path that must not be read to the file that names it.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Scope:
         """Return the root of the server that a directory belongs to, or '' if several servers share
         the directory.
 
-        Ignore directories above a write grant. Otherwise a target could remove the files that mark
-        a root inside the grant, so that a directory above the grant would become the root.
+        Directories above a write grant are ignored. Otherwise a target could remove the files that
+        mark a root inside the grant, and so make a directory above the grant the root.
         """
         if marked := self._find_marked_root(directory):
             return marked
@@ -96,9 +96,9 @@ class Scope:
         return "" if is_shared(directory, self.homes) else directory
 
     def _find_marked_root(self, directory: str) -> str:
-        """Return the server's directory or the write grant that contains `directory`. Otherwise
-        return the project that contains it, which has a `.git`, a workspace file or another of the
-        usual files. Return '' if no project contains it.
+        """Return the server's directory or the write grant that contains `directory`, or else the
+        project that contains it, or '' if there is none. A project is recognized by its `.git`, a
+        workspace file, or another of the usual files.
         """
         tops = [top for top in (self.named, *sorted(self.writable)) if top]
         if top := next((top for top in tops if is_inside(directory, top)), ""):
@@ -120,16 +120,15 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the directory to bind for `place`, which is inside `directory`. Usually this is
-        `directory`. If the grant or the marked root around `place` is smaller, return that grant or
-        root instead.
+        """Return the directory to bind for `place`, which is inside `directory`. This is
+        `directory` itself, unless the grant or the marked root around `place` is smaller.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant that makes a path readable. Return '' if the path is readable without a
-        grant. Call this only after `allows`, which records the paths that need a grant.
+        """Return the grant that makes a path readable, or '' if it is readable without a grant.
+        Call this only after `allows`, which records the paths that need a grant.
         """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
@@ -151,8 +150,8 @@ class Scope:
         return False
 
     def is_runtime(self, real: str) -> bool:
-        """Return whether this is an interpreter that belongs to the system, a version manager or
-        corral, or that is on PATH.
+        """Return whether a file is an interpreter that is on PATH or belongs to the system, a
+        version manager or corral.
         """
         from corral.programs.runtimes import find_own_python
 
@@ -192,9 +191,7 @@ class Scope:
             self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
-        """Refuse a link in a server's root or in a write grant to a path outside of this root or
-        grant.
-        """
+        """Refuse a symlink that leads out of the server's root or the write grant that it is in."""
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
@@ -215,21 +212,23 @@ class Scope:
             self.raise_refused()
 
     def check_choice(self, path: str, by: Executable) -> None:
-        """Refuse a program outside of the server's root that one of the server's scripts names."""
+        """Refuse a program that one of the server's scripts names and that is outside the server's
+        root.
+        """
         if is_system(by.real) or self.is_on_path(by.real):
             return
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        # Without a root, several servers share the directory of the script. The user put such a
-        # script there, for example as a link in ~/bin, so it may name any program. This does not
-        # apply to a script that a target can write, or that may have come from the network.
+        # Without a root, several servers share the directory of the script. The user has put the
+        # script there, for example as a symlink in ~/bin, so it may name any program, unless a
+        # target can write the script, or it may have come from the network.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
         if not trusted and not self.allows(place, root):
             self._check_runtime(place, by.path)
 
     def _check_runtime(self, place: str, named_by: str) -> None:
-        """Refuse a program unless it is a runtime outside of any virtual environment."""
+        """Refuse a program unless it is a runtime outside any virtual environment."""
         self.chosen.append(os.path.realpath(place))
         found = self.enclose(place)
         known = self.is_managed(place) or self.is_runtime(place)
@@ -266,8 +265,8 @@ class Scope:
         if len(paths) > MAX_NAMED:
             common = os.path.commonpath(paths)
             # Suggest the common directory of many packages only for pnpm's global store, which has
-            # a directory for each package. Elsewhere a server could choose its links so that the
-            # suggested grant is much too large.
+            # a directory for each package. Elsewhere a server could choose its symlinks so that the
+            # suggested grant becomes much too large.
             stored = "pnpm" in common and "/links/" in f"{common}/"
             paths = [common] if stored and not is_shared(common, self.homes) else paths
         first, by = next(iter(self.refused.items()))

@@ -1,8 +1,8 @@
 """Resolve programs that only start another program, such as shims of version managers.
 
-If the policy denies subprocesses, a shim cannot start its program, so this module finds out which
-program it would start, by reading the files that the shim itself would read. The shim is not
-executed. Shell scripts that only execute another program are resolved in the same way.
+If the policy denies subprocesses, a shim cannot start its program. So this module finds out which
+program that would be. It does not execute the shim, but reads the files that the shim itself would
+read. Shell scripts that only execute another program are resolved in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return the path and first arguments that a shim executes, or () if `found` is not a shim."""
+    """Return the path and the first arguments that a shim would execute, or () for any other
+    file.
+    """
     name = os.path.basename(found.path)
     behind = os.path.basename(found.real)
     if behind == "volta-shim" and name != behind:
@@ -30,7 +32,7 @@ def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
         return (resolve_mise(found.path, caller),)
     if behind == "snap" and name != behind:
         hint = f"give the path of the program itself, below /snap/{name}/current"
-        text = f"{found.path} is started by snapd, outside of the sandbox"
+        text = f"{found.path} is started by snapd, outside the sandbox"
         raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
     if not found.head.startswith(b"#!"):
         return ()
@@ -79,7 +81,7 @@ def walk_up(directory: str) -> Iterator[str]:
 
 
 def resolve_pyenv(shim: str, text: str, caller: Caller) -> str:
-    """Find a command as pyenv-which does: in the selected versions, then on the system's PATH."""
+    """Find a command as pyenv-which does: in the selected versions, then on PATH."""
     name, shims = os.path.basename(shim), os.path.dirname(shim)
     root = text.partition('export PYENV_ROOT="')[2].partition('"')[0]
     if not root.startswith("/"):
@@ -242,8 +244,8 @@ def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
     config = caller.variable("XDG_CONFIG_HOME", f"{caller.home}/.config")
     for directory in walk_up(caller.cwd):
         for tool, version in _selected_in(directory, manager):
-            # A project may select an installed runtime, but not provide its own, because the server
-            # may be unrelated to the project.
+            # A project may select an installed runtime, but must not provide one of its own,
+            # because the server may have nothing to do with the project.
             if not version.startswith("path:"):
                 yield tool, version
     if manager == "MISE":

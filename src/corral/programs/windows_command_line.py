@@ -23,7 +23,8 @@ from corral.paths.windows import upper_case
 from corral.safe_text import shown
 
 MAX_LENGTH = 32767
-"""The maximum number of UTF-16 units in a command line or in one variable, including the final NUL.
+"""The maximum number of UTF-16 units in a command line or in one environment variable, including
+the final NUL.
 """
 MAX_BATCH_LENGTH = 8191
 """The maximum number of characters in a line that cmd.exe reads."""
@@ -39,8 +40,9 @@ REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
     r"""Return the application for CreateProcessW, and its command line.
 
-    Raise CommandError if no command line passes exactly these arguments to the program.
-    `system_root` comes from GetSystemWindowsDirectoryW, because the environment may be wrong.
+    Raise CommandError if no command line would pass exactly these arguments to the program.
+    `system_root` comes from GetSystemWindowsDirectoryW, because SystemRoot in the environment may
+    be wrong.
     """
     if not argv or not argv[0]:
         raise _refuse("there is no program to start")
@@ -51,7 +53,7 @@ def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
 
 
 def quoted(argv: Sequence[str]) -> str:
-    """Return a command line that programs split into `argv`."""
+    """Return a command line that a program splits into exactly `argv`."""
     program = argv[0]
     if '"' in program:
         raise _refuse(f"{shown(program)}: the name of a program cannot contain a quote")
@@ -81,8 +83,9 @@ def is_batch(path: str) -> bool:
 def batch_line(interpreter: str, argv: Sequence[str]) -> str:
     """Return the command line that makes cmd.exe run a batch file.
 
-    Refuse text that cmd.exe would reinterpret. /d turns off AutoRun and /v:off delayed expansion,
-    because both could run or insert other text. With /s, cmd.exe removes only the outer quotes.
+    Text that cmd.exe would reinterpret is refused. /d turns off AutoRun and /v:off turns off
+    delayed expansion, which could run or insert other text. With /s, cmd.exe removes only the outer
+    quotes.
     """
     path = argv[0]
     _check_text(path, REINTERPRETED_IN_PATH, what="the path of a batch file")
@@ -129,8 +132,8 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
     """Return the environment for CreateProcessW: UTF-16 text, sorted, with a NUL after each
     `name=value` and one more at the end.
 
-    Raise ValueError for invalid variables, and for two names that differ only in case, because
-    Windows treats them as one variable, and some programs as two.
+    Raise ValueError for an invalid variable, and for two names that differ only in case, because
+    Windows treats them as one variable but some programs treat them as two.
     """
     seen: dict[str, str] = {}
     lines: list[tuple[bytes, str]] = []
@@ -147,8 +150,8 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
 
 
 def check_variable(name: str, value: str) -> None:
-    # In names that begin with "=", cmd.exe stores the current directory of each drive. Setting one
-    # would change the meaning of relative paths.
+    # cmd.exe stores the current directory of each drive in variables whose names begin with "=".
+    # Setting one of them would change the meaning of relative paths.
     if not name or "=" in name or "\0" in name:
         raise ValueError(f"{shown(name)} cannot be the name of a variable")
     if "\0" in value:

@@ -1,7 +1,7 @@
 """Look up files while a command is resolved.
 
-The resolver uses a `Disk` instead of `os`, so that Windows paths can be resolved on any system:
-tests use a table of a few files.
+The resolver uses a `Disk` instead of `os`, so that tests can resolve Windows paths on any system,
+from a table of a few files.
 """
 
 import os
@@ -18,8 +18,8 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Follow links, and return the kind of file that they lead to. "alias" is a Microsoft Store
-        alias, and "" means that there is no file.
+        """Return the kind of file that a path leads to through all symlinks. "alias" is a Microsoft
+        Store alias, and "" means that there is no file.
         """
 
     def read(self, path: str) -> bytes:
@@ -36,8 +36,8 @@ def is_remote(path: str) -> bool:
     r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or the same with
     slashes.
 
-    To open a file on a server, Windows sends the user's credentials to that server, and untrusted
-    files can name any server.
+    Such paths are dangerous: to open a file on a server, Windows sends the user's credentials to
+    it, and untrusted files can name any server.
     """
     return path[:2].replace("/", "\\") == "\\\\"
 

@@ -1,9 +1,9 @@
 r"""Collect the files that a command needs on Windows: its runtime and its server.
 
 The collected paths are real paths, which are copied into corral's store (`runtime_copies`). As on
-other systems, a directory is not collected if it contains more than the files of one server, such
-as a user's profile, `Documents` or a shared `bin`. Windows' own directory is not collected, because
-every AppContainer can read it.
+other systems, a directory that contains more than the files of one server is not collected, such as
+a user's profile, `Documents` or a shared `bin`. Neither is Windows' own directory, because every
+AppContainer can read it.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Collect the whole prefix of Python or Java. For node and similar runtimes, collect only
-        the executable. A program that is not a runtime is collected as a server.
+        """Collect the whole prefix of Python or Java, but only the executable of node and similar
+        runtimes. A program that is not a runtime is collected as a server.
         """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")
@@ -97,8 +97,8 @@ class Needs:
             return
         directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)
-        # If the package is in the `node_modules` of a project, take the whole project, because it
-        # also contains the packages that this package needs.
+        # If the package is in a project's `node_modules`, take the whole project, because it also
+        # contains the packages that this package needs.
         above = package.lower().rpartition("\\node_modules\\")[0]
         if package:
             alone = self.disk.kind(ntpath.join(above, "package.json")) != "file"

@@ -1,4 +1,4 @@
-"""Read resources by name from a program file, as FindResourceW would find them.
+"""Read named resources from a program file, as FindResourceW would find them.
 
 The file is untrusted: every offset is checked, and invalid parts count as missing.
 """

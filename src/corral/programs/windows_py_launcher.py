@@ -1,6 +1,6 @@
 r"""Find the interpreter that `py` or `py -3.12` would start (PEP 397 and PEP 514).
 
-The installed interpreters are read from the registry. `choose` selects one of them without I/O.
+The installed interpreters are read from the registry. `choose` then selects one, without I/O.
 """
 
 import itertools
@@ -37,7 +37,9 @@ def follow(hop: Hop, caller: Caller) -> Hop:
 
 
 def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Split off `-3`, `-3.12`, `-3.12-32` or `-V:3.12`. Other words are for the interpreter."""
+    """Split off `-3`, `-3.12`, `-3.12-32` or `-V:3.12`. All other arguments are for the
+    interpreter.
+    """
     first = arguments[0] if arguments else ""
     if first.startswith("-V:") and len(first) > 3:
         return first[3:].rpartition("/")[2], arguments[1:]
@@ -47,8 +49,8 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable whose tag is `wanted`. If there is none, return the executable of the
-    newest version that begins with `wanted`, or "".
+    """Return the executable whose tag is `wanted`, or else that of the newest version that begins
+    with `wanted`, or "".
     """
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:
@@ -61,7 +63,7 @@ def choose(found: Mapping[str, str], wanted: str) -> str:
 
 def installed() -> dict[str, str]:
     """Return {tag: executable} for the registered Pythons. If a tag is registered both for the user
-    and for the machine, the user's Python is returned.
+    and for the machine, the user's Python takes precedence.
     """
     found: dict[str, str] = {}
     if sys.platform == "win32":

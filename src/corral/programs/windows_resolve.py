@@ -1,4 +1,4 @@
-r"""Resolve the words after `corral run --` on Windows into a Program.
+r"""Resolve a typed command into a Program, on Windows.
 
 If the policy denies subprocesses, a launcher cannot start the real program, so this module finds
 the real program itself. It searches PATH with PATHEXT, and follows launchers: the redirectors of
@@ -72,7 +72,7 @@ class Caller:
 @record
 class Hop:
     """A file on the way from the typed name to the program, with the arguments passed to it. `venv`
-    is the file's virtual environment, and `scripts` are the scripts that the file runs.
+    is the file's virtual environment, and `scripts` lists the scripts that it runs.
     """
 
     path: str
@@ -94,7 +94,7 @@ def resolve(
     root: str = "",  # noqa: ARG001 - part of the contract
     disk: Disk | None = None,
 ) -> Program:
-    """Return the program of a command. Its files are not yet checked against `grants`."""
+    """Return the program for a command. Its files are not yet checked against `grants`."""
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
     if any("\0" in word for word in argv):
@@ -265,8 +265,9 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Return `hop` with the redirector's virtual environment, and with the variable that Python
-    uses to find it. The redirector would set the variable, but corral does not execute it.
+    """Return `hop` with the redirector's virtual environment, and with the environment variable
+    that Python uses to find it. The redirector would have set this variable, but corral does not
+    execute it.
     """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:
@@ -275,9 +276,9 @@ def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
 
 
 def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
-    """Return the settings and the directory of the program's virtual environment. Both are empty if
-    the program has no virtual environment. Like Python's getpath.py, look for pyvenv.cfg next to
-    the program and in the directory above.
+    """Return the settings and the directory of the program's virtual environment, both empty if
+    there is none. Like Python's getpath.py, look for pyvenv.cfg next to the program and in the
+    directory above.
     """
     above = ntpath.dirname(path)
     for directory in (above, ntpath.dirname(above)):

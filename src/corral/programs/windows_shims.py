@@ -91,7 +91,7 @@ def _appended(raw: bytes) -> Launcher | None:
 
 def shebang(line: bytes) -> Launcher | None:
     """Parse the text after `#!` as distlib's launchers do: a path, which may be quoted, then
-    words.
+    arguments.
     """
     text = _text(line.strip())
     if text.startswith('"'):
@@ -115,7 +115,7 @@ def _text(raw: bytes) -> str:
     return "" if any(char < " " for char in text) else text
 
 
-# Lines in the shims of npm and pnpm that do not change which program is run.
+# Lines in the shims of npm and pnpm that do not affect which program is run.
 NEUTRAL = frozenset((
     "", "@echo off", "goto start", ":find_dp0", "set dp0=%~dp0", "exit /b", ":start", "setlocal",
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
@@ -142,7 +142,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # the packages in that directory are copied anyway
+            continue  # the packages there are copied anyway
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue
@@ -155,8 +155,8 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return the program that the lines of a batch file start. Return None if two lines start it
-    with different arguments.
+    """Return the program that the lines of a batch file start, or None if two lines start it with
+    different arguments.
     """
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
@@ -183,8 +183,8 @@ def _expand(word: str, directory: str) -> str | None:
 
 
 def _words(line: str) -> list[str]:
-    """Split a line of a batch file at spaces outside of quotes. Return [] if the line does more
-    than start a program.
+    """Split a line of a batch file at spaces outside quotes. Return [] if the line does more than
+    start a program.
     """
     words: list[str] = []
     parts = line.split('"')

@@ -13,8 +13,8 @@ WITHOUT = "run the server in WSL2, which has Linux's mechanisms (`wsl.exe --inst
 
 
 def advice(distribution: str) -> str:
-    """Return a hint with the command that runs a server in this distribution. If `distribution` is
-    "", the hint says how to install WSL2.
+    """Return a hint with the command that runs a server in this distribution, or a hint about how
+    to install WSL2 if `distribution` is "".
     """
     if not distribution:
         return WITHOUT
@@ -23,7 +23,7 @@ def advice(distribution: str) -> str:
 
 
 def with_command(hint: str, words: Sequence[str]) -> str:
-    """Return a hint with the words of the user's `corral run` instead of the placeholder."""
+    """Return a hint with the user's own `corral run` command in place of the placeholder."""
     finished = ["corral", "run", *map(linux_word, words)]
     return hint.replace(PLACEHOLDER, shlex.join(finished))
 
@@ -36,15 +36,15 @@ def linux_word(word: str) -> str:
     drive, rest = ntpath.splitdrive(word)
     stem, suffix = ntpath.splitext(ntpath.basename(word))
     if suffix.lower() in SUFFIXES and rest != word:
-        return stem  # a Windows program; the Linux program of the same name is meant
+        return stem  # stands for the Linux program of the same name
     if len(drive) == len("C:") and rest.startswith(("\\", "/")):
         return f"/mnt/{drive[0].lower()}{rest.replace(chr(92), '/')}"
     return stem if suffix.lower() in SUFFIXES and not {"/", "\\"} & set(word) else word
 
 
 def find_distribution() -> str:
-    """Return the user's default WSL2 distribution, or any other WSL2 distribution, or "" if there
-    is none.
+    """Return the user's default distribution if it is a WSL2 distribution, else any other, or "" if
+    there is none.
     """
     if sys.platform != "win32":
         return ""

@@ -1,4 +1,4 @@
-"""Read workspace files of pnpm, npm and uv, to find out whether they list a package."""
+"""Find out whether a workspace file of pnpm, npm or uv lists a package."""
 
 import os
 from collections.abc import Iterator
@@ -23,8 +23,8 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match a path against a pattern. Do not backtrack, because a hostile pattern could make that
-    very slow.
+    """Match a path against a pattern, without backtracking, which a hostile pattern could make very
+    slow.
     """
     reached = {0}
     for word in pattern:
@@ -58,7 +58,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _pnpm_patterns(text: str) -> Iterator[str]:
-    """Yield the items of `packages:`, written as lines with a dash or in brackets."""
+    """Yield the items of `packages:`, which are written on lines with a dash or in brackets."""
     inside = False
     for line in text.splitlines():
         word = line.partition(" #")[0].strip()
