@@ -1,8 +1,9 @@
-"""Write and verify the audit file of `run --audit`. Its lines form a hash chain.
+"""Write and verify the audit file of `run --audit`, whose lines form a hash chain.
 
-A line is a JSON object whose `previous` is the SHA-256 of the line before it. So `verify` notices a
-line that was changed, removed or inserted. It does not notice if the whole file was rewritten, or
-if lines are missing at its end, because the file of a killed run also lacks its last line.
+Each line is a JSON object whose `previous` is the SHA-256 of the line before it. So `verify`
+notices if a line was changed, removed or inserted. It does not notice if the whole file was
+rewritten. Nor can it tell whether lines were removed at the end, because the file of a killed run
+lacks its last line, too.
 """
 
 import os
@@ -41,9 +42,9 @@ def _lock(fd: int) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        # On Windows a lock also keeps other processes from reading the locked bytes. So lock a byte
-        # beyond the end of the file. The byte is at 1 GiB, because the C runtime's offsets have
-        # only 32 bits.
+        # On Windows a lock also keeps other processes from reading the locked bytes, so lock a byte
+        # beyond the end of the file. It is at 1 GiB, because the C runtime's offsets have only 32
+        # bits.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -56,7 +57,7 @@ def _lock(fd: int) -> None:
 
 
 class Audit:
-    """Appends lines to an audit file, and so continues its hash chain. `incomplete` means that a
+    """Appends lines to an audit file, and so continues its hash chain. `incomplete` is true if a
     line could not be written.
     """
 
@@ -78,8 +79,8 @@ class Audit:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = json.dumps({"time": now, **values, "previous": self._previous})
         line = text.encode("ascii")
-        # Each line is a single write, so a killed run leaves only whole lines. A full disk does not
-        # end the run.
+        # Each line is a single write, so that a killed run leaves only whole lines. If the disk is
+        # full, the run continues.
         try:
             whole = os.write(self.fd, line + b"\n") > len(line)
         except OSError:
@@ -123,7 +124,7 @@ def _previous(line: bytes) -> str | None:
 @record
 class Verdict:
     """The result of `verify`. `broken` is the number of the first line that breaks the hash chain.
-    `ended` means that the last run wrote its last line.
+    `ended` is true if the last run wrote its last line.
     """
 
     lines: int

@@ -1,4 +1,4 @@
-"""Describe in one line the files that a run has discarded, with the flags that keep them."""
+"""Describe in one line the files that were discarded after a run, with the flags that keep them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -30,8 +30,8 @@ def describe_discarded(
     more += "" if whole else " (and others)"
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
-    # No flag is suggested for a very long path, because the target chose it, or for a path that
-    # contains a masked secret, because no such file exists.
+    # Suggest no flag for a very long path, which the target has chosen, or for a path with a masked
+    # secret, which is not the path of any file.
     short = [
         row
         for row in rows

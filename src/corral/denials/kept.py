@@ -1,8 +1,8 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
-Each run has its own file, so that concurrent runs do not conflict. A run writes each denial at
-once, so that no denial is lost if the run is killed. When the run ends, it writes the file again,
-with the number of times that each denial occurred. A server's directory is named after the digest
+Each run has a file of its own, so that concurrent runs do not conflict. A run writes each denial at
+once, so that none is lost if the run is killed. When it ends, it writes the file again, now with
+the number of times that each denial occurred. The directory of a server is named after the digest
 of its command. The first line of each file contains the command and the run's flags, with masked
 secrets.
 """
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 MAX_DENIALS = 200
 """The maximum number of denials that are stored for one run."""
 MAX_LINES = 3 * MAX_DENIALS
-"""The maximum number of lines that are stored for one server, over all of its runs. One run cannot
-have so many lines, so a run with many denials does not displace all earlier runs.
+"""The maximum number of lines that are stored for all runs of one server. This is more than a
+single run can have, so a run with many denials does not displace all earlier runs.
 """
 MAX_AGE_SECONDS = 30 * 24 * 3600
 MAX_SERVERS = 200
@@ -39,7 +39,7 @@ ENDING = ".jsonl"
 @record
 class KeptRun:
     """A stored run. `time`, in Unix seconds, is when the run ended, or when its first denial
-    happened if the run was killed. `flags` are the flags that granted something to the run, with
+    happened if the run was killed. `flags` lists the flags that granted something to the run, with
     their values. `failure` says how the run failed.
     """
 
@@ -65,7 +65,7 @@ def keep(
     flags: Sequence[str] = (),
     failure: str = "",
 ) -> None:
-    """Write a run's denials, and how the run failed. A run without both is stored only if earlier
+    """Write a run's denials, and how the run failed. A run with neither is stored only if earlier
     runs of the same server are stored.
 
     If the files cannot be written, the run continues, and `corral why` does not show these denials.
@@ -160,11 +160,11 @@ def merge(
     runs: Iterable[KeptRun],
     is_allowed: Callable[[Denial, Sequence[str]], bool] = lambda _denial, _flags: False,
 ) -> tuple[SeenDenial, ...]:
-    """Return the denials of all runs, oldest first; count equal denials together. Leave out a
-    denial if the flags of a later run allow it.
+    """Return the denials of all runs, oldest first, with equal denials counted together. Leave out
+    a denial if the flags of a later run allow it.
 
-    A later run without denials is not a reason to leave out a denial, because it only shows that
-    the server did not try again.
+    A later run without denials is no reason to leave one out, because it only shows that the server
+    did not try again.
     """
     found: dict[Denial, SeenDenial] = {}
     for run in runs:
@@ -183,7 +183,7 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str, now: float) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, if there are more than the limits
+    """Remove the oldest runs of a server and the oldest servers if there are more than the limits
     allow.
 
     Of several runs without denials and with the same flags, keep only the last, so that they do not

@@ -1,8 +1,8 @@
 """Record the denials of one run for stderr, its report and its audit file.
 
-The target can cause any number of denials, so the record is bounded. Equal denials are counted
-together. Different denials beyond the limit are only counted in total. Stderr gets a line for each
-new denial, up to MAX_ANNOUNCED. The audit file gets a line when a denial occurs for the first,
+The target can cause any number of denials, so the record is bounded: equal denials are counted
+together, and beyond the limit different denials are only counted in total. Stderr gets a line for
+each new denial, up to MAX_ANNOUNCED. The audit file gets a line when a denial occurs for the first,
 10th, 100th time and so on, and the totals at the end.
 """
 
@@ -34,12 +34,13 @@ MAX_DENIALS = 256
 MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
 MAX_SEARCHED_LENGTH = 2000
-"""Strings are cut to this length before they are searched for secrets."""
+"""Strings are truncated to this length before they are searched for secrets."""
 MARKS = frozenset(";()`'\"")
-"""Characters that separate the parts of a denial's line, or quote a part."""
+"""Characters that separate the parts of a denial's line or quote one of them."""
 COMPOSED = frozenset(("guard",))
-"""The kinds of denials whose destination may be `host (address)`. corral adds these parentheses, so
-such a destination is not quoted."""
+"""The kinds of denials whose destination may be `host (address)`. corral itself adds these
+parentheses, so such a destination is not quoted.
+"""
 WORDS: dict[Kind, str] = {
     "name": "name",
     "port": "connection to",
@@ -71,9 +72,9 @@ class Denial:
     """One thing that was denied to a target, and the flag that would allow it.
 
     `destination` is the name, address, program, path or variable that the target wanted. `allow` is
-    the flag of `corral run` that allows it, quoted for a shell, or "" if no flag does. `guessed`
-    means that the kernel did not report the destination, so it may be wrong. An `unreachable`
-    destination was allowed, but the host itself could not connect.
+    the flag of `corral run` that would allow it, quoted for a shell, or "" if no flag would. If
+    `guessed` is true, the kernel did not report the destination, so it may be wrong. An
+    `unreachable` destination was allowed, but the host itself could not connect.
     """
 
     kind: Kind
@@ -89,8 +90,8 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # The target chooses the destination. A name such as `x; --write ~` would look like the flag
-        # that corral suggests, so it is quoted.
+        # The destination is chosen by the target, and a name such as `x; --write ~` would look like
+        # the flag that corral suggests. So such a name is quoted.
         marked = not MARKS.isdisjoint(self.destination)
         quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
         what = shell_word(self.destination) if quoted else self.destination
@@ -112,11 +113,11 @@ def allow_net(entry: str) -> str:
 
 
 class Denials:
-    """Counts denials. Several threads may use the same object. `lost` counts the denials beyond the
+    """Counts denials, and can be used from several threads. `lost` counts the denials beyond the
     limit.
 
-    For each new denial, `announce` gets its line, and `keep` gets the denial itself. Both are
-    called after `hide` has masked the secrets.
+    For each new denial, `announce` is called with its line, and `keep` with the denial itself, in
+    both cases with the secrets masked.
     """
 
     def __init__(
@@ -140,14 +141,14 @@ class Denials:
         self._hide: Hide | None = None
 
     def hide_secrets(self, load: Callable[[], Hide]) -> None:
-        """Mask secrets with the function that `load` returns. `load` is called at the first denial,
-        so that a run without denials does not search its variables for secrets.
+        """Mask secrets with the function that `load` returns. `load` is not called before the first
+        denial, so that a run without denials does not search its environment variables for secrets.
         """
         self._load_hide = load
 
     def load_hide(self) -> Hide:
-        """Return the function that masks secrets. If this function cannot be loaded, return a
-        function that masks every string.
+        """Return the function that masks secrets, or, if it cannot be loaded, one that masks every
+        string.
         """
         if self._hide is None:
             try:
@@ -163,10 +164,10 @@ class Denials:
         destination, secret = self._hidden(destination)
         why, masked = self._hidden(why)
         if masked or len(why) > MAX_TEXT_LENGTH:
-            why = why.partition("; ")[0]  # the rest may be a command, which must be whole
+            why = why.partition("; ")[0]  # the rest may be a command, which must not be shown incomplete
         # Leave out a flag that would have to be shortened or masked, because it would then allow
-        # something else. If the destination is secret, also leave out a flag with a value, because
-        # the value is the destination.
+        # something else. If the destination is secret, also leave out a flag with a value, since
+        # that value is the destination.
         if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1] or (secret and " " in allow):
             allow = ""
         if secret:
@@ -189,8 +190,8 @@ class Denials:
                 self._audit.write_line(kind=kind, **hidden)
 
     def note(self, text: str) -> None:
-        """Print a message that is not a denial. Print each message once, up to MAX_ANNOUNCED
-        messages.
+        """Print a message that is not a denial. Each message is printed only once, and at most
+        MAX_ANNOUNCED messages in all.
         """
         text, _ = self._hidden(text)
         with self._lock:

@@ -14,11 +14,11 @@ VARIABLE = "${"
 
 @record
 class ServerId:
-    """The identity of a server. In `command` the secrets are masked. `digest` is the hash of the
-    command with its secrets, so servers that differ only in secrets have different digests.
+    """The identity of a server. The secrets in `command` are masked. `digest` is the hash of the
+    unmasked command, so servers that differ only in secrets have different digests.
 
-    `has_variables` means that a client replaces variables in the command before it starts the
-    server. Then the command of a run, and so its digest, differ from these.
+    If `has_variables` is true, a client replaces variables in the command before it starts the
+    server. The command of a run and its digest then differ from these.
     """
 
     digest: str
@@ -26,8 +26,8 @@ class ServerId:
     has_variables: bool = False
 
     def is_started_by(self, wanted: ServerId) -> bool:
-        """Return whether this server, which has run, may be the server `wanted`, which is in a
-        client's file. A word of `wanted` that contains a variable matches any word.
+        """Return whether this server, which has run, may be the server `wanted` from a client's
+        file. An argument of `wanted` that contains a variable matches any argument.
         """
         if self.digest and not wanted.has_variables:
             return self.digest == wanted.digest
@@ -43,6 +43,6 @@ def digest_command(words: Sequence[str]) -> str:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         # A command with half of a surrogate pair cannot be started, but a project's file may
-        # contain such a command.
+        # contain one.
         encoded = text.encode("utf-8", "surrogatepass")
     return sha256(encoded).hexdigest()

@@ -1,4 +1,4 @@
-"""Find the symbolic links that a path goes through."""
+"""Find the symlinks that a path goes through."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_LINKS = 40  # Linux follows this many links before it reports a loop
 
 
 def read_link(path: str) -> str:
-    """Return the target of a symbolic link, or "" if the path is not a link."""
+    """Return the target of a symlink, or "" if the path is not a symlink."""
     try:
         return os.readlink(path)
     except OSError:
@@ -21,10 +21,10 @@ def read_link(path: str) -> str:
 
 
 def follow(path: str, read_link: Callable[[str], str] = read_link) -> tuple[list[str], str]:
-    """Return the path of each link that an absolute path goes through, and the final path.
+    """Return the path of each symlink that an absolute path goes through, and the final path.
 
-    The final path may not exist; it is "" if the links form a loop. In the path of a link only the
-    last name is a link. On Windows do not look for links.
+    In the path of a symlink, only the last name is itself a symlink. The final path does not have
+    to exist; it is "" if the symlinks form a loop. On Windows, do not look for symlinks.
     """
     if sys.platform == "win32":
         return [], path

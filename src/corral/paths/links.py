@@ -1,4 +1,4 @@
-"""Distinguish links from directories by their lstat result, on every system."""
+"""Tell symlinks and junctions from directories by their lstat result, on every system."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ winnt.h).
 
 
 def is_link(found: os.stat_result) -> bool:
-    """Return whether lstat found a symbolic link, or a junction, which looks like a directory."""
+    """Return whether lstat found a symlink or a junction, which looks like a directory."""
     return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == JUNCTION
 
 
@@ -20,10 +20,10 @@ def is_directory(found: os.stat_result) -> bool:
 
 
 def is_name_surrogate(found: os.stat_result) -> bool:
-    """Return whether lstat found a link, a junction or a mount point.
+    """Return whether lstat found a symlink, a junction or a mount point.
 
-    All other reparse points are ordinary files and directories that a driver, such as OneDrive's,
-    filters.
+    All other reparse points are ordinary files and directories that a filter driver handles, such
+    as OneDrive's.
     """
     tag = getattr(found, "st_reparse_tag", 0)
     return stat.S_ISLNK(found.st_mode) or bool(tag & NAME_SURROGATE)

@@ -28,7 +28,7 @@ ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
 def parse_mount(line: str) -> tuple[str, str, str]:
-    """Return the mount point, the device, and the directory on the device that is mounted there."""
+    """Return the mount point, the device, and the device's directory that is mounted there."""
     _, _, device, root, point, *_ = line.split(" ")
     return _unescape(point), device, _unescape(root)
 
@@ -55,21 +55,21 @@ def _file_system(line: str) -> str:
 
 def read_mounts() -> Mounts:
     """Return {mount point: (device, directory on the device)}. If a mount point has several mounts,
-    use the last mount, because it covers the others.
+    the last one counts, because it covers the others.
     """
     found = map(parse_mount, _read_lines())
     return {point: (device, root) for point, device, root in found}
 
 
 def read_kinds() -> Kinds:
-    """Return {mount point: kind}. The kind is "kernel", "network" or "disk", depending on where the
-    mount's files come from.
+    """Return {mount point: kind}. The kind says where the mount's files come from: "kernel",
+    "network" or "disk".
     """
     return {parse_mount(line)[0]: _kind(_file_system(line)) for line in _read_lines()}
 
 
 def find_file_system(path: str) -> str:
-    """Return the type of the file system at a path, or "" if the type is not known."""
+    """Return the type of the file system at a path, or "" if it is not known."""
     types = {parse_mount(line)[0]: _file_system(line) for line in _read_lines()}
     return types.get(find_point(path, types), "")
 
@@ -79,7 +79,7 @@ def find_kind(path: str, kinds: Kinds) -> Kind:
 
 
 def find_point(path: str, points: Container[str]) -> str:
-    """Return the innermost of these mount points that contains a path, or "/"."""
+    """Return the innermost of `points` that contains a path, or "/"."""
     while path not in points and (parent := os.path.dirname(path)) != path:
         path = parent
     return path
@@ -88,7 +88,7 @@ def find_point(path: str, points: Container[str]) -> str:
 def _kind(file_system: str) -> Kind:
     if file_system in KERNEL:
         return "kernel"
-    # Treat FUSE as a network: any user's program can serve a FUSE file system, and most such
+    # FUSE counts as a network: any user's program can serve a FUSE file system, and most of these
     # programs use a network.
     if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
         return "network"

@@ -33,8 +33,8 @@ def extended_path(path: str) -> str:
 
 
 def upper_case(name: str) -> str:
-    """Convert a name to upper case as Windows does to compare names: character by character, so
-    that "ß" does not become "SS".
+    """Convert a name to upper case as Windows does when it compares names: character by character,
+    so that "ß" does not become "SS".
     """
     return "".join(big if len(big := letter.upper()) == 1 else letter for letter in name)
 
@@ -50,8 +50,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Directories that cannot be granted, each with its description. A directory that contains one
-    of them cannot be granted either. Neither can anything inside a directory in `system`.
+    """Directories that cannot be granted, each with its description. Neither can a directory that
+    contains one of them, or anything inside a directory in `system`.
     """
 
     home: str
@@ -62,11 +62,11 @@ class KnownDirectories:
 def known_directories(
     environment: Mapping[str, str], home: str, real: Callable[[str], str] = str
 ) -> KnownDirectories:
-    """Return the directories that `environment` names. The case of its variable names does not
+    """Return the directories that `environment` names. The case of the variables' names does not
     matter.
 
-    `real` resolves links and short names in the same way as for grants, because a variable may
-    spell a directory differently than the grant does.
+    `real` resolves symlinks and short names in the same way as for grants, because a variable may
+    spell a directory differently from the grant.
     """
     values = {name.upper(): value for name, value in environment.items()}
     around = [(home, "your profile")]
@@ -129,7 +129,7 @@ def _check(part: str) -> None:
 
 
 def is_short(part: str) -> bool:
-    """Return whether a name may be the short form that Windows made of a longer one:
+    """Return whether a name may be a short form that Windows made of a longer name, such as
     `LONGNA~1.TXT`.
     """
     stem, _, extension = part.partition(".")
@@ -145,7 +145,7 @@ def is_inside(path: str, directory: str) -> bool:
 
 
 def check_root(path: str, known: KnownDirectories) -> None:
-    """Raise Refused for a directory whose access list corral must not change."""
+    """Raise Refused for a directory whose access control list corral must not change."""
     path = normalize(path)
     if path.endswith("\\"):
         raise Refused("it is a whole drive")

@@ -1,7 +1,7 @@
 """Choose the mechanism that enforces each control, or refuse the run. This code is pure.
 
 Each control has a list of options, best first. The first option whose needs were all proven on this
-host is chosen. If no option qualifies, the control is not enforced:
+host is used. If no option qualifies, the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused. The error names all such controls.
 - If the control is a default limit, the run continues with a warning, unless the policy is strict.
@@ -75,7 +75,7 @@ def default_warnings(controls: Sequence[Held]) -> tuple[str, ...]:
 
 
 def describe_control(control: Control, policy: Policy, system: System) -> str:
-    """Describe in words what the policy demands of a control on this system. Return "" if it
+    """Describe in words what the policy demands of a control on this system, or return "" if it
     demands nothing.
     """
     if control == "filesystem":
@@ -128,9 +128,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities that an error names: the first missing one among all options.
-    For a wall, also return the first one that the last option lacks, because the user may be able
-    to provide it more easily.
+    """Return the missing capabilities that an error names: the first missing one of all options
+    and, for a wall, the first missing one of the last option, which may be easier for the user to
+    provide.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []
@@ -139,8 +139,8 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
     """Return the capabilities that the options need and the host lacks. Those that could not be
-    probed and have a hint come first, because the user may be able to remove what kept the probe
-    from running.
+    probed and have a hint come first, because the user may be able to fix what kept the probe from
+    running.
     """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}

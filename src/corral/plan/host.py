@@ -1,8 +1,8 @@
 """Define the findings of the probes about this machine.
 
-A capability is proven only if a probe in a disposable child saw the denial *and* saw the same
-action succeed where it is allowed. Otherwise the capability is absent or unknown, and unknown
-counts as absent. No finding is derived from a version number.
+A capability is proven only if a probe in a disposable child process saw the denial *and* saw the
+same action succeed where it is allowed. Otherwise it is absent or unknown, and unknown counts as
+absent. No finding is derived from a version number.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ class Host:
     findings: tuple[Finding, ...] = ()
 
     def finding(self, capability: str) -> Finding:
-        """Return the finding for a capability. Its status is unknown if the capability was not
-        probed.
-        """
+        """Return the finding for a capability, with the status "unknown" if it was not probed."""
         for item in self.findings:
             if item.capability == capability:
                 return item

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """The values that the steps of one run have made so far, at most one of each type.
+    """The values that the steps of one run have produced so far, at most one of each type.
 
-    A value that occupies a resource on the host has a method `release`, which frees the resource.
+    A value that holds a resource of the host has a method `release`, which frees the resource.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,8 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Release all values, the newest first. Ignore OSErrors, because a later run removes the
-        leftovers of this run. Raise any other error after all values have been released.
+        """Release all values, the newest first. Ignore OSErrors, since a later run removes what
+        this one leaves behind. Any other error is raised after all values have been released.
         """
         while self._values:
             _, value = self._values.popitem()
@@ -84,8 +84,8 @@ outside the sandbox.
 
 @record
 class Option:
-    """One mechanism for a control, the capabilities that the mechanism needs, and the control's
-    status if it is chosen.
+    """One mechanism for a control, the capabilities that it needs, and the control's status if this
+    option is chosen.
 
     `refused` is the reason why the system cannot enforce the value that the policy asks for.
     `switch` marks an option that enforces nothing because the user switched the control off.
@@ -102,7 +102,7 @@ class Option:
 @record
 class Held:
     """The decision about one control. If the control is not enforced, `mechanism` is "" and `why`
-    is the reason. Otherwise `why` is a note about the mechanism.
+    contains the reason. Otherwise `why` is a note about the mechanism.
     """
 
     control: Control
@@ -125,11 +125,11 @@ class Sample:
 
 @record
 class Cover:
-    """A path in the grant `top` that is hidden or read-only for the target.
+    """A path in the grant `top` that is hidden from the target or read-only for it.
 
-    It stays covered only as long as it refers to the file with this `device` and `inode`.
-    `repository` is true for a version-control directory. When the path of such a directory is no
-    longer covered, the run ends even if `Covers.strict` is False.
+    It is covered only as long as it refers to the file with this `device` and `inode`. `repository`
+    is true for a version-control directory. When such a directory is no longer covered, the run
+    ends even if `Covers.strict` is False.
     """
 
     path: str
@@ -154,16 +154,17 @@ class Covers:
 class Composition:
     """A backend's part of the plan.
 
-    `environment` are variables that every target gets on this system. `home` is the target's home;
-    the target starts there if no other directory is given. `run` is the unique name of the run.
-    `residue` are the paths that a crashed run leaves on the host.
+    `environment` contains the environment variables that every target gets on this system. `home`
+    is the target's home, where it starts if no other directory is given. `run` is the unique name
+    of the run. `residue` lists the paths that a crashed run leaves on the host.
 
-    `watched` are paths of files that the host would execute on its own. The files do not exist yet,
-    and corral cannot keep the target from creating them, so it reports those that exist after the
-    run.
+    `watched` lists paths at which the host would execute a file on its own. No such files exist
+    yet, but corral cannot keep the target from creating them, so it reports those that exist after
+    the run.
 
-    `controls` are shown in addition to the controls that the policy asks for. `start_in` is the
-    directory to start in if the target cannot work in the program's own directory.
+    `controls` lists controls that are shown in addition to those that the policy asks for.
+    `start_in` is the directory to start in if the target cannot work in the program's own
+    directory.
     """
 
     steps: tuple[Step, ...]
@@ -182,13 +183,15 @@ class Composition:
 class Plan:
     """The steps that enforce a policy on this host, and the decision for each control.
 
-    `environment` may contain secrets, so it is never printed. `requested_names` are variables whose
-    values the server chose. `given_values` are the user's secrets in the server's settings.
+    `environment` may contain secrets, so it is never printed. `requested_names` lists the
+    environment variables whose values the server chose. `given_values` lists the user's secrets in
+    the server's settings.
 
     `ungranted` lists paths and names in the command that the target does not get, as (kind, name,
-    flag that would grant it). `mcp` are the settings of the MCP guard, or None if there is no
-    guard. `pins` are the pinned definitions as (kind, name, definition), or None if definitions are
-    not compared with pins. `pinned_as` is the key under which the pins of this server are stored.
+    flag that would grant it). `mcp` contains the settings of the MCP guard, or is None if there is
+    no guard. `pins` lists the pinned definitions as (kind, name, definition), or is None if
+    definitions are not compared with pins. `pinned_as` is the key under which the pins of this
+    server are stored.
     """
 
     program: Program
