@@ -164,7 +164,7 @@ class Denials:
         destination, secret = self._hidden(destination)
         why, masked = self._hidden(why)
         if masked or len(why) > MAX_TEXT_LENGTH:
-            why = why.partition("; ")[0]  # the rest may be a command, which must not be shown incomplete
+            why = why.partition("; ")[0]  # the rest may be a command, which must not be cut
         # Leave out a flag that would have to be shortened or masked, because it would then allow
         # something else. If the destination is secret, also leave out a flag with a value, since
         # that value is the destination.
