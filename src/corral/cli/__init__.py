@@ -29,8 +29,8 @@ GROUPS = (
     ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
-# These commands take another program's command line. Options after the name of that program belong
-# to the program.
+# These commands take the command line of another program. All options after that program's name
+# belong to the program.
 COMMAND_LINES = ("run", "learn", "inspect", "explain", "export")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
@@ -45,17 +45,17 @@ Start with `corral demo`, or with `corral wrap CLIENT --dry-run`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Return its exit code, or exit with this code if `arguments` is None."""
+    """Run a command. Return its exit code, or exit with it if `arguments` is None."""
     if arguments is not None:
         return _main(list(arguments))
     output.use_utf8()
-    gc.disable()  # garbage collection is not worthwhile, because a run allocates little memory
+    gc.disable()  # collecting is not worthwhile, because a run allocates little memory
     code = _main(sys.argv[1:])
     try:
         code_cache.keep()
         code = output.finish(code)
     except MemoryError:
-        pass  # the command has ended with `code`
+        pass  # the command itself has ended with `code`
     os._exit(code)  # skips the interpreter's teardown, which takes 2 ms
 
 
@@ -70,9 +70,7 @@ def _main(words: list[str]) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    """Run a command, and print the error if the command fails. If no memory is left, leave the
-    error to `_main`.
-    """
+    """Run a command, and print the error if it fails. A MemoryError is left to `_main`."""
     try:
         return _dispatch(words)
     except SandboxError as problem:
@@ -135,9 +133,9 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> None:
-    """Warn about corral's flags after the command, because they are passed to the command.
+    """Warn about corral's own flags after the command, because these are passed to the command.
 
-    Do not warn if the user wrote `--` before the command.
+    Do not warn if the user typed `--` before the command.
     """
     late = [word.partition("=")[0] for word in rest[1:] if word.startswith("--")]
     if not late or "--" in words[: len(words) - len(rest)]:

@@ -1,8 +1,8 @@
 """`corral approve`: approve exactly what a server asks for.
 
-If the user or the server's manifest asks for pins, the command also stores the definitions of the
-server's tools, so that corral notices when they change. On a terminal the command asks the user.
-Without a terminal it needs `--yes`, because only the user can approve.
+Only the user can approve, so the command asks on the terminal, and requires `--yes` if there is
+none. If the user or the server's manifest asks for pins, the command also stores the definitions of
+the server's tools, so that corral notices when they change.
 """
 
 import os
@@ -69,7 +69,7 @@ def _approve(options: Options, rest: list[str]) -> int:
     approved = approvals.is_approved(request.digest)
     if not as_json:
         output.write_lines(format_request(request))
-    # A request without items needs no approval.
+    # A request that asks for nothing needs no approval.
     if asks and not approved and (yes or (not as_json and confirm(rest[:1]))):
         remember(request)
         approved = True
@@ -92,7 +92,7 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
     from corral.servers.inspection import inspect_server
 
     sources, command = what_to_run.sources_and_command(options, rest)
-    # The server's manifest may demand pins, which do not exist yet. So this run does not check
+    # The server's manifest may demand pins, which do not exist yet, so this run must not check
     # them.
     own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
     sources.append(Source(manifest=own, trust="user", approved=True))
@@ -126,7 +126,7 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 def remember(request: Request) -> None:
     """Record an approval. For a server's directory, read the manifest again, and raise an error if
-    its request has changed since the user saw it.
+    the request has changed since the user saw it.
     """
     manifest = request.source.manifest
     if manifest.directory:
@@ -155,8 +155,8 @@ def format_request(request: Request) -> list[str]:
 def _approve_path(written: str, *, yes: bool) -> int:
     """Approve the current destination of a granted path. Ask the user first, unless `yes` is set.
 
-    If the destination of a granted path has changed, corral refuses every run that is granted the
-    path until the user approves the new destination.
+    When the destination of a granted path has changed, corral refuses every run with this grant
+    until the user approves the new destination.
     """
     path = make_absolute(written, what_to_run.current_directory(), home_directory())
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
@@ -197,13 +197,11 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user on the terminal.
-
-    Without a terminal, raise an error whose hint is the command `corral approve --yes` with the
-    arguments `words`.
+    """Ask the user on the terminal. If there is none, raise an error whose hint names the command
+    `corral approve --yes` with the arguments `words`.
     """
     if not is_on_terminal():
-        output.flush()  # the request has to come before the hint that refers to it
+        output.flush()  # the request must come before the hint that refers to it
         raise SandboxError(
             "only you can approve this, and there is no terminal to ask for your approval",
             hint=f"read the request above, then: corral approve --yes {shlex.join(words)}",
@@ -213,13 +211,14 @@ def confirm(
 
 def ask(question: str) -> bool:
     try:
-        # In `run` standard input belongs to the server, so corral opens the terminal itself. It
-        # closes the terminal before the server starts, because the server must not inherit it.
+        # In `run`, standard input belongs to the server, so corral opens the terminal itself. It
+        # closes the terminal before the server starts, which must not inherit it.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
             if sys.platform != "win32":
                 import termios
 
-                # Discard input from before the question, which was not meant as the answer.
+                # Discard input from before the question, which cannot have been intended as the
+                # answer.
                 termios.tcflush(terminal, termios.TCIFLUSH)
             output.prompt(f"{question} [y/N]")
             return terminal.readline().strip().lower() in YES

@@ -22,7 +22,7 @@ usage: corral cache [--json] [ls]               list installed packages and bund
        corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
-MIN_DIGITS = 12  # `ls` shows this many digits of a digest, which are enough to identify an entry
+MIN_DIGITS = 12  # `ls` shows this many digits of a digest, enough to identify an entry
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -65,7 +65,7 @@ def _entry_to_json(entry: Entry) -> object:
 
 
 def _remove(words: list[str], *, as_json: bool) -> int:
-    """Remove the entries that the words identify by reference, by name, or by the start of a
+    """Remove the entries that the words identify, by a reference, a name, or the start of a
     digest.
     """
     removed: list[Entry] = []
@@ -94,8 +94,8 @@ def _list_homes(*, as_json: bool) -> int:
 
 
 def _remove_homes(words: list[str], *, as_json: bool) -> int:
-    """Remove the home directories that each word identifies by wrapped server, by the server's
-    command, or by path. If a word does not match any home directory, remove nothing.
+    """Remove the home directories that the words identify, by a wrapped server, a server's command,
+    or a path. If a word does not match any home directory, remove nothing.
     """
     homes = states.list_states()
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
@@ -124,8 +124,8 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
 
 
 def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]:
-    """Find home directories by the package or program of their servers. Different servers can share
-    a program such as python3, so refuse the name of a program that starts several servers.
+    """Find home directories by the package or program of their servers. Refuse the name of a
+    program, such as python3, that starts several servers, because each of them has its own home.
     """
     fitting = [one for one in homes if one.server.command[:1] == (word,)]
     is_package = word.partition(":")[0] in SEPARATORS
@@ -179,6 +179,6 @@ def _list_home_paths() -> list[str]:
 
 
 REMOVING = {"rm": (_remove, _list_keys), "rm-home": (_remove_homes, _list_home_paths)}
-"""The verbs that remove something. Each has two functions: one removes the named things, and one
-lists all things that could be removed.
+"""The verbs that remove something. Each has two functions: the first removes what is named, and the
+second lists everything that could be removed.
 """

@@ -1,4 +1,6 @@
-"""Refuse a `--python PATH` that the server may not read, before anything is installed with it."""
+"""Refuse a `--python PATH` that the server is not allowed to read, before anything is installed
+with it.
+"""
 
 import os
 
@@ -13,8 +15,8 @@ from corral.programs.scope import Scope
 
 
 def check_chosen_python(options: Options, sources: list[Source]) -> None:
-    """Raise UnchosenReadsError if the server may not read the chosen Python. The run would raise
-    the same error, but only after the installation.
+    """Raise UnchosenReadsError if the server is not allowed to read the chosen Python. The run
+    would raise the same error, but only after the installation.
     """
     path = os.path.realpath(options.get("--python") or "")
     if not is_program(path):

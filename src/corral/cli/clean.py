@@ -1,5 +1,5 @@
-"""`corral clean`: remove leftovers of killed runs, and file permissions that runs left in place
-because of the policy key `windows.keep_grants`.
+"""`corral clean`: remove leftovers of killed runs, and file permissions that runs have kept because
+of the policy key `windows.keep_grants`.
 
 The command also ends installations whose client has exited.
 """

@@ -30,8 +30,8 @@ OTHER_PERMISSIONS = {
 
 @record
 class Selection:
-    """The client or file that the user named (`word`), the files to edit, and the servers that the
-    user named. If `names` is empty, all servers in the files are selected.
+    """What the user selected: `word` is the client or file as typed, `paths` lists the files to
+    edit, and `names` lists the servers. If `names` is empty, all servers in the files are selected.
     """
 
     word: str
@@ -59,7 +59,7 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
         options, rest = parse(run.FLAGS, flags)
         if rest or not command:
             return Permissions(may=("nothing: it cannot start, because its command has no `--`",))
-        # Only the arguments matter here, so the program is not looked up.
+        # Only the arguments matter here, so do not look up the program.
         sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
         return Permissions(may=(f"nothing: it cannot start, because {error.message}",))
@@ -71,7 +71,7 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
     ]
     may = [item.text for item in items if item.field != GUARD]
     # A profile may grant the paths in the server's arguments. If an argument contains a variable
-    # (`${...}`), only the client knows the path, so the argument is shown as it is.
+    # (`${...}`), only the client knows the path, so show the argument as it is.
     name = options.get("--profile")
     access = profiles.load(name).arguments if name else ""
     verb = "read and write" if access == "write" else "read"
@@ -106,7 +106,7 @@ def select(words: list[str], usage: str) -> Selection:
 
 def find_files(word: str) -> list[str]:
     """Return the existing files of the client that `word` names, or `word` itself if it is a path.
-    Raise an error if `word` is neither, or if the client has no files here.
+    Raise an error if it is neither, or if the client has no files here.
     """
     client = catalogue.find_client(word)
     if client is None:
@@ -137,8 +137,8 @@ def _join_hints(*hints: str) -> str:
 
 
 def list_existing(client: Client) -> list[str]:
-    """Return the client's own files that exist. If there are several, leave out empty files,
-    because an editor's settings file may be empty while another file lists the servers.
+    """Return the client's own files that exist. If there are several, leave out empty ones, because
+    an editor's settings file may be empty while another file lists the servers.
     """
     found = [path for path in catalogue.own_files(client) if os.path.lexists(path)]
     if len(found) > 1:
@@ -152,8 +152,8 @@ def format_flags(flags: Sequence[str]) -> str:
 
 
 def note_differences(found: Sequence[Row]) -> None:
-    """Tell the user if the same server has different flags in several clients, because a change
-    keeps the other flags of each client.
+    """Tell the user if the same server has different flags in several clients. A change is applied
+    to the flags of each client, and does not make them equal.
     """
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
@@ -175,8 +175,8 @@ def edit_files(
     empty: str = "nothing to do",
 ) -> int:
     """Edit each file, print the results, and return the exit code. If a file cannot be changed,
-    still edit the other files, and raise the first error at the end. The line `empty` is printed
-    for a file in which no server is affected.
+    edit the others anyway, and raise the first error at the end. `empty` is the line that is
+    printed for a file in which no server is affected.
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None
@@ -203,7 +203,9 @@ def edit_files(
 
 
 def report_interrupt(paths: Sequence[str]) -> AbstractContextManager[None]:
-    """If Ctrl-C ends the `with` block, tell the user which of these files were already changed."""
+    """If Ctrl-C ends the `with` block, tell the user which of these files had already been
+    changed.
+    """
 
     def read() -> dict[str, bytes]:
         return {path: _read_bytes(path) for path in paths}
@@ -248,8 +250,8 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:
-        # Users copy these commands, so quote the names and paths, which come from the client's
-        # file.
+        # The names and paths come from the client's file. Quote them, because users copy these
+        # commands.
         words = last_words(word, outcome.name)
         for path in outcome.suggested:
             output.write_line(
@@ -269,7 +271,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
 
 
 def _note_project_files(word: str, verb: str) -> None:
-    """Tell the user which of the client's files in the current project are not changed."""
+    """Tell the user which of the client's files in the current project were not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return

@@ -1,4 +1,4 @@
-"""`corral completion SHELL`: print a completion script, made from the tables of flags."""
+"""`corral completion SHELL`: print a completion script that is made from the tables of flags."""
 
 from corral.cli import COMMANDS, HELP, load_command, output, schema
 from corral.cli.option_parser import Flag, Options, UsageError

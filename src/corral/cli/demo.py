@@ -21,7 +21,7 @@ USAGE = "usage: corral demo [--json]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 HEADER = ["", "act", "inside", "wall", "outside"]
 GAP = "  "
-WIDTH = 110  # used without a terminal
+WIDTH = 110  # if there is no terminal
 MIN_WIDTH = 10
 MARKS = {"green": "✓", "yellow": "!", "red": "✗"}
 COLOURS = {
@@ -60,7 +60,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _to_json(results: list[ActResult], parts: dict[str, list[str]], *, ok: bool) -> object:
-    """Return the results as data without personal names, so that users can publish them."""
+    """Return the results as data, without personal names, so that users can publish them."""
     found = {
         "version": JSON_VERSION,
         "ok": ok,
@@ -88,7 +88,7 @@ def _print_table(results: list[ActResult]) -> None:
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:
-    """Return the cells of a row. Each string from the server is shown as one line of printable
+    """Return the cells of a row, with each string from the server as one line of printable
     characters.
     """
     inside, outside = (

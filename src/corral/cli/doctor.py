@@ -72,7 +72,7 @@ def judge(host: Host) -> tuple[bool, str]:
 
 
 def _row(host: Host, finding: Finding) -> dict[str, object]:
-    """Return a finding as data. On a system where corral is not tested regularly, add how the
+    """Return a finding as data. On a system where corral is not tested regularly, also say how the
     project knows that the capability works.
     """
     basis = format_basis(host.system, finding.capability)

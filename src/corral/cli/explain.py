@@ -71,7 +71,9 @@ def _summarize(plan: Plan) -> list[str]:
 
 
 def as_data(plan: Plan) -> dict[str, object]:
-    """Return the plan as data, without the values of variables and without secret arguments."""
+    """Return the plan as data, without the values of environment variables and with secret
+    arguments masked.
+    """
     program = plan.program
     commands = [program.argv, program.typed, program.server]
     return {
@@ -118,7 +120,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 def _describe(step: Step) -> str:
     """Return the description of a step, with names escaped. If the step has `has_lines`, its
-    description spans several lines, in which the names are already escaped.
+    description spans several lines, and the names in it are already escaped.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

@@ -31,7 +31,7 @@ OWN = (
     Flag(name="--json", help="as JSON"),
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
-MAX_NAMED = 3  # a hint with the flags of more denials would be too long to read
+MAX_NAMED = 3  # a hint with more flags would be too long to read
 TEXTS = {"changed": "changed", "already": "unchanged", "refused": "refused"}
 OPPOSITES = {"--state": "--no-state", "--no-state": "--state"}
 BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
@@ -39,7 +39,7 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
-    """A flag, its value, and the words of the command line that contain both."""
+    """A flag, its value, and the words of the command line that contain the two."""
 
     flag: str
     value: str
@@ -80,7 +80,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _suggest_flags(rest: Sequence[str]) -> str:
-    """Return a hint if the words after the server's name are paths without a flag; otherwise ""."""
+    """Return a hint if the words after the server's name are paths without a flag, otherwise ""."""
     paths = rest[1:]
     if not paths or not all(os.sep in path or os.path.exists(path) for path in paths):
         return ""
@@ -96,7 +96,7 @@ def change_servers(
     remove: bool = False,
     dry_run: bool = False,
 ) -> FileEdit:
-    """Add flags to servers in a locked client file, or remove the flags. Refuse flags that `run`
+    """Add flags to servers in a locked client file, or remove them. Refuse flags that `run`
     refuses.
     """
     flags: dict[tuple[str, ...], tuple[str, ...]] = {}
@@ -118,8 +118,7 @@ def merge_flags(
 ) -> tuple[str, ...]:
     """Return the flags `current` with the flags `change` added.
 
-    With `remove`, remove the flags `change` instead, and raise an error if `current` lacks any of
-    them.
+    With `remove`, remove them instead, and raise an error if `current` lacks any of them.
     """
     found = split_flags(current)
     for new in split_flags(change):
@@ -141,9 +140,8 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`. Raise an error for a word that is not a flag of `run`.
-
-    If a flag takes no value, its value is "" in the result.
+    """Split words into flags of `run`, with the value "" for a flag that takes none. Raise an error
+    for a word that is not a flag of `run`.
     """
     found: list[FlagWords] = []
     rest = list(words)
@@ -199,8 +197,8 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 def _find_missing(allow: str) -> str:
     """Return a path that is named in a denial's flags but does not exist, or "".
 
-    The caller does not ask about such a denial, because `grant` refuses all flags together if one
-    of the paths does not exist.
+    The caller does not ask about such a denial, because `grant` would refuse all flags together if
+    one of the paths did not exist.
     """
     named = [one for one in _parse_allow(allow) if one.flag in wrap.PATH_FLAGS]
     paths = [wrap.make_absolute_value(one.flag, one.value) for one in named]
@@ -209,7 +207,7 @@ def _find_missing(allow: str) -> str:
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
     """Ask about each recent denial that is not granted yet, and return the flags that the user
-    accepts. Raise an error if there is nothing to ask about, or no terminal.
+    accepts. Raise an error if there is nothing to ask about, or no terminal to ask on.
     """
     rows: dict[str, kept.SeenDenial] = {}
     for server in servers:

@@ -1,4 +1,4 @@
-"""Find the flag that doubles a limit, for the message about a target that hit the limit."""
+"""Find the flag that doubles a limit, for the message about a target that has hit it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.units import MAX_AMOUNT, parse_duration, parse_size
 def find_higher_limit(name: str, asked: str) -> str:
     """Return the flag of `run` for twice the limit `asked`, such as `--max-memory 256M` for 128M.
 
-    Return "" if no flag sets this limit, or if a value twice as high is not allowed.
+    Return "" if no flag sets this limit, or if twice the limit is more than its maximum.
     """
     [key] = [key for key in KEYS if key.path == f"limits.{name}"]
     doubled = 2 * _parse_limit(name, asked)

@@ -52,7 +52,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def plan_inspection(options: Options, rest: list[str]) -> Plan:
-    """Return the plan of a run with the default policy and the typed flags only."""
+    """Return the plan for a run with only the default policy and the typed flags."""
     sources, command = what_to_run.sources_to_inspect(options, rest)
     return plan_command(command, rest, sources)
 
@@ -60,7 +60,7 @@ def plan_inspection(options: Options, rest: list[str]) -> Plan:
 def plan_command(
     command: Sequence[str], rest: Sequence[str], sources: Sequence[Source] = ()
 ) -> Plan:
-    """Return the plan of a run of the command. The words `rest` name the server."""
+    """Return the plan for a run of the command. The words `rest` name the server."""
     return what_to_run.plan_run(command, [TIME_LIMIT, *sources], list(rest))
 
 
@@ -100,9 +100,8 @@ def format_inspection(found: Inspection, uncompared: Sequence[str]) -> list[str]
 
 
 def pin(server: tuple[str, ...], found: Inspection, *, yes: bool) -> int:
-    """Store a server's current definitions as pins.
-
-    If the definitions differ from older pins, ask the user first, unless `yes` is set.
+    """Store a server's current definitions as pins. If they differ from older pins, ask the user
+    first, unless `yes` is set.
     """
     before, pins = find_pinned(server), found.pins()
     changes = compare_pins(before.pins, pins) if before else []

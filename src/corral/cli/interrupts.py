@@ -9,9 +9,9 @@ def report_changes(
     read_state: Callable[[], Mapping[str, object]], *, none: str, some: str
 ) -> Iterator[None]:
     """If Ctrl-C ends the block, say in the exception's text which parts of the state have changed.
-    The text is `none`, or `some` followed by the names of the changed parts. The state before the
-    block is compared with the state after it. The block cannot record its changes itself, because
-    Ctrl-C could come between a change and its record.
+    The text is `none`, or `some` followed by the names of the changed parts. To find them, the
+    state before the block is compared with the state after it, because a block that recorded its
+    own changes could be interrupted between a change and its record.
     """
     before = read_state()
     try:

@@ -38,11 +38,11 @@ FLAGS = (
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
-"""`learn` also finds denials of these kinds among the calls that it watches, so these
-denials are not printed again.
+"""Kinds of denials that `learn` also finds among the calls that it watches. They are not printed a
+second time.
 """
-# This host name never exists. A run that allows only this name has a gateway, but cannot reach any
-# host.
+# This host name never exists, so a run that allows only this name has a gateway but cannot reach
+# any host.
 NOWHERE = "learn.invalid"
 
 
@@ -68,7 +68,7 @@ def main(options: Options, rest: list[str]) -> int:
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
     ending = watch.until_end()
     restore_terminal()
-    # The run blocked these signals, but Ctrl-C has to work while corral asks questions.
+    # The run has blocked these signals, but Ctrl-C must work while corral asks questions.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
     missing = run.find_missing(plan, ending, rest)
     learned = watched_run.find_learned(plan, watch, ending.denials, missing=missing)
@@ -97,8 +97,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _format_wrap(rest: Sequence[str]) -> str:
-    """Return the command that watches the server CLIENT:SERVER while its client uses it. If `rest`
-    names the server in another way, return "".
+    """Return the command that watches the server CLIENT:SERVER while its client uses it, or "" if
+    `rest` names the server in another way.
     """
     client, colon, server = "".join(rest[:1]).partition(":")
     known = colon and catalogue.find_client(client)
@@ -106,8 +106,8 @@ def _format_wrap(rest: Sequence[str]) -> str:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run. A run with an allowlist has a gateway, which sees every address that the
-    target asks for. So if this host supports gateways, allow at least NOWHERE.
+    """Prepare the run. If this host supports gateways, allow at least NOWHERE: a run with an
+    allowlist has a gateway, which sees every address that the target asks for.
     """
     sources, command = what_to_run.sources_and_command(options, rest)
     plan = what_to_run.plan_run(command, sources, rest)
@@ -173,7 +173,7 @@ def _print(learned: Learned, denials: Sequence[Denial], *, used: bool, missing: 
 
 
 def _check_output(path: str) -> None:
-    """Refuse an output file that cannot be created, before the user spends time on the run."""
+    """Before the user spends time on the run, refuse an output file that cannot be created."""
     directory = os.path.dirname(os.path.abspath(path))
     if os.path.lexists(path) or not os.access(directory, os.W_OK):
         why = "File exists" if os.path.lexists(path) else f"you cannot write in {directory}"
@@ -186,7 +186,7 @@ def _write(path: str, text: str) -> None:
         with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        if error.filename is None:  # the file was created, but not written completely
+        if error.filename is None:  # the file was created but not completely written
             os.unlink(path)
         raise SandboxError(
             f"cannot write the policy to {path}: {error.strerror}",

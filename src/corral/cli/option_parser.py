@@ -1,6 +1,6 @@
-"""Parse options. Each command has a table of flags, which parsing, help and completion use.
+"""Parse options. Each command has a table of flags, which is used for parsing, help and completion.
 
-`argparse` is not used, because its import alone takes as long as starting a bare interpreter.
+`argparse` is not used, because importing it takes as long as starting a bare interpreter.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @record
 class Flag:
-    """Describe a flag.
+    """A flag of a command.
 
-    `value` is the placeholder for the flag's value in the help. It is empty if the flag takes no
-    value. `key` is the policy key that the flag sets, if any.
+    `value` is the placeholder for the flag's value in the help, or "" if the flag takes no value.
+    `key` is the policy key that the flag sets, if any.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Options:
 def parse(
     flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
 ) -> tuple[Options, list[str]]:
-    """Split arguments into options and other words. `--` ends the options. Unless options may be
-    `anywhere`, the first other word also ends them.
+    """Split arguments into options and other words. The options end at `--` and, unless they may be
+    `anywhere`, at the first other word.
     """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})
@@ -81,7 +81,7 @@ def parse(
         if flag is None:
             raise UsageError(f"unknown option {name}", hint=_nearest(name, known))
         if flag.value and not equals:
-            # A value in a separate word must not be an option. After `=` any value is accepted.
+            # A value in a word of its own must not be an option. After `=`, any value is accepted.
             if not rest or rest[0] == "--" or rest[0] in known:
                 raise UsageError(f"{name} needs a value: {flag.value}", hint=flag.help)
             value = rest.pop(0)
@@ -112,8 +112,8 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) seems to mean, if
-    only a policy can set this key.
+    """Return the policy key that the user probably meant by an unknown option (`--NAME` or
+    `--max-NAME`), if it is a key that only a policy can set.
     """
     from corral.policy.schema import KEYS
 

@@ -1,8 +1,8 @@
 """Print all of corral's output. `run` uses stderr, because stdout belongs to the target.
 
-Names of files, packages, servers and variables are untrusted. So in everything that it prints, this
-module escapes control characters, line ends, and characters that change the direction of text.
-Because line ends are escaped, callers pass one line at a time. Only this module adds escape
+The names of files, packages, servers and variables are untrusted. So this module escapes control
+characters, line breaks, and characters that change the direction of text in everything that it
+prints. Since line breaks are escaped, callers pass one line at a time. Only this module adds escape
 sequences for colours, to `Painted` text.
 """
 
@@ -37,11 +37,11 @@ class UnwrittenError(SandboxError):
 
 
 class ReaderGoneError(Exception):
-    """The reader closed corral's stdout. Unlike other broken pipes this is not an error."""
+    """The reader has closed corral's stdout. Unlike other broken pipes, this is not an error."""
 
 
 def from_os_error(problem: OSError) -> SandboxError:
-    """Turn an OSError that no other code has translated into an error with a message and a hint."""
+    """Turn an OSError that no other code has handled into an error with a message and a hint."""
     why = problem.strerror or str(problem)
     if problem.filename is not None:
         why = f"{os.fsdecode(problem.filename)!r}: {why}"
@@ -61,12 +61,12 @@ NO_MEMORY = (
     b"corral: corral itself has no memory left; any running target was stopped\n"
     b"hint: raise `ulimit -v` and the memory of the cgroup or container, or end other programs\n"
 )
-"""This message consists of constant bytes, because formatting it would need memory."""
+"""A constant, because formatting a message would need memory."""
 
 
 def from_fault(problem: Exception) -> SandboxError:
-    """Return an error for an unexpected exception. The cause is a bug, or corral's files were
-    replaced while it ran.
+    """Return an error for an unexpected exception. It means that there is a bug, or that corral's
+    files were replaced while it ran.
     """
     if isinstance(problem, ImportError) or _is_replaced():
         why = f"corral's own files were removed or replaced while it ran: {problem}"
@@ -99,7 +99,7 @@ class Painted:
 
 
 def write_line(*parts: str | Painted) -> None:
-    """Print the parts as one line. Line ends in them are escaped."""
+    """Print the parts as one line. Line breaks in them are escaped."""
     _write_stdout("".join(map(_render, parts)) + "\n")
 
 
@@ -145,8 +145,8 @@ def _write_stdout(text: str, *, flush: bool = False) -> None:
 
 
 def use_utf8() -> None:
-    """Write UTF-8 into pipes and files on Windows, where Python's default is the system's code
-    page. A user's PYTHONIOENCODING takes precedence.
+    """On Windows, write UTF-8 into pipes and files, where Python would use the system's code page.
+    The user's PYTHONIOENCODING takes precedence.
     """
     if sys.platform != "win32" or "PYTHONIOENCODING" in os.environ:
         return
@@ -191,7 +191,7 @@ def end_prompt() -> None:
 
 def _write_stderr(text: str) -> None:
     """Write as much of a message as stderr accepts without waiting. Ignore errors, because a run
-    has to continue even if its warnings cannot be printed.
+    must continue even if its warnings cannot be printed.
     """
     stream = sys.stderr
     if stream is None:
@@ -212,7 +212,7 @@ if sys.platform != "win32":
         try:
             from corral.platforms.posix.unblocked_write import write_at_once
         except (OSError, ImportError):
-            # The import fails if no descriptor is left, or if corral's files were removed.
+            # The import fails if no file descriptor is left, or if corral's files were removed.
             import select
 
             if select.select((), (fd,), (), 0)[1]:
@@ -250,10 +250,10 @@ def write_error(problem: SandboxError) -> None:
 
 
 def write_json(value: object) -> None:
-    """Print JSON, and escape characters that could change the display of a terminal."""
+    """Print JSON, with characters escaped that could change what a terminal displays."""
     import json
 
-    # Unprintable characters other than line ends are inside strings, where JSON allows escapes.
+    # Unprintable characters other than line breaks are inside strings, where JSON allows escapes.
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     shown = (c if is_visible(c) or c == "\n" else json.dumps(c)[1:-1] for c in text)
     _write_stdout("".join(shown))

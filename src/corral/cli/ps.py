@@ -63,10 +63,8 @@ def _find_servers() -> dict[tuple[str, ...], str]:
 
 
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
-    """Return the name of the package that a run installs or executes.
-
-    If the run uses no package, return the name of the wrapped server with the same command. If no
-    wrapped server has this command, return "".
+    """Return the name of the package that a run installs or executes. If there is none, return the
+    name of the wrapped server with the same command, or "".
     """
     if entry.is_installer():
         return entry.command[-1]

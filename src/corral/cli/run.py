@@ -67,8 +67,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
     """Return a plan that also records the paths that the target opens. After the time `until`,
-    return the same plan. If paths cannot be watched, warn and return the same plan, because a
-    client is waiting for the server.
+    return the plan as it is. If paths cannot be watched, warn and also return the plan as it is,
+    because a client is waiting for the server.
     """
     from corral.cli.learn_time import is_over
 
@@ -99,7 +99,7 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending, missing: str) -> Ending:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
         output.note("this run was watched; `corral why` and `corral grant` list what was not found")
-        # Put the learned paths first, because only a limited number of denials is stored, and the
+        # Put the learned paths first, because the number of stored denials is limited, and the
         # target can cause any number of other denials.
         return replace(ending, denials=(*to_denials(learned, plan), *ending.denials))
     return ending
@@ -137,7 +137,7 @@ def _prepare(
 
 
 def __getattr__(name: str) -> tuple[Flag, ...]:
-    """Load `FLAGS` late, because a run without options needs no flags and no schema."""
+    """Load `FLAGS` late, because a run without options needs neither the flags nor the schema."""
     if name != "FLAGS":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from corral.cli import run_flags
@@ -172,7 +172,7 @@ def _watch(
 
 
 def _open_audit(path: str | None) -> Audit | None:
-    """Open the audit file before the target starts. Refuse the run if the file cannot be opened."""
+    """Open the audit file before the target starts. Refuse the run if this fails."""
     if path is None:
         return None
     from corral.denials.audit import Audit, open_audit
@@ -228,14 +228,14 @@ def _finish(
         write_report(result)
     _explain_end(result, told={*plan.warnings, *ending.replaced}, missing=missing)
     code = result.outcome.exit_code
-    # `os._exit` takes a signed integer. On Windows the exit code of a crash has the highest bit
-    # set, so it becomes negative.
+    # `os._exit` takes a signed integer, but on Windows the exit code of a crash has the highest bit
+    # set. So return it as a negative number.
     return code - (1 << 32) if code >> 31 else code
 
 
 def find_missing(plan: Plan, ending: Ending, rest: Sequence[str]) -> str:
-    """Return the path of the command's script if the target ended with an error and the script does
-    not exist; otherwise "".
+    """Return the path of the command's script if it does not exist and the target ended with an
+    error, otherwise "".
     """
     from corral.supervisor.report import find_outcome
 
@@ -248,7 +248,7 @@ def find_missing(plan: Plan, ending: Ending, rest: Sequence[str]) -> str:
 
 
 def _describe_failure(result: Report, missing: str) -> str:
-    """Return how the target failed, or "" if it ended without an error or by a signal."""
+    """Return how the target failed, or "" if it ended without an error or because of a signal."""
     ending = result.outcome
     if missing:
         from corral.programs.missing_script import describe_missing_script
@@ -287,8 +287,8 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Store a run's denials, and how it failed, for `corral why`. A run without both is stored only
-    if earlier runs of the same server are stored.
+    """Stores a run's denials, and how it failed, for `corral why`. A run with neither is stored
+    only if earlier runs of the same server are stored.
     """
 
     def __init__(self, plan: Plan, options: Options) -> None:
@@ -300,7 +300,7 @@ class _KeptDenials:
         self._open().add(denial, time.time())
 
     def end(self, denials: Sequence[Denial], failure: str) -> None:
-        # If nothing needs to be stored, do not call `_server`, whose imports take time.
+        # If there is nothing to store, do not call `_server`, because its imports take time.
         if denials or failure or (os.path.isdir(all_kept()) and self._has_runs()):
             self._open().end(denials, time.time(), failure)
 
@@ -383,8 +383,8 @@ def _place_hint(error: Exception, path: str, otherwise: str) -> str:
 
 
 def _open_report(path: str | None) -> WriteReport | None:
-    """Open the report file before the target runs, without following links. Return a function that
-    writes the report.
+    """Open the report file before the target runs, without following symlinks. Return a function
+    that writes the report.
     """
     if path is None:
         return None

@@ -1,6 +1,6 @@
 """Define the flags of `run` that set what a target may do, and make a manifest from them.
 
-Most flags set a policy key. Their names and the kinds of their values come from the policy schema.
+Most flags set a policy key, and take their name and the kind of their value from the policy schema.
 """
 
 from __future__ import annotations
@@ -99,13 +99,15 @@ OUTPUTS = (
         name="--audit", value="FILE", help="append every denial to FILE, a hash chain of JSON lines"
     ),
 )
-"""These flags name files that a run writes. No grant may contain such a file."""
+"""Flags that name files that a run writes. No grant may contain such a file."""
 VERBOSE = Flag(name="--verbose", short="-v", help="print every warning, not only new ones")
 ALL = (*FLAGS, *OUTPUTS, VERBOSE)
 
 
 def list_grants(options: Options) -> list[str]:
-    """Return the words of the flags that grant something, without the values of variables."""
+    """Return the words of the flags that grant something, without the values of environment
+    variables.
+    """
     words: list[str] = []
     for flag in FLAGS:
         if flag.key.partition(".")[0] not in GRANTING:
@@ -118,7 +120,9 @@ def list_grants(options: Options) -> list[str]:
 
 
 def _strip_value(key: str, value: str) -> str:
-    """Return a flag's value, with a path made absolute. For `NAME=VALUE`, return only the name."""
+    """Return a flag's value, as an absolute path if it is a path. For `NAME=VALUE`, return only the
+    name.
+    """
     if key.startswith("environment."):
         return value.partition("=")[0]
     if BY_PATH[key].kind == "paths":

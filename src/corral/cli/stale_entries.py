@@ -1,8 +1,8 @@
-"""Find wrapped servers that no longer start, and a command that repairs the entry of each. Find
-servers that `wrap` would refuse, because npm is missing.
+"""Find wrapped servers that no longer start, with a command that repairs the entry of each, and
+servers that `wrap` would refuse because npm is missing.
 
-An earlier version of corral may have written flags that this version refuses, or a path may no
-longer exist.
+A wrapped server may no longer start because an earlier version of corral wrote flags that this
+version refuses, or because a path no longer exists.
 """
 
 import os
@@ -29,11 +29,11 @@ from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
-    """Return why a server would not start, and the command that repairs its entry. If no reason is
-    found, both strings are empty. If the program or its script is missing, the command is empty.
-    Install nothing.
+    """Return why a server would not start, and the command that repairs its entry. Both strings are
+    empty if no reason is found, and the command is empty if the program or its script is missing.
+    Nothing is installed.
 
-    Check only servers that corral wrapped, because a project's file may name any program.
+    Only servers that corral wrapped are checked, because a project's file may name any program.
     """
     original = backups.load(file.content.path).get(server.key_path)
     if original is None or not is_untouched(file.content.text, server, original):
@@ -46,8 +46,8 @@ def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tup
 
 
 def find_missing_npm(server: ConfiguredServer) -> tuple[str, str]:
-    """Return why `wrap` would refuse a server that is not wrapped, and a hint, if the reason is
-    that npm is missing. Otherwise both texts are empty.
+    """If `wrap` would refuse a server because npm is missing, return this reason and a hint.
+    Otherwise both texts are empty.
     """
     package = parse_runner(server.argv[0], server.argv[1:])
     if isinstance(package, Package):

@@ -43,7 +43,7 @@ class ServerStatus:
     own: bool = True  # whether that program is this corral
     walled: bool | None = False  # whether this corral starts the server; None if it is remote
     denials: int = 0  # recent denials that the server's flags do not allow yet
-    state_bytes: int | None = None  # the size of the server's home; None if it is not kept
+    state_bytes: int | None = None  # the size of the server's kept home; None if there is none
     refused: str = ""  # the reason why the server would not start now
     mend: str = ""  # the command that makes it start again; "" if there is none
     hint: str = ""  # what to do before `wrap` accepts the server, if it is refused now
@@ -90,10 +90,10 @@ def _find_files() -> list[tuple[str, str]]:
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
-    """Check the named files, or this project's files if none is named. Print each server that does
-    not start through corral or that `wrap` would refuse, and each file that cannot be read. Return
-    1 if anything was found, otherwise 0. Ignore servers that `wrap` leaves alone, such as remote
-    servers.
+    """Check the named files, or this project's files if none are named. Print each server that does
+    not start through corral or that `wrap` would refuse, and each file that cannot be read. Ignore
+    servers that `wrap` leaves alone, such as remote servers. Return 1 if anything was found,
+    otherwise 0.
     """
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     files = [_read_file(client, path) for client, path in named or _find_project_files()]
@@ -208,8 +208,8 @@ def _find_doubt(server: ConfiguredServer, project: str) -> str:
 
 
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
-    """Return whether this corral wrote the server's command, or is the program that the command
-    starts. The program's name alone is not enough, because any program can be named corral.
+    """Return whether this corral wrote the server's command, or is the program that it starts. The
+    program's name alone proves nothing, because any program can be named corral.
     """
     if original is not None and is_untouched(text, server, original):
         return True

@@ -1,5 +1,5 @@
-"""Restore the user's terminal settings, because a target may change them and then be killed before
-it restores them.
+"""Restore the user's terminal settings, because a target may change them and be killed before it
+has restored them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def save_terminal(fd: int) -> Callable[[], None]:
 
     def restore() -> None:
         try:
-            # Do this only in the foreground. In the background, `tcsetattr` would suspend corral.
+            # Do this only in the foreground, because in the background `tcsetattr` would suspend
+            # corral.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):

@@ -91,8 +91,8 @@ def _upgrade(
 
 
 def _select(words: list[str]) -> list[Entry]:
-    """Return the installed servers that the user named, or all of them if `words` is empty. Servers
-    whose version the user chose are left out, because an upgrade does not change them.
+    """Return the installed servers that the user named, or all of them if `words` is empty. Leave
+    out servers whose version the user chose, because an upgrade does not change them.
     """
     entries = upgrade.list_unpinned()
     found: dict[str, Entry] = {}
@@ -109,15 +109,15 @@ def _select(words: list[str]) -> list[Entry]:
 
 
 def _find_wrapped(word: str) -> list[str]:
-    """Return the references that clients use to start the wrapped server that `word` names."""
+    """Return the references with which clients start the wrapped server that `word` names."""
     found = [server.inner_argv[0] for _, _, server in wrapped_servers.match_wrapped(word)]
     return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
 
 
 @record
 class ToolChanges:
-    """The differences between the tools of a new version and a server's pins. `pins` are the pins
-    of the new version, or None if it could not be inspected.
+    """The differences between the tools of a new version and a server's pins. `pins` contains the
+    pins of the new version, or is None if it could not be inspected.
     """
 
     pinned: PinnedServer
@@ -139,7 +139,8 @@ def _compare_pinned(pinned: PinnedServer, found: Candidate) -> ToolChanges:
     if reference is None or reference.kind not in SOURCES or found.installed is None:
         return ToolChanges(pinned=pinned, lines=())
     try:
-        # Do not look the version up again: under its number the store may have other dependencies.
+        # Do not look up the version again: under the same number, the store may have other
+        # dependencies.
         command = found.installed.argv()
         check_command(command, found.installed.path())
         seen = inspect_server(plan_command([*command, *pinned.server[1:]], pinned.server)).pins()
@@ -199,9 +200,8 @@ def _describe(found: Candidate, name: str) -> list[str]:
 
 
 def _name_each(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return {key of a cache entry: name to print}.
-
-    If a server is installed for several runtimes, the name is the whole key.
+    """Return {key of a cache entry: name to print}. If a server is installed for several runtimes,
+    the name is the whole key.
     """
     names = [_name(entry) for entry in entries]
     return {

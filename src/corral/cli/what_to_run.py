@@ -29,7 +29,8 @@ USAGE = (
 )
 BUNDLES = (".mcpb", ".dxt")
 RUNTIMES = ("python", "node")
-"""These are the runtimes that packages use. The flag of the same name chooses a runtime's version.
+"""The runtimes that packages use. For each there is a flag of the same name that chooses its
+version.
 """
 NOT_FOR_COMMANDS = {
     "--python": "pypi: packages",
@@ -70,8 +71,8 @@ def replace_runner(options: Options, rest: list[str]) -> list[str]:
 
 
 def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
-    """Warn about flags for packages or bundles if the user runs a plain command, because these
-    flags do not affect plain commands.
+    """Warn about flags for packages and bundles if the user runs a plain command, which they do not
+    affect.
     """
     unused = [name for name in NOT_FOR_COMMANDS if options.has(name)]
     if unused and rest and not _may_be_reference(rest[0]):
@@ -93,8 +94,8 @@ def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     """Refuse the run if it would start in a different directory from `wanted`, which is a real
     path.
 
-    A client may reach its directory through links, but corral sees only where the links lead. So
-    this function compares real paths.
+    Real paths are compared, because a client may reach its directory through symlinks, and corral
+    sees only where they lead.
     """
     if wanted is None:
         return
@@ -108,7 +109,9 @@ def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
 
 
 def _find_configured(rest: list[str]) -> FoundServer | None:
-    """If the first word of the command names a server in a client's file, return this server."""
+    """Return the server in a client's file that the first word of the command names, if it names
+    one.
+    """
     if not rest or ":" not in rest[0]:
         return None
     from corral.servers.reference import parse_reference
@@ -122,8 +125,8 @@ def _find_configured(rest: list[str]) -> FoundServer | None:
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words that identify a package or a client's server, without a version. Return ()
-    for a plain command.
+    """Return the words that identify a package or a client's server, without a version, or () for a
+    plain command.
     """
     if not rest or ":" not in rest[0]:
         return ()
@@ -144,8 +147,8 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    The words `rest`, which the user typed, name the server. They determine which directory the
-    server starts in, and under which name its data is stored.
+    The server is named by `rest`, the words that the user typed. They determine which directory it
+    starts in, and under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL
@@ -178,7 +181,7 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
 
 
 def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
-    """Return the sources and the command for an inspection. Only typed flags count. The server's
+    """Return the sources and the command for an inspection. Only typed flags count: the server's
     own request and its grants in a client's file are ignored.
     """
     _, command, _ = _configured_server(options, rest)
@@ -197,7 +200,7 @@ def _open(
 ) -> tuple[Request | None, list[str], ReadyServer | None]:
     """Return a server's request, its command, and the opened server.
 
-    A plain command has no request (None). The opened server is None unless the command names it by
+    The request of a plain command is None. The opened server is None unless the command names it by
     a reference such as npm:NAME.
     """
     server: ReadyServer | None = None
@@ -250,7 +253,7 @@ def _typed_flags(options: Options) -> list[Source]:
     if flags is None:
         return []
     # Paths in flags are relative to the current directory, even if the server starts in another
-    # directory.
+    # one.
     typed = replace(flags, directory=current_directory())
     return [Source(manifest=typed, trust="user", approved=True)]
 
@@ -267,8 +270,8 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word is CLIENT:SERVER, return three things from the client's file: the server's
-    flags with the typed `options` added, its command, and a source with its variables. Otherwise
+    """If the first word is CLIENT:SERVER, return from the client's file the server's flags with the
+    typed `options` added, its command, and a source with its environment variables. Otherwise
     return `options`, `rest` and no source.
     """
     server = _find_configured(rest)
@@ -299,17 +302,16 @@ def _is_directory(word: str) -> bool:
 
 
 def _may_be_reference(word: str) -> bool:
-    """Return whether a word may be a reference such as npm:NAME. Check only its characters, so that
-    a plain command does not import any more modules.
+    """Return whether a word may be a reference such as npm:NAME. Only its characters are checked,
+    so that a plain command does not have to import further modules.
     """
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
 
 
 def open_server(options: Options, rest: list[str], *, complete: bool = True) -> ReadyServer | None:
-    """Install or unpack the server that the first word refers to, such as npm:NAME.
-
-    Return None if this word is a plain command.
+    """Install or unpack the server that the first word, such as npm:NAME, refers to. Return None if
+    it is a plain command.
     """
     from corral.servers.reference import parse_reference
 
@@ -349,7 +351,9 @@ def granted_paths(options: Options) -> tuple[str, ...]:
 
 
 def install_options(options: Options) -> InstallOptions:
-    """Return the options for installing a package, with the additional packages of the profile."""
+    """Return the options for installing a package, including the additional packages of the
+    profile.
+    """
     from corral.servers.packages.sources import InstallOptions
 
     beside: tuple[str, ...] = ()
@@ -370,10 +374,8 @@ def install_options(options: Options) -> InstallOptions:
 
 
 def _ask_for_approval(request: Request, users: list[Source]) -> Source:
-    """Return the source of a server's request.
-
-    If the request is not approved, ask the user on the terminal, or raise PolicyError if there is
-    no terminal.
+    """Return the source of a server's request. If the request is not approved, ask the user, or
+    raise PolicyError if there is no terminal.
     """
     source = request.source
     if source.approved:

@@ -32,9 +32,9 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 class ServerDenials:
     """The denials of one server.
 
-    `names` are the configured servers (CLIENT:SERVER) that clients use to start this server through
-    corral. For each denial, `granted` says whether the flags of these configured servers allow it
-    now, and `times` says when it last happened.
+    `names` lists the configured servers (CLIENT:SERVER) with which clients start this server
+    through corral. For each denial, `granted` says whether the flags of these configured servers
+    now allow it, and `times` says when it last happened.
     """
 
     command: tuple[str, ...]
@@ -67,7 +67,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _find_typed_name(found: ServerDenials, word: str) -> str:
-    """Return CLIENT:SERVER if the user typed only the name of the client; otherwise the word."""
+    """Return CLIENT:SERVER if the user typed only the name of the client, otherwise the word
+    itself.
+    """
     return next((name for name in found.names if name.startswith(f"{word}:")), word)
 
 
@@ -111,8 +113,8 @@ def _list_of_client(word: str, configured: Configured) -> Configured:
 def _find_typed(typed: ServerId) -> list[ServerId]:
     """Return the stored servers whose commands start with the typed words.
 
-    If runs of exactly the typed command are stored, leave out servers whose commands differ from it
-    only in secrets.
+    If runs of exactly the typed command are stored, leave out servers that differ from it only in
+    secrets.
     """
     words = typed.command
     stored = {run.server.digest: run.server for run in kept.load_all()}
@@ -125,7 +127,7 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
 def _find_unwrapped(word: str) -> list[ServerId]:
     """Return the stored servers with the name `word` that are no longer wrapped.
 
-    If a server with this name has no stored runs, raise an error that names the command to wrap it.
+    If a server with this name has no stored runs, raise an error with the command that wraps it.
     """
     found: list[ServerId] = []
     for row in wrapped_servers.list_unwrapped(word):
@@ -151,7 +153,7 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     """Describe the stored runs of a server.
 
     A denial counts as granted if the flags of all configured servers that start this server allow
-    it. If the user named some of these configured servers, only their flags count.
+    it. If the user named some of them, only the flags of these count.
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
@@ -229,18 +231,18 @@ def _print(found: ServerDenials, word: str) -> None:
 
 
 def _shorten(name: str) -> str:
-    """Return the SERVER of CLIENT:SERVER. Return FILE:SERVER as it is."""
+    """Return the SERVER of CLIENT:SERVER, but FILE:SERVER as it is."""
     client, _, server = name.partition(":")
     return server if find_client(client) else name
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the command that shows files that the server did not find. Such files are not recorded
-    as denials, because they do not exist inside the sandbox.
+    """Print the command that shows which files the server did not find. Such files are not recorded
+    as denials, because inside the sandbox they simply do not exist.
 
-    For a client's server this is `corral wrap --learn`, which watches the server while the client
-    uses it. `corral learn` would start the server without a client, and a user cannot type MCP
-    messages.
+    For a client's server, this command is `corral wrap --learn`, which watches the server while the
+    client uses it. `corral learn` would start the server without a client, and a user cannot type
+    MCP messages.
     """
     name = word if word in found.names else next(iter(found.names), "")
     others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())

@@ -62,9 +62,9 @@ OWN = (
 FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
-"""Each of these flags takes a version or a path."""
-# Values that begin like this are not paths: `${` begins a variable, which the client also replaces
-# in corral's arguments, and `{` begins a policy as JSON text.
+"""Flags that take a version or a path."""
+# Values that begin like this are not paths: `${` begins a variable, which clients replace in
+# corral's arguments too, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
 # The client replaces each of these variables with the home directory, which can never be granted.
 HOME_VARIABLES = frozenset(
@@ -133,7 +133,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _is_left_unwalled(proposal: Proposal) -> bool:
-    """Return whether a client still starts the server of this proposal without corral."""
+    """Return whether the client will still start the server of this proposal without corral."""
     outcome, server = proposal.outcome, proposal.server
     if outcome is None or server.is_wrapped or server.disabled:
         return False
@@ -170,8 +170,8 @@ def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit
     """Combine two edits of the same file, with one outcome for each server.
 
     The outcome of the second edit counts, unless the first edit changed the server and the second
-    edit did not change it further ("already"). Then the outcome is "changed". In a dry run it is
-    also "changed" if the second edit refused the server, because the reason may only be that the
+    one did not change it further ("already"). The outcome is then "changed". In a dry run it is
+    "changed" even if the second edit refused the server, because the only reason may be that the
     first change was not written.
     """
     same = {"already", "refused"} if dry_run else {"already"}
@@ -194,9 +194,9 @@ def check(
     dry_run: bool = False,
     path: str = "",
 ) -> Proposal:
-    """Refuse a server that would not start on this host. With `install`, install its package, or
-    with `dry_run` only check whether npm can be found. With `pin`, pin the package to the installed
-    version. `path` is the file that configures the server.
+    """Refuse a server that would not start on this host. With `install`, also install its package,
+    or in a dry run only check whether npm can be found. With `pin`, pin the package to the
+    installed version. `path` is the file that configures the server.
     """
     project = catalogue.find_project(path) if path else ""
     try:
@@ -229,7 +229,7 @@ def check(
 
 def _note_missing_script(proposal: Proposal) -> None:
     """Tell the user if a server's script does not exist. The server is wrapped anyway, because the
-    user may make the script later.
+    script may be created later.
     """
     server = proposal.server
     if missing := find_missing_script(server.argv, server.cwd):
@@ -240,8 +240,8 @@ def _pin_directory(proposal: Proposal, project: str) -> Proposal:
     """Add the flag `--start-in` with the real path of the server's directory, so that corral
     refuses to start the server elsewhere.
 
-    Otherwise a project could later replace the directory with a link to another project, and the
-    server could read the files of that project.
+    Otherwise a project could later replace the directory with a symlink to another project, and the
+    server could read that project's files.
     """
     here = find_start_directory(proposal.server, project)
     if not here or "--start-in" in proposal.flags:
@@ -251,7 +251,7 @@ def _pin_directory(proposal: Proposal, project: str) -> Proposal:
 
 def _check_state(proposal: Proposal) -> Proposal:
     """Check that the proposed flags work on this host. If they work only without `--state`, leave
-    out this flag and tell the user.
+    it out and tell the user.
     """
     try:
         check_run(proposal.flags, proposal.arguments)
@@ -266,9 +266,9 @@ def _check_state(proposal: Proposal) -> Proposal:
 
 
 def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
-    """If the server would read files that the user did not name, ask the user, and add a `--read`
-    for each of these files. A dry run adds the flags without asking. Raise UnchosenReadsError if
-    the user does not agree.
+    """If the server would read files that the user did not name, add a `--read` for each of them,
+    provided that the user agrees; otherwise raise UnchosenReadsError. A dry run adds the flags
+    without asking.
     """
     server = proposal.server
     try:
@@ -289,9 +289,8 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
 
 
 def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Start a server in its sandbox, and store the definitions of its tools as pins.
-
-    A dry run starts nothing.
+    """Start a server in its sandbox, and store the definitions of its tools as pins. A dry run does
+    not start it.
     """
     if proposal.outcome is not None:
         return proposal
@@ -318,7 +317,9 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
 
 
 def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
-    """Do the slow part of a first run now, because clients wait only a limited time for a start."""
+    """Do the slow part of a first run now, because clients do not wait long for a server to
+    start.
+    """
     try:
         plan = _prepare_server(proposal, command)
     except SandboxError:
@@ -333,8 +334,8 @@ def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
 
 
 def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Check that `corral run` accepts these flags and arguments here. Use Python in place of the
-    server's program, which may not be installed yet.
+    """Check that `corral run` accepts these flags and arguments here, with Python in place of the
+    server's program, which might not be installed yet.
     """
     prepare_run(flags, [sys.executable, "-c", "pass", *arguments])
 
@@ -372,7 +373,7 @@ def _parse_package(package: Package, flags: tuple[str, ...]) -> tuple[Reference,
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
-    """Install a package, with the packages that the flags add. Return the package with its exact
+    """Install a package, together with those that the flags add. Return the package with its exact
     version, and its command.
     """
     reference, how = _parse_package(package, flags)
@@ -381,7 +382,7 @@ def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list
 
 
 def select_flags(options: Options) -> list[str]:
-    """Return the typed flags of `run` with absolute paths, because clients may start in any
+    """Return the typed flags of `run`, with paths made absolute, because clients may start in any
     directory.
     """
     chosen = Options()

@@ -1,9 +1,9 @@
 """Find configured servers by name, for `why`, `grant` and other commands that take a server.
 
-A server is named by SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
+A server is named as SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
 the project in the current directory are searched first. Other files in which corral wrapped servers
-count only if the first search did not find the server, because servers of two projects often have
-the same name.
+are searched only if the server was not found there, because servers of two projects often have the
+same name.
 """
 
 import os
@@ -19,8 +19,8 @@ from corral.errors import SandboxError
 from corral.safe_text import last_words
 from corral.servers.reference import name_server
 
-# A row is a client, its file, and a server in the file. For the files of `find_recorded_files`, the
-# file's path takes the place of the client.
+# A row is a client, its file, and a server in this file. For a file of `find_recorded_files`, its
+# path takes the place of the client.
 Row = tuple[str, str, ConfiguredServer]
 
 
@@ -57,7 +57,7 @@ def list_wrapped() -> list[Row]:
 def list_recorded() -> list[Row]:
     """Return the wrapped servers in the files of `find_recorded_files`.
 
-    Leave out an entry that corral has no record of, because a project's file may contain any
+    Leave out entries that corral has no record of, because a project's file may contain any
     command.
     """
     found = _select_wrapped(_list_servers(find_recorded_files()))
@@ -85,9 +85,9 @@ def _is_named(row: Row, word: str) -> bool:
     if word == f"{client}:{server.name}":
         return True
     if word == server.name:
-        # A project chooses the names of its servers. A name could begin with a client or another
+        # A project chooses the names of its servers, so a name could begin with a client or another
         # file, followed by a colon. The project's server must not get the grants that the user
-        # means for the server of that client or file.
+        # intended for the server of that client or file.
         return not _names_file(word)
     file, _, _ = word.rpartition(f":{server.name}")
     return word == f"{file}:{server.name}" and os.path.realpath(file) == os.path.realpath(path)
@@ -100,8 +100,8 @@ def _names_file(word: str) -> bool:
 
 
 def _find_named_files(word: str) -> list[tuple[str, str]]:
-    """Return the files that FILE:SERVER may name. There may be several, because FILE and SERVER can
-    both contain a colon.
+    """Return the files that FILE:SERVER may refer to. There can be several, because both FILE and
+    SERVER may contain a colon.
     """
     files = [word[:at] for at, letter in enumerate(word) if letter == ":"]
     return [(file, file) for file in files if os.path.isfile(file)]
@@ -126,8 +126,8 @@ def _list_named(word: str) -> list[Row]:
 def find_wrapped(word: str) -> list[Row]:
     """Find a wrapped server by name, in every client that has it.
 
-    Raise an error if no client has it, or if servers in several files outside of `find_all_files`
-    have this name.
+    Raise an error if no client has it, or if several files that `find_all_files` does not return
+    have a server of this name.
     """
     found = match_wrapped(word)
     refuse_ambiguous(word, found)
@@ -147,8 +147,8 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
-    """Refuse a name if servers in several files outside of `find_all_files` have it, because they
-    may be different servers.
+    """Refuse a name that occurs in several files that `find_all_files` does not return, because
+    these may be different servers.
     """
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:
@@ -160,8 +160,8 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:
     """Refuse a name if servers with different commands have it. A project's file may give its
-    server the name of another client's server, and a command that deletes must not choose between
-    them.
+    server the name of a server in another client, and a command that deletes something must not
+    choose between them.
     """
     refuse_ambiguous(word, rows)
     if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:
@@ -173,7 +173,7 @@ def refuse_different(word: str, rows: Sequence[Row]) -> None:
 
 
 def list_unwrapped(word: str) -> list[Row]:
-    """Return each server of this name that is not wrapped. The name may be CLIENT:SERVER or
+    """Return each server of this name that is not wrapped. The name may also be CLIENT:SERVER or
     FILE:SERVER.
     """
     rows = [*_list_servers(find_all_files(), output.note), *_list_named(word)]
@@ -181,8 +181,8 @@ def list_unwrapped(word: str) -> list[Row]:
 
 
 def describe_unwrapped(row: Row) -> tuple[str, str]:
-    """Return why corral does not start a server, and the command that wraps it. The command is ''
-    if the server cannot be wrapped.
+    """Return why corral does not start a server, and the command that wraps it, or '' if it cannot
+    be wrapped.
     """
     client, path, server = row
     text = f"{server.name} of {client} is not wrapped: {server.why or 'corral does not start it'}"
