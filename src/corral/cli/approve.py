@@ -217,8 +217,7 @@ def ask(question: str) -> bool:
             if sys.platform != "win32":
                 import termios
 
-                # Discard input from before the question, which cannot have been intended as the
-                # answer.
+                # Discard input from before the question, because it cannot be the answer.
                 termios.tcflush(terminal, termios.TCIFLUSH)
             output.prompt(f"{question} [y/N]")
             return terminal.readline().strip().lower() in YES

@@ -112,8 +112,8 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Return the policy key that the user probably meant by an unknown option (`--NAME` or
-    `--max-NAME`), if it is a key that only a policy can set.
+    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) probably stands for,
+    if only a policy can set this key.
     """
     from corral.policy.schema import KEYS
 

@@ -109,9 +109,7 @@ def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
 
 
 def _find_configured(rest: list[str]) -> FoundServer | None:
-    """Return the server in a client's file that the first word of the command names, if it names
-    one.
-    """
+    """Return the server in a client's file that the first word of the command names, or None."""
     if not rest or ":" not in rest[0]:
         return None
     from corral.servers.reference import parse_reference

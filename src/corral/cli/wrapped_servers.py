@@ -19,7 +19,7 @@ from corral.errors import SandboxError
 from corral.safe_text import last_words
 from corral.servers.reference import name_server
 
-# A row is a client, its file, and a server in this file. For a file of `find_recorded_files`, its
+# A row is a client, its file, and a server in this file. For a file from `find_recorded_files`, its
 # path takes the place of the client.
 Row = tuple[str, str, ConfiguredServer]
 
@@ -126,8 +126,7 @@ def _list_named(word: str) -> list[Row]:
 def find_wrapped(word: str) -> list[Row]:
     """Find a wrapped server by name, in every client that has it.
 
-    Raise an error if no client has it, or if several files that `find_all_files` does not return
-    have a server of this name.
+    Raise an error if no client has it, or if it occurs in several files outside `find_all_files`.
     """
     found = match_wrapped(word)
     refuse_ambiguous(word, found)
@@ -147,8 +146,8 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
-    """Refuse a name that occurs in several files that `find_all_files` does not return, because
-    these may be different servers.
+    """Refuse a name that occurs in several files outside `find_all_files`, because it may name
+    different servers there.
     """
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:

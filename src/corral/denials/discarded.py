@@ -68,9 +68,9 @@ def _granted(row: Discarded) -> tuple[str, bool]:
     """Return the narrowest grant that keeps a file, as a path below the home directory, and whether
     this path is the file itself.
 
-    The grant is the file's directory, unless this is the home directory or a directory that
-    programs share (~/.config, ~/.local/share), where the target could create files that other
-    programs run. Then the grant is the file itself.
+    Usually this is the file's directory. But in the home directory or a directory that programs
+    share (~/.config, ~/.local/share), the target could create files that other programs run, so
+    there it is the file itself.
     """
     parent = row.path.rpartition("/")[0]
     shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control. If required controls cannot be enforced, raise a single
-    UnenforceableError that names all of them.
+    """Choose a mechanism for every control. If some required controls cannot be enforced, raise a
+    single UnenforceableError that names all of them.
     """
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [

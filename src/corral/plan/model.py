@@ -77,8 +77,8 @@ class Results:
 SAMPLING = "sampling"
 NOTIFICATION = "notification"
 UNIX_SCOPE = "unix scope"
-"""A mechanism with these words in its name denies connections to unix sockets that were created
-outside the sandbox.
+"""Part of the names of mechanisms that deny connections to unix sockets created outside the
+sandbox.
 """
 
 

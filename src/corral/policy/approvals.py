@@ -31,7 +31,7 @@ STORE = "approvals"
 
 @record
 class Request:
-    """A server's request: its manifest, the server's name, and the digest that an approval is for.
+    """A server's request: its manifest, the server's name, and the digest to approve.
 
     `asks` describes values that the user stored for a server of this name, which an approval gives
     to the server too.
@@ -54,8 +54,8 @@ class Approval:
 def request_digest(
     content: bytes, subject: Iterable[str], real_paths: Iterable[tuple[str, str]]
 ) -> str:
-    """Return the SHA-256 of a manifest, of its subject (such as the server's directory), and of
-    each path in it with its real path.
+    """Return one SHA-256 of a manifest, its subject (such as the server's directory), and each path
+    in it with its real path.
     """
     from hashlib import sha256
 
@@ -78,7 +78,7 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
     if not found:
         return None
     if len(found) > 1:
-        raise PolicyError(f"{printable(root)} has both {' and '.join(NAMES)}", hint="keep one")
+        raise PolicyError(f"{printable(root)} has both {' and '.join(NAMES)}", hint="remove one")
     # A symlink could make any of the user's files a manifest, and errors would quote its content.
     content = read_file(found[0], follow=False)
     return request_from(parse_bytes(content, found[0]), content, (root,))

@@ -150,7 +150,7 @@ def _changed(paths: dict[str, tuple[str, str]]) -> ChangedPathsError:
     lines = [describe_change(path, *leads) for path, leads in paths.items()]
     commands = [f"corral approve --path {quote(path)}" for path in paths]
     return ChangedPathsError(
-        paths, "\n".join(lines), hint="if you meant that: " + " && ".join(commands)
+        paths, "\n".join(lines), hint="if this is what you want: " + " && ".join(commands)
     )
 
 
@@ -189,5 +189,5 @@ def _is_temporary(grant: Grant) -> bool:
 def _broken(file: str, why: str | None) -> PolicyError:
     return PolicyError(
         f"{printable(file)} cannot be used: {why}",
-        hint=f"look at it, then remove it: rm {shell_word(file)}",
+        hint=f"check it, then remove it: rm {shell_word(file)}",
     )

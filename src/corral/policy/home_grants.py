@@ -32,7 +32,7 @@ SYSTEM: Column = (
 def find_homes(home: str) -> tuple[str, ...]:
     """Return the real paths of `home` and of the home in the user database, except "/".
 
-    Both count, because a caller can set HOME to anything.
+    Both count, because the caller can set HOME to anything.
     """
     found = dict.fromkeys(
         os.path.realpath(path) for path in (home, recorded_home()) if os.path.isabs(path)

@@ -35,10 +35,10 @@ MAX_MISTAKES = 100
 class Manifest:
     """The keys that one source sets. None means that the source does not set the key.
 
-    Paths are as written. `limits` contains only the limits that the source sets, and None in it
-    means no limit (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table `mcp`.
-    Relative paths are relative to `directory`, or to the working directory if it is "". `file` is
-    the absolute path of the file, if there is one. `lines` maps keys (`limits.memory`,
+    Paths are kept as they are written. `limits` contains only the limits that the source sets, and
+    None in it means no limit (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table
+    `mcp`. Relative paths are relative to `directory`, or to the working directory if it is "".
+    `file` is the absolute path of the file, if there is one. `lines` maps keys (`limits.memory`,
     `filesystem.read[0]`) to lines. For a server's request, `resolved` maps each path to the real
     path that the user approves.
     """
@@ -261,7 +261,7 @@ def read_file(
         if not stat.S_ISREG(found.st_mode):
             raise file_error(path, None, "not a regular file", NO_FILE)
         if not (follow or hasattr(os, "O_NOFOLLOW") or os.path.samestat(found, os.lstat(path))):
-            raise file_error(path, None, "is a link", NO_FILE)
+            raise file_error(path, None, "is a symlink", NO_FILE)
         if check is not None:
             check(found)
         content = bytearray()

@@ -249,9 +249,9 @@ def merge_ports(
                 other = listen[port].manifest.locate("network.listen")
                 problems.append((f"{one}: {text} uses port {port}, and so does {other}", ONE_PORT))
         if len(collect_ports(allow, max_ports=MAX_PORTS)) > MAX_PORTS:
-            problems.append((f"network.allow names more than {MAX_PORTS} ports in all", ""))
+            problems.append((f"network.allow names more than {MAX_PORTS} ports in total", ""))
     if len(listen) > MAX_PORTS:
-        problems.append((f"network.listen names more than {MAX_PORTS} ports in all", ""))
+        problems.append((f"network.listen names more than {MAX_PORTS} ports in total", ""))
     return tuple(allow), tuple(listen)
 
 

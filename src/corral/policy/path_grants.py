@@ -215,7 +215,7 @@ def check_links(grants: Iterable[Grant]) -> None:
             linked = in_outer and grant.written not in {grant.path, outer.written}
             if linked and not is_inside(grant.path, outer.path):
                 raise Refused(
-                    f"{shown(grant.written, 200)} is a link out of {shown(outer.path, 200)},"
+                    f"{shown(grant.written, 200)} is a symlink out of {shown(outer.path, 200)},"
                     " which the server can write to"
                 )
 

@@ -43,7 +43,7 @@ SWITCH_TEXTS = {
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",
     "trustd": "have certificates checked outside the sandbox (macOS)",
 }
-GUARD = "mcp"  # the field of an item that sets the MCP guard
+GUARD = "mcp"  # the field of an item that changes the MCP guard's settings
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
 
 

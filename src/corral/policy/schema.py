@@ -64,7 +64,7 @@ class Key:
 
 
 def _key(path: str, kind: Kind, text: str, *, field: str = "", **more: object) -> Key:
-    """Return a key. Its field is named like the last part of `path`, unless `field` is given."""
+    """Return a key. Its field has the name of the last part of `path`, unless `field` is given."""
     made = Key(path=path, field=field or path.rpartition(".")[2], kind=kind, text=text)
     return replace(made, **more)
 

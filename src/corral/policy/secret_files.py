@@ -113,7 +113,7 @@ SHELLS = Names(
         ".zshrc", ".zprofile", ".zshenv", ".zlogin", ".zlogout", ".config/zsh", ".config/fish",
     ),
 )  # fmt: skip
-"""Files that shells run. People put tokens into them."""
+"""Files that shells run. People often put tokens into them."""
 
 BROWSERS = Names(
     everywhere=(".mozilla", "CONFIG/Signal", "CONFIG/Slack", "CONFIG/discord"),

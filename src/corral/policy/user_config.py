@@ -25,7 +25,7 @@ MAX_ADMITTED = 64
 @record
 class Config:
     """The user's config. `ceilings` is a manifest whose limits no source may exceed. `admit` lists
-    networks that allowed hosts may resolve to, although the address guard would refuse them.
+    networks that allowed hosts may resolve to even though the address guard would refuse them.
     """
 
     ceilings: Manifest | None = None
@@ -110,8 +110,8 @@ def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, .
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Refuse a file that another user owns or can write. Accept files that root owns, because root
-    may set ceilings for all users.
+    """Refuse a file that another user owns or can write to. Accept files that root owns, because
+    root may set ceilings for all users.
     """
     if sys.platform == "win32":
         return

@@ -55,7 +55,7 @@ class Validator:
         self.flags = flags
 
     def add(self, path: str, text: str) -> None:
-        """Add a mistake. An item without a known line is reported at the line of its list."""
+        """Add a mistake. If an item's line is not known, report it at the line of its list."""
         key, bracket, _ = path.partition("[")
         line = self.lines.get(path)
         if line is None and bracket:
@@ -101,7 +101,9 @@ class Validator:
         self.add(format_path(path), f"unknown key; {advice}" if advice else "unknown key")
 
     def check_variables(self, values: Mapping[str, object]) -> None:
-        """Refuse a variable that is in more than one of the keys NAMES_OF_VARIABLES."""
+        """Refuse an environment variable that is in more than one of the keys
+        NAMES_OF_VARIABLES.
+        """
         seen: dict[str, str] = {}
         for path in NAMES_OF_VARIABLES:
             entries = values.get(path)
@@ -128,7 +130,7 @@ class Validator:
         if self.has_too_many(key, len(value)):
             return ()
         if key.kind == "arguments" and not value:
-            self.add(key.path, "an empty command")
+            self.add(key.path, "must not be empty")
         found: list[object] = []
         for index, entry in enumerate(value):
             try:

@@ -131,6 +131,8 @@ LOADER_NAMES = frozenset((
 
 
 def is_loader_variable(name: str) -> bool:
-    """Return whether a variable changes what programs load or trust. Case does not matter."""
+    """Return whether an environment variable changes what programs load or trust. The case of its
+    name does not matter.
+    """
     upper = name.upper()
     return upper in LOADER_NAMES or upper.startswith(LOADER_PREFIXES)

@@ -36,7 +36,7 @@ def program_name(command: str) -> str:
 
 
 def may_install(words: Sequence[str]) -> bool:
-    """Return whether a command may install a package. Check only the program's name, because
+    """Return whether a command may install a package. Only the program's name is checked, because
     parsing the command would import another module.
     """
     name = program_name(words[0]) if words else ""

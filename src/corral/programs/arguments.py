@@ -38,7 +38,7 @@ NODE_WITHOUT_SCRIPT = (
     "-e", "--eval", "-p", "--print", "-pe", "--run", "--test", "-v", "--version", "-h", "-",
 )  # fmt: skip
 OTHER_WITH_VALUE = ("-c", "--config", "--import-map", "--cwd", "--env-file", "--preload", "-r")
-PYTHON_VERSION = "0123456789.t"  # python3.13t is the build without the global lock
+PYTHON_VERSION = "0123456789.t"  # python3.13t is the free-threaded build
 
 
 @record

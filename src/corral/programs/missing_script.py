@@ -21,7 +21,7 @@ CODE_OPTIONS = frozenset(("-c", "-e", "-p", "--eval", "--print"))
 def find_missing_script(argv: Sequence[str], directory: str = "") -> str:
     """Return the path of a command's script if it does not exist, otherwise "".
 
-    Only the first argument that is not an option may be the script. A relative script counts only
+    Only the first argument that is not an option can be the script. A relative script counts only
     if the absolute path of the `directory` in which the command starts is known.
     """
     at = next((at for at, word in enumerate(argv) if at and not word.startswith("-")), 0)

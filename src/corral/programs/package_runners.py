@@ -124,7 +124,7 @@ class Package:
 class Refusal:
     """The reason why a command cannot run in the sandbox.
 
-    `leave_alone` means that the command already runs in another sandbox.
+    `leave_alone` is true if the command already runs in another sandbox.
     """
 
     why: str

@@ -118,7 +118,7 @@ def check_argv(argv: Sequence[str]) -> None:
     try:
         nul = any(b"\0" in os.fsencode(word) for word in argv)
     except UnicodeEncodeError as error:
-        text = "a word of the command cannot be encoded as bytes"
+        text = "the command contains text that cannot be encoded as bytes"
         raise CommandError(text, exit_code=EXIT_NOT_FOUND) from error
     if nul:
         raise CommandError("a NUL byte cannot be part of a command", exit_code=EXIT_NOT_FOUND)

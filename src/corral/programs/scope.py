@@ -180,8 +180,8 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """Refuse a program that the target may not read, if the command comes from the server's
-        manifest. A runtime is allowed, unless it is in a virtual environment.
+        """If the command comes from the server's manifest, refuse a program that the target is not
+        allowed to read. A runtime is accepted, unless it is in a virtual environment.
         """
         if not self.named:
             return

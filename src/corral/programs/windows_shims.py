@@ -97,7 +97,8 @@ def shebang(line: bytes) -> Launcher | None:
     if text.startswith('"'):
         path, _, rest = text[1:].partition('"')
     elif ".exe" in text.lower():
-        # distlib writes a given interpreter without quotes, even if its path has spaces.
+        # distlib does not quote an interpreter that was named explicitly, even if its path has
+        # spaces.
         at = text.lower().index(".exe") + 4
         path, rest = text[:at], text[at:]
     else:

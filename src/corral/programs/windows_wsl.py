@@ -29,7 +29,7 @@ def with_command(hint: str, words: Sequence[str]) -> str:
 
 
 def linux_word(word: str) -> str:
-    r"""Return a word of a command for use in WSL2: `C:\x` as `/mnt/c/x`, `npx.cmd` as `npx`."""
+    r"""Translate a word of a command for WSL2: `C:\x` to `/mnt/c/x`, `npx.cmd` to `npx`."""
     option, equals, value = word.partition("=")
     if equals and option.startswith("-"):
         return f"{option}={linux_word(value)}"

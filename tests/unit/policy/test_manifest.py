@@ -286,7 +286,7 @@ def test_links_are_refused_on_systems_without_o_nofollow(tmp_path, monkeypatch):
     elsewhere = os.lstat(tmp_path / "other")
     monkeypatch.setattr(os, "lstat", lambda _path: elsewhere)
     assert manifest.load(str(tmp_path / "policy")).version == 1
-    with pytest.raises(ManifestError, match="is a link"):
+    with pytest.raises(ManifestError, match="is a symlink"):
         manifest.read_file(str(tmp_path / "policy"), follow=False)
 
 
