@@ -25,7 +25,7 @@ def unblock(numbers: Iterable[int]) -> None:
 
 
 def reset() -> None:
-    """Reset every signal to its default and unblock it, so that corral's handlers no longer run."""
+    """Unblock every signal and reset it to its default, so that corral's handlers no longer run."""
     _signal.set_wakeup_fd(-1)
     for number in _signal.valid_signals():
         try:
@@ -36,9 +36,7 @@ def reset() -> None:
 
 
 class SignalPipe:
-    """Writes the number of each signal that this process gets into a pipe. The signals have no
-    other effect.
-    """
+    """Writes the number of each signal that arrives to a pipe. The signals have no other effect."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._read, self.writer = os.pipe()
