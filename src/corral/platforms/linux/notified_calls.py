@@ -1,8 +1,8 @@
 """List the calls that the kernel passes to the supervisor, with their deciders and answers.
 
-If the supervisor answers "continue", the kernel executes the call. It then reads the call's
-arguments in memory again, which another thread of the target may have changed. So this answer is
-not permitted if the decision depends on memory, or if the policy denies the call itself.
+If the supervisor answers "continue", the kernel executes the call and reads its arguments from
+memory again, where another thread of the target may have changed them since. So this answer is not
+permitted if the decision depends on memory, or if the policy denies the call itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Given:
     """A descriptor for the caller. This process closes its copy once the caller has the descriptor.
 
     The descriptor replaces the caller's descriptor `number`. If `number` is -1, the descriptor gets
-    a new number, which the call returns. `flags` are O_CLOEXEC or 0.
+    a new number, which the call returns. `flags` is O_CLOEXEC or 0.
     """
 
     fd: int
@@ -74,20 +74,20 @@ DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
 # Without namespaces only the supervisor changes modes and times. With namespaces these calls may
-# continue, because they cannot reach files outside the private root. `corral learn` then only
-# watches them, with `change_watch`.
+# continue, because they cannot reach files outside the private root; `change_watch` then only
+# records them for `corral learn`.
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
 # The calls in SOCKET_NAMES neither connect nor send, so they may continue on a socket that the
 # broker did not make.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
-# In `corral learn` the target gets Unix sockets that cannot be connected. The paths that it passes
-# to connect and bind are recorded.
+# In `corral learn` the target gets Unix sockets that cannot be connected, and the paths that it
+# passes to connect and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
-# Without namespaces and without the broker, the supervisor binds netlink sockets. It also does so
-# in `corral learn`.
+# With neither namespaces nor the broker, the supervisor binds netlink sockets. It also does so in
+# `corral learn`.
 NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
@@ -144,7 +144,7 @@ CHANGES = (
 )  # fmt: skip
 """Calls that change the mode or times of a file."""
 CREATES = ("open", "openat", "creat", "mkdir", "mkdirat")
-"""Calls that create files and directories. They are watched in runs that report denied process
+"""Calls that create files and directories, which are watched in runs that report denied process
 starts.
 """
 CALLS: dict[str, tuple[NotifiedCall, ...]] = {

@@ -90,9 +90,9 @@ class Spare:
         """Return whether the sandbox's sources and mounts are the same as when the sandbox was
         made.
 
-        The kernel detaches a mask when its path is removed on the host. A new file at this path may
-        get the same inode. So comparing the sources is not enough, and corral also compares the
-        sandbox's mounts.
+        The kernel detaches a mask when its path is removed on the host, but a new file at this path
+        may get the same inode. So it is not enough to compare the sources; the sandbox's mounts are
+        compared too.
         """
         if not self._mounts or self._mounts != self._read_mounts():
             return False
@@ -126,8 +126,8 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """In the target's process, wait until the supervisor sends the command and its streams. First
-    close all descriptors that are not needed for this. Return the plan to execute.
+    """Wait in the target's process until the supervisor sends the command and its streams, with all
+    descriptors closed that are not needed for this. Return the plan to execute.
     """
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})
     os.write(exec_pipe, steps.WAITS)
