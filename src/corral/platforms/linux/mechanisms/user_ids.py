@@ -102,11 +102,11 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids. An ordinary user's target has the user's own ids. Root's target has
-    ids that own no files, if this namespace has such ids.
+    """Return the target's ids. If an ordinary user runs corral, the target has that user's ids. If
+    root does, the target has ids that own no files, provided that this namespace has such ids.
 
-    If root lacks a capability in NEEDED, as in a container that drops all of them, root's target
-    has root's ids on the host.
+    If root lacks a capability in NEEDED, as in a container that drops all of them, the target has
+    root's ids on the host.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -124,8 +124,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    If the user namespace maps only root, the last mapped id is root's own id. Outside the
-    namespace, it is the id of an ordinary user.
+    If the user namespace maps only root, the last mapped id is root's own, which outside the
+    namespace is the id of an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
