@@ -1,7 +1,7 @@
 """Decide when to end, kill, pause or measure a run, for the watchers of all systems.
 
 After a signal or a timeout, corral asks the process tree to end, and kills it GRACE_SECONDS later.
-A tree that exceeds a sampled limit on memory, CPU time or tasks is killed at once. A tree that
+A tree that exceeds a sampled limit on memory, CPU time or tasks is killed at once, and one that
 exceeds its CPU share is paused.
 """
 

@@ -39,8 +39,9 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return how a seccomp filter around corral answers system calls, or "" if corral runs without
-    such a filter. Only the answers show whether the filter has changed since the probes.
+    """Return how a seccomp filter around corral answers system calls, or "" if there is no such
+    filter. The kernel does not say what the filter does, so only its answers show whether it has
+    changed since the probes.
     """
     if "Seccomp:\t2" not in status:
         return ""

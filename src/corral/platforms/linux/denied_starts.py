@@ -137,7 +137,7 @@ def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
     """Return whether libc's vfork() made this call.
 
     On machines without the system call vfork, libc's vfork() calls clone without a stack.
-    posix_spawn makes a similar call, but gives the new process its own stack.
+    posix_spawn makes a similar call, but with a stack of its own for the new process.
     """
     by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
     return call == "vfork" or bool(by_clone)

@@ -69,8 +69,8 @@ def follow_supervisor() -> None:
 
 
 def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """Run as init. At the end report whether `space`, the tmpfs with the private directories, is
-    full.
+    """Run as init, and report at the end whether `space`, the tmpfs with the private directories,
+    is full.
     """
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
     children = lock_down(pipes, {disk})

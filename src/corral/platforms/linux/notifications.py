@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     class Decider(Protocol):
         """Decides a notified call while the calling thread waits.
 
-        The listener asks for `pause_seconds` after each call. During a pause no call is decided,
-        and the callers wait.
+        After each call the listener asks with `pause_seconds` for a pause, during which no call is
+        decided, and the callers wait.
         """
 
         def decide(self, call: str, request: Notification) -> Decision: ...
@@ -111,8 +111,8 @@ class Deciders:
 class Notifications:
     """Answers the calls that seccomp reports to the supervisor.
 
-    `exec_pipe` shows whether the target's exec has happened. Earlier calls are corral's own tests,
-    so they are answered but not recorded.
+    `exec_pipe` shows whether the target's exec has happened. Calls before that are corral's own
+    tests, so they are answered but not recorded.
     """
 
     def __init__(

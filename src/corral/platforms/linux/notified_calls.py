@@ -122,9 +122,9 @@ PATHS: dict[str, tuple[tuple[int, int], ...]] = {
     "symlinkat": ((2, 1),),
     "inotify_add_watch": ((1, -1),),
 }  # fmt: skip
-"""For each call, a pair of positions for each argument that is a path: the position of the path,
-and that of its base directory. -1 means the working directory. The text of a symbolic link does not
-count as a path.
+"""Maps each call to a pair of positions for each path among its arguments: the position of the path
+and that of its base directory, where -1 means the working directory. The text of a symbolic link
+does not count as a path.
 """
 MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""
@@ -159,7 +159,7 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     "bind": (SOCKET, NETLINK_BIND, CONNECT_WATCH),
     **dict.fromkeys(SOCKET_NAMES, (SOCKET_NAME,)),
 }
-"""For each call, its possible deciders. If a run has several of them, the first one decides."""
+"""Maps each call to its possible deciders. If a run has several of them, the first one decides."""
 
 
 def name_call(name: str, arguments: tuple[int, ...]) -> str:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
 )
-"""The file systems with reliable change times. vfat is not listed, because its root has no times.
-Network file systems and overlayfs are not listed, because their files can change elsewhere: on a
-server, or in a lower directory.
+"""The file systems with reliable change times. vfat is missing because its root has no times, and
+network file systems and overlayfs because their files can change elsewhere: on a server, or in a
+lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
 """The file systems where a directory has exactly two links if, and only if, it has no

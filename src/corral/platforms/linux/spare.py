@@ -1,7 +1,6 @@
 """Prepare a spare: a sandbox that waits for its command, with all steps applied and verified.
 
-A spare is used for one command. It ends with its supervisor, and the supervisor ends with the
-caller.
+A spare serves a single command. It ends with its supervisor, which in turn ends with the caller.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ GONE = select.POLLHUP | select.POLLRDHUP
 
 
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
-    """Return a function that makes a spare for a plan, or None if the plan does not allow a spare.
+    """Return a function that makes a spare for a plan, or None if the plan does not allow one.
 
-    A plan does not allow a spare if each run needs a step of the supervisor, or if the streams are
-    needed from the start, as they are for the MCP guard and without Landlock.
+    A spare is impossible if each run needs a step of the supervisor, or if the streams are needed
+    from the start, as they are for the MCP guard and without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):

@@ -246,8 +246,8 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. If `request` is given, the target's process calls this function when all
-    steps are applied, and executes the plan that the function returns.
+    """Start the target. If `request` is given, the target's process calls it when all steps have
+    been applied, and executes the plan that it returns.
     """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()

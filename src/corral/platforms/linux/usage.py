@@ -149,7 +149,7 @@ def count_tasks(root: int) -> int:
 def tree(root: int) -> list[int]:
     """Return every descendant of `root`. A process that forks during the walk may be missed.
 
-    If a process ends during the walk, its children move to `root`, which adopts orphans. So the
+    If a process ends during the walk, its children move to `root`, which adopts orphans, so the
     children of `root` are read again until nothing new appears.
     """
     found: dict[int, None] = {}

@@ -1,7 +1,7 @@
-"""Block, reset and read signals in the way that every POSIX system supports.
+"""Block, reset and read signals by means that every POSIX system has.
 
-Python ignores SIGPIPE and SIGXFSZ, and exec would keep them ignored, so `reset` is called before
-exec. The module `signal` is not used, because it would import `enum` on the start path.
+Python ignores SIGPIPE and SIGXFSZ, and they would stay ignored after exec, so `reset` is called
+before it. The module `signal` is not used, because it would import `enum` on the start path.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
     """Return the streams, with a new open file in place of each unnamed pipe. Add the new
     descriptors to `opened`, which the caller closes.
 
-    Named pipes stay as they are, because opening them again may wait for another process.
+    Named pipes stay as they are, because opening one again could block until another process opens
+    it too.
     """
     found = [_reopen_pipe(fd, opened) for fd in stdio]
     return found[0], found[1], found[2]
@@ -199,7 +200,7 @@ def _set_owner(fd: int, value: object) -> None:
 
 
 def _get_attributes(fd: int) -> object:
-    """Return the extended attributes, which include the access list."""
+    """Return the extended attributes, which include the access control list."""
     if sys.platform != "linux":
         return None
     return {name: os.getxattr(_at(fd), name) for name in _attribute_names(fd)}

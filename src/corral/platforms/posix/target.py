@@ -44,8 +44,8 @@ def close_on_exec() -> None:
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor except those in `keep`, on systems without close_range. List the open
-    descriptors first, because trying every number would take a million calls.
+    """Close every descriptor except those in `keep`, on systems without close_range. To find them,
+    list the open descriptors, because trying every number would take a million calls.
     """
     for fd in _open_descriptors():
         if fd not in keep:

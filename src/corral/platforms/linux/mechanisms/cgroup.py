@@ -155,8 +155,8 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd. Return None if `best` has at least as many
-    controllers, or if systemd cannot be called.
+    """Return the cgroup of this user's systemd, or None if `best` has at least as many controllers,
+    or if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
@@ -171,8 +171,8 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """Return the mount point of cgroup v2 and a process's directory in it. This also works for
-    hybrid layouts.
+    """Return the mount point of cgroup v2 and a process's directory in it, even in a hybrid layout
+    with cgroup v1.
     """
     mounts, own = abi.read_file("/proc/self/mountinfo"), abi.read_file(f"/proc/{process}/cgroup")
     found = locate(mounts, own)

@@ -281,7 +281,7 @@ class _Search:
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
         """Protect a path, unless the user granted its repository by name (`named`). If the path is
-        a write grant or contains a write grant, record it for a warning.
+        a write grant or contains one, record it for a warning.
         """
         if not named:
             self.consider(path, "protect", role=role)

@@ -100,8 +100,8 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Makes the sockets for a run without network. The supervisor uses them to answer lookups and
-    to see refused connections, and reports both.
+    """Makes the sockets for a run without network, with which the supervisor answers lookups and
+    sees refused connections. It reports both.
     """
 
     name = "denied_network"

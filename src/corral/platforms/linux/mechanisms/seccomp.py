@@ -277,7 +277,7 @@ def _check_denied(call: str, *arguments: object) -> None:
     except OSError as error:
         if error.errno == EPERM:
             return
-    raise OSError(0, f"the supervisor is not asked about {call}")
+    raise OSError(0, f"{call} is not passed to the supervisor")
 
 
 def _check_no_child() -> None:

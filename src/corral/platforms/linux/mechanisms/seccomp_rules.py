@@ -87,7 +87,8 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
 }
 
 # Calls that change extended attributes fail as they do on a file system without attributes, because
-# `cp -p` and `install`, which set access lists, continue after this error, but not after EPERM.
+# `cp -p` and `install`, which set access control lists, continue after this error, but not after
+# EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
 # These calls have a number, but today's kernels do not implement them on x86_64 and aarch64.

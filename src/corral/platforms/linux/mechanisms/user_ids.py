@@ -75,7 +75,7 @@ class SetIds:
     def verify(self, _results: Results) -> None:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
             ids = f"uid {self.uid} and gid {self.gid}"
-            raise OSError(0, f"the process does not have {ids}, which were set")
+            raise OSError(0, f"the process does not have {ids}, although they were set")
         if self.drop_groups and os.getgroups():
             raise OSError(0, "the process still has supplementary groups")
 
@@ -144,8 +144,8 @@ def write_maps(maps: IdMaps, pid: int) -> None:
     """Write the maps of a waiting child from outside, because the child itself could map only its
     own ids.
 
-    Refuse to map the host's root, because it would own /proc/sys in the sandbox, and RLIMIT_NPROC
-    would not apply to it.
+    Refuse to map the host's root, which would own /proc/sys in the sandbox and be exempt from
+    RLIMIT_NPROC.
     """
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
         raise OSError(1, "root has no capabilities here, so the target cannot get another user id")

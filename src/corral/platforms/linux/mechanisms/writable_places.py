@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @record
 class WritablePlaces:
     """Opens every file and directory that Landlock lets the target write to. The step fails if a
-    granted path no longer refers to the file that it referred to when the run was planned.
+    granted path no longer leads to the same file as when the run was planned.
     """
 
     name = "writable_places"

@@ -45,7 +45,7 @@ def probe() -> tuple[Finding, ...]:
         why = (
             "cgroup v2 is not mounted"
             if mounted is None
-            else f"this user may not write {mounted[1]}"
+            else f"this user cannot write to {mounted[1]}"
         )
         return tuple(_absent(name, why) for name in cgroup.CONTROLLERS)
     return tuple(_probe(base, name) for name in cgroup.CONTROLLERS)
