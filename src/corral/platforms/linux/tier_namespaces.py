@@ -104,7 +104,7 @@ def _landlock(
         return []
     granted = [grant.path for grant in policy.grants if grant.access == "write"]
     own = [*view.private, *([STATE] if layout.state else [])]
-    # Landlock's rights apply to everything below a directory. So a private directory that contains
+    # Landlock's rights apply to everything below a directory, so a private directory that contains
     # a write grant gets only the rights of a write grant.
     shared = [path for path in own if any(is_below(grant, path) for grant in granted)]
     return [
@@ -160,8 +160,8 @@ def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     that the target sees, because the target could connect to this socket.
 
     A read-only mount does not prevent a connection, and sockets can appear at any time. The
-    system's directories are allowed, because they belong to root. corral's store is allowed,
-    because only corral writes to it.
+    system's directories are allowed because they belong to root, and corral's store because only
+    corral writes to it.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system
@@ -237,8 +237,8 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return all masks: a mask for each path that the policy covers as a whole, and the masks of
-    the layout that are not inside such a path.
+    """Return all masks: one for each path that the policy covers as a whole, and those of the
+    layout that are not inside such a path.
     """
     covered = policy.covered
     reached = [
@@ -302,8 +302,8 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return links to grants below the user's home, so that these grants also appear below the
-    sandbox's home.
+    """Return the symlinks that make grants below the user's home also appear below the sandbox's
+    home.
     """
     return tuple(
         (f"{layout.home}/{name}", path)

@@ -1,5 +1,5 @@
-"""Probe whether a filter can deny calls, allow an exec only with a cookie, and ask a listener about
-a call.
+"""Probe whether a filter can deny calls, allow exec only with a cookie, and pass a call to a
+listener for a decision.
 """
 
 import os

@@ -19,8 +19,8 @@ STORES = (
     (b"containerd", "containerd"),
     (b"/containers/storage", "podman"),
 )
-"""Pairs (part of a path, container engine). If the path of the root directory's layers contains
-this part, this engine made the container.
+"""Pairs (part of a path, container engine). The engine made the container if the path of the root
+directory's layers contains this part.
 """
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
@@ -74,8 +74,8 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files here without namespaces. Landlock's version does
-    not matter for the network and signals, because seccomp restricts them.
+    """Describe whether Landlock can restrict files here without namespaces. Network and signals are
+    restricted by seccomp, so Landlock's version does not matter for them.
     """
     try:
         version = abi.landlock_abi()
