@@ -368,9 +368,8 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute a program, with the secret `cookie` in argument registers that the kernel ignores.
-
-    The seccomp filter allows execve only with this cookie.
+    """Execute a program, and pass the secret `cookie` in argument registers that the kernel
+    ignores. If the target may not start processes, its filter allows execve only with this cookie.
     """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 

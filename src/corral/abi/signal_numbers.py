@@ -22,6 +22,6 @@ SIGSTOP = _number("SIGSTOP", 19)
 SIGXCPU = 24
 
 FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
-"""Signals that corral forwards. The client or terminal that sends them to corral wants to reach the
-target.
+"""Signals that corral forwards to the target, because the client or terminal that sends them to
+corral means the target.
 """

@@ -72,8 +72,8 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # If the old file belongs to another user, this call fails, which is better than to
-            # change the owner.
+            # If the old file belongs to another user, this call fails, which is better than
+            # changing the owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:
@@ -81,7 +81,7 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
 
 
 def discard_leftovers(directory: str) -> None:
-    """Remove the new files that writers left in a directory when they were killed."""
+    """Remove the new files that killed writers have left behind in a directory."""
     try:
         names = os.listdir(directory or os.curdir)
     except OSError:

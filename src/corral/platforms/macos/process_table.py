@@ -17,7 +17,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 @record
 class Process:
     """One process. `unique` is an id that no other process gets until the next boot, and `parent`
-    is this id of the process that forked this one.
+    is the unique id of the process that forked this one.
     """
 
     pid: int
@@ -56,8 +56,8 @@ class ProcessTable:
     def has_marker(self, pid: int, marker: str) -> bool:
         """Return whether a process's profile contains this marker.
 
-        The marker is a service name that the profile allows to look up. The profile must also deny
-        a different name, because some other program's profile may allow every name.
+        The marker is a service name that the profile allows the process to look up. The profile
+        must also deny a different name, because some other program's profile may allow every name.
         """
         try:
             return (

@@ -28,18 +28,18 @@ UNKNOWN = 0
 EMPTY_WALKS = 2
 """How many consecutive reads of the process table must find no process before the tree is dead."""
 PAUSE_SECONDS = 0.002
-"""The time that the kernel gets to remove killed processes."""
+"""How long the kernel gets to remove killed processes."""
 
 
 class Tree:
     """The processes of one target, found again by each `walk`.
 
-    `grouped` is true if `root` has not been reaped. As long as that is so, no other process can get
-    its pid, so the tree includes all processes in its group and all processes whose responsible
-    process is `root`. `unique` is the unique id of `root` (not its pid), or 0 if `root` ended
-    before the id was read. No process counts as a child of 0, because the process table also
-    reports 0 for unknown parents. `marker` is the name in the target's Seatbelt profile that
-    identifies its processes.
+    `grouped` says that `root` has not been reaped, so no other process can have its pid. The tree
+    then includes all processes in its group and all processes whose responsible process is `root`.
+
+    `unique` is the unique id of `root` (not its pid), or 0 if `root` ended before the id was read.
+    No process counts as a child of 0, because the process table also reports 0 for unknown parents.
+    `marker` is the name in the target's Seatbelt profile that identifies its processes.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class Claim:
         return journal.journal_path(self.directory, self.run)
 
     def describe(self) -> str:
-        return f"write a journal in {self.directory} of the changes that {self.run} makes"
+        return f"keep a journal in {self.directory} of the changes that {self.run} makes"
 
     def apply(self, results: Results) -> None:
         sweep(self.directory)

@@ -170,7 +170,7 @@ def owner_sid(raw: bytes) -> str:
 
 
 def _subject(entry: bytes) -> bytes:
-    """Return the SID of an entry that allows or denies, or b"" for other entries."""
+    """Return the SID of an entry that allows or denies access, or b"" for other entries."""
     if entry[0] not in {ACCESS_ALLOWED, ACCESS_DENIED, CONDITIONAL} or len(entry) < 16:
         return b""
     return entry[8 : 16 + 4 * entry[9]]

@@ -34,7 +34,7 @@ COMPILED = "__pycache__"
 KEY_DIGITS = 32
 HEX = frozenset("0123456789abcdef")
 MAX_PATH_LENGTH = 1000
-"""The length from which `remove` moves a directory to the top of its tree before it goes on,
+"""The length of a path from which `remove` first moves the directory to the top of its tree,
 because Windows accepts paths of at most 32767 characters.
 """
 

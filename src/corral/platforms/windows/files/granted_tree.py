@@ -2,8 +2,9 @@
 
 A walk that sets access lists must not leave its tree. It therefore opens each object without
 following links and checks the handle: the object must be neither a link nor a mount point, and its
-path must be below the root. An object that was replaced in the meantime is thus refused. Windows
-itself could pass entries on to all objects in a directory, but it would open them by name.
+path must be below the root. An object that was replaced in the meantime is thus refused. For the
+same reason corral does not let Windows pass entries on to all objects in a directory: Windows would
+open the objects by name.
 
 Setting the entries of one object takes a few tenths of a millisecond, so the number of objects in a
 tree is limited.

@@ -109,8 +109,8 @@ class Journal:
     def end(self) -> None:
         """Remove the file. The caller must first undo or keep every change that the file lists."""
         if self._fd >= 0:
-            # Windows cannot delete an open file, so other processes may see an empty file for a
-            # moment.
+            # Windows cannot delete an open file, so the file is unlocked a moment before it is
+            # removed. Empty it first, so that another process that opens it then finds no changes.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
@@ -230,5 +230,5 @@ def _is_free(path: str) -> bool:
 
 
 def _unlink(path: str) -> None:
-    with suppress(OSError):  # another process has the file open, so the next sweep removes it
+    with suppress(OSError):  # if another process has the file open, the next sweep removes it
         os.unlink(path)

@@ -130,7 +130,7 @@ def explain(error: OSError) -> tuple[str, str]:
     if code in FIREWALL_STOPPED:
         return "the firewall service, which registers AppContainers, does not answer", FIREWALL
     if code == win32.ERROR_ACCESS_DENIED:
-        return "this account may not create an AppContainer profile here", DENIED
+        return "this account is not allowed to create an AppContainer profile here", DENIED
     missing = isinstance(error, MissingFunctionError)
     if missing or code in {win32.ERROR_NOT_SUPPORTED, win32.E_NOTIMPL}:
         return "this version of Windows has no AppContainers", elsewhere()

@@ -1,6 +1,6 @@
 """Give the target its own window station and desktop.
 
-Windows on the same desktop can send each other messages, and programs in the same window station
+The windows on one desktop can send each other messages, and the programs in one window station
 share its clipboard. The target therefore gets its own desktop, in a window station that is not the
 user's. It can open windows on this desktop, but cannot use the station's clipboard, because all
 runs of this logon share the station. The station and the desktop are labelled Low, because

@@ -262,7 +262,7 @@ def _try_effect(token: int, directory: str) -> str:
     if read:
         raise OSError(0, f"the control failed: reading gave error {read}")
     if written != ERROR_ACCESS_DENIED:
-        raise OSError(0, f"writing the user's file gave error {written}, not access denied")
+        raise OSError(0, f"writing the user's file gave error {written} instead of access denied")
     return "a thread with this token could read the user's file, but not write it"
 
 

@@ -46,11 +46,11 @@ def write_own():
     open(path, "x").close()
     os.unlink(path)
 
-def pair():  # asyncio needs it, and on Windows it is a connection over loopback
+def pair():  # asyncio needs a pair, which on Windows is a connection over loopback
     one, other = socket.socketpair()
     one.close(), other.close()
 
-def connect():  # Windows drops denied packets silently, so wait for a later connection, `pair`
+def connect():  # Windows drops denied packets silently, so wait until a later connection succeeds
     with socket.socket() as end:
         end.setblocking(False)
         end.connect_ex(("127.0.0.1", int(sys.argv[2])))
@@ -172,7 +172,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)  # a client has connected before its trial ends
+            listener.setblocking(False)  # a client connects before its trial ends, if at all
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
             heard = _accept(listener)

@@ -43,7 +43,7 @@ else:
 SPAWN = """
 import os, sys
 try:
-    # The words are joined unquoted: none of them may be a path with a space.
+    # spawnv joins the arguments without quotes, so none of them may be a path with a space.
     code = os.spawnv(os.P_WAIT, sys.executable, ["python", "-I", "-S", "-c", "pass"])
 except OSError as error:
     print("denied")
@@ -232,7 +232,7 @@ def _kill_on_close(plain: Job) -> str:
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
                 raise OSError(0, "the control failed: a process ended before its job was closed")
-            running.child.abandon()  # both processes keep their input, so only the job ends them
+            running.child.abandon()  # both processes' input stays open, so only the job ends them
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
                     raise OSError(0, "a process survived after its job's handle was closed")

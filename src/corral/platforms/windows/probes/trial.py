@@ -63,7 +63,7 @@ STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
     0xC0000142: "one of its libraries failed to start, because it needs windows or desktop rights",
-    0xC0000135: "a library that it needs is missing, or the target may not read the library",
+    0xC0000135: "a library that it needs is missing, or the target is not allowed to read it",
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another kind of processor",
 }

@@ -1,7 +1,7 @@
 """Start the relay's inner end, the shim, in the target's container but in its own job.
 
-The shim cannot be in the target's job, where it would count against `pids`, and with subprocess =
-false that limit is a single process. Nor can it be outside the container, because a program in an
+The shim cannot be in the target's job, where it would count against `pids`: if subprocess = false,
+that limit is a single process. Nor can it be outside the container, because a program in an
 AppContainer cannot reach a port outside. It has to listen before the target starts, because the
 target's proxy variables name its port.
 

@@ -75,8 +75,8 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether the copied runtime has already started in a trial, which then has left a
-        note next to the copy.
+        """Return whether the copied runtime has already started in a trial. A successful trial
+        leaves a note next to the copy.
         """
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
