@@ -40,8 +40,8 @@ FILES = (
     "/private/etc/services", "/private/var/select/sh", "/private/var/select/developer_dir",
     "/private/var/db/xcode_select_link",
 )  # fmt: skip
-"""Single files that every target may read. The list contains `/` because the loader opens it, and
-passwd because on a Mac it contains no passwords.
+"""Single files that every target may read. The loader opens `/`. passwd is harmless, because on a
+Mac it contains no passwords.
 """
 
 LINKS = (

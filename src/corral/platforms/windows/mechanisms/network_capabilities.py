@@ -42,7 +42,7 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
     "none": "",
     "outbound": "every host on the internet, and private ranges too if Windows classifies the "
     "network as public",
-    "local": "every host of the local network, both ways; the network's profile decides what "
+    "local": "every host on the local network, both ways; the network's profile decides what "
     "Windows classifies as local",
     "full": "every host, both ways",
 }
