@@ -28,6 +28,7 @@ ERRNO_HINTS = {
     errno.ENOMEM: "free some memory: none is left on this machine",
 }
 DEFAULT_HINT = "the system refused this; `corral doctor -v` shows what works here"
+DIRECTORY_HINT = "start corral from a directory that exists"
 PLAIN_MARKS = {ord("✓"): "+", ord("⚠"): "!", ord("✗"): "x"}
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 
@@ -43,10 +44,22 @@ class ReaderGoneError(Exception):
 def from_os_error(problem: OSError) -> SandboxError:
     """Turn an OSError that no other code has translated into an error with a message and a hint."""
     why = problem.strerror or str(problem)
+    if problem.filename is None and _is_directory_removed():
+        return SandboxError(f"the current directory cannot be found: {why}", hint=DIRECTORY_HINT)
     if problem.filename is not None:
         why = f"{os.fsdecode(problem.filename)!r}: {why}"
     hint = ERRNO_HINTS.get(problem.errno or 0) or _hint_of_disk(problem)
     return SandboxError(why, hint=hint or DEFAULT_HINT)
+
+
+def _is_directory_removed() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _hint_of_disk(problem: OSError) -> str:
@@ -266,10 +279,13 @@ def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
         write_lines(lines)
 
 
-def write_table(rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
-    """Write rows in columns. Without rows, write the line `empty`."""
+def write_table(
+    rows: Sequence[tuple[str, ...]], empty: str = "", *, header: tuple[str, ...] = ()
+) -> None:
+    """Write rows in columns, below a header. Without rows, write only the line `empty`."""
     if empty and not rows:
         write_line(empty)
+    rows = [header, *rows] if header and rows else rows
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))] if rows else []
     for row in rows:

@@ -138,8 +138,11 @@ def locate_program(name: str, caller: Caller) -> str:
             )
     hint = "is it installed? A path with a slash is used as it is"
     here = os.path.join(caller.cwd, name)
-    if is_program(here) or os.path.isdir(here):
-        hint = f"to run the program in this directory, type ./{name}"
+    typed = shell_word(f"./{name}")
+    if is_program(here):
+        hint = f"to run the program in this directory, type {typed}"
+    elif os.path.isdir(here):
+        hint = f"it is a directory; to run the server of its corral.toml, type {typed}"
     elif os.path.isfile(here) and (runtime := RUNTIMES.get(os.path.splitext(name)[1])):
         hint = f"did you mean {runtime} {shell_word(name)}?"
     elif caller.lookup(name.partition(" ")[0]):
