@@ -622,7 +622,9 @@ def test_colour_is_printed_to_terminals_or_on_request(ordinary):
         return found
 
     assert b"\x1b[" in doctor()
+    assert b"\x1b[" in doctor(NO_COLOR="")  # https://no-color.org: an empty value does not count
     assert b"\x1b[" not in doctor(NO_COLOR="1")
+    assert b"\x1b[" not in doctor(TERM="dumb")
     assert b"\x1b[" not in ordinary.corral("doctor").stdout
 
 

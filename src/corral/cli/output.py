@@ -13,7 +13,7 @@ import os
 import sys
 
 from corral.errors import SandboxError
-from corral.safe_text import is_visible, printable
+from corral.safe_text import has_escapes, is_visible, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def write_line(*parts: str | Painted) -> None:
 
 
 def clear_screen() -> None:
-    if sys.stdout is not None and sys.stdout.isatty():
+    if has_escapes(sys.stdout):
         _write_stdout("\033[H\033[2J")
 
 
@@ -137,7 +137,7 @@ def _render(part: str | Painted) -> str:
 
 
 def _paint(text: str, colour: str, stream: TextIO | None) -> str:
-    if "NO_COLOR" in os.environ or stream is None or not stream.isatty():
+    if os.environ.get("NO_COLOR") or not has_escapes(stream):
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 
