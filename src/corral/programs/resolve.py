@@ -15,6 +15,7 @@ from corral.programs.advice import find_advice
 from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.model import Program
 from corral.programs.needed_files import (
+    RUNTIMES,
     Caller,
     Executable,
     NeededFiles,
@@ -38,8 +39,6 @@ MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, without the final
 MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after this many rewrites
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
-RUNTIMES = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "sh"}
-"""Programs that run a script, by the ending of its name, for a hint."""
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
