@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "If a wrapped server would no longer start, `corral status` shows the command that fixes it.",
                 (f"{WRAP}::test_an_entry_that_no_longer_starts_is_listed_with_its_remedy",),
             ),
-            ("status-inventory", "every server of every client on this machine, walled or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
+            ("status-inventory", "every server of every client on this machine, wrapped or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
             ("kept-denials", "For each server corral keeps at most 600 lines, with secrets masked, from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_reports_of_denials_do_not_contain_the_value_of_a_secret")),
             ("why-failure", "corral also records how the last run failed.", (f"{GRANT}::test_why_says_how_a_run_without_denials_failed", "tests/unit/denials/test_kept.py::test_a_failed_run_is_stored_without_denials")),

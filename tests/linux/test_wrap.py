@@ -641,6 +641,38 @@ def test_a_missing_script_is_named_by_wrap_and_status(desk):
     assert f"it does not start: {told}\n" in desk.does("status", "cursor")
 
 
+def test_a_missing_program_is_named_by_wrap(desk):
+    path = desk.home / ".cursor/mcp.json"
+    words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
+    for program in ("no-such-program", str(desk.home / "no-such-program")):
+        desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
+        told = f"corral: notes would not start: {program!r} was not found on PATH; install it, or correct it in {path}\n"
+        assert desk.corral(*words).stderr.decode() == told
+    for program in (desk.user.python, "sh", "${PROGRAM}"):  # the control
+        desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
+        assert "would not start" not in desk.corral(*words).stderr.decode()
+
+
+def test_a_command_line_in_one_word_is_refused(desk):
+    path = desk.put(".cursor/mcp.json", "")
+    spaced = desk.put("my programs/server", "#!/bin/sh\n")
+    spaced.chmod(0o755)
+    corral = ("--corral", str(desk.corral_path))
+    for program in ("sh -c true", "npx -y x", "uvx x"):
+        text = json.dumps({"mcpServers": {"notes": {"command": program}}})
+        path.write_text(text)
+        done = desk.corral("wrap", "cursor", *corral)
+        first = program.partition(" ")[0]
+        assert done.returncode == 1
+        assert f"notes  refused: its command is '{first}' with arguments" in done.stdout.decode()
+        assert f"hint: in the file, write only {first} as its command" in done.stdout.decode()
+        assert path.read_text() == text
+        done = desk.corral("run", "cursor:notes")
+        assert f"hint: in the file, write only {first} as its command" in done.stderr.decode()
+    path.write_text(json.dumps({"mcpServers": {"notes": {"command": str(spaced)}}}))  # the control
+    assert "refused" not in desk.does("wrap", "cursor", "--dry-run", *corral)
+
+
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     """Check that `status` names the cause and the command that mends the entry. The causes are a
     missing path, a path that became a symlink, and a grant or flag of an earlier corral that no
@@ -920,7 +952,9 @@ def test_status_lists_all_clients_and_the_project(desk):
     assert listed[-3] == ["0", "of", "6"]  # goose's built-in extension counts, too
     assert text.endswith("  hint: corral wrap codex\n  hint: corral wrap goose\n")
     desk.does("wrap", "codex", "one", "--corral", str(desk.corral_path))
-    assert ["one", "codex", "walled"] in [line.split() for line in desk.does("status").splitlines()]
+    assert ["one", "codex", "wrapped"] in [
+        line.split() for line in desk.does("status").splitlines()
+    ]
     assert "hint: corral wrap codex\n" in desk.does("status")  # `two` is not wrapped yet
     desk.does("wrap", "codex", "--corral", str(desk.corral_path))
     assert "hint: corral wrap codex\n" not in desk.does("status")

@@ -4,7 +4,7 @@ import shlex
 import sys
 
 from corral.cli import interrupts, output, why, wrapped_servers
-from corral.cli.option_parser import Flag, Options, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError, suggest
 from corral.errors import SandboxError
 from corral.platforms import states
 from corral.servers.reference import SEPARATORS
@@ -22,6 +22,8 @@ usage: corral cache [--json] [ls]               list installed packages and bund
        corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
+HEADER = ("NAME", "VERSION", "SIZE", "INSTALLED", "DIGEST")
+HOMES_HEADER = ("SERVER", "SIZE", "PATH")
 MIN_DIGITS = 12  # `ls` shows this many digits of a digest, which are enough to identify an entry
 
 
@@ -30,7 +32,9 @@ def main(options: Options, rest: list[str]) -> int:
     as_json = options.has("--json")
     if verb not in VERBS or (words and verb not in REMOVING) or (verb in REMOVING and not words):
         known = "ls, rm WHAT..., gc, verify, homes, rm-home SERVER..."
-        raise UsageError(f"give one of: {known}", hint="corral cache --help")
+        unknown = () if verb in VERBS else VERBS
+        hint = suggest(verb, unknown, "corral cache --help")
+        raise UsageError(f"give one of: {known}", hint=hint)
     if verb in REMOVING:
         remove, list_names = REMOVING[verb]
         with interrupts.report_changes(
@@ -48,7 +52,8 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         output.write_json([_entry_to_json(entry) for entry in found])
     else:
-        output.write_table([_format_row(entry) for entry in found], "nothing is installed")
+        rows = [_format_row(entry) for entry in found]
+        output.write_table(rows, "nothing is installed", header=HEADER)
     return 0
 
 
@@ -89,7 +94,7 @@ def _list_homes(*, as_json: bool) -> int:
         output.write_json([dict(zip(keys, row, strict=True)) for row in found])
     else:
         rows = [(shlex.join(words), f"{size / 1e6:.1f} MB", path) for words, size, path in found]
-        output.write_table(rows, "no server keeps a home directory")
+        output.write_table(rows, "no server keeps a home directory", header=HOMES_HEADER)
     return 0
 
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from shlex import quote
 
 from corral.cli import interrupts, output, run, what_to_run
-from corral.cli.option_parser import Options, UsageError, find_nearest, parse
+from corral.cli.option_parser import Options, UsageError, parse, suggest
 from corral.cli.wrapped_servers import Row
 from corral.clients import catalogue, safe_write
 from corral.clients.configured_servers import mask_command
@@ -89,6 +89,12 @@ def select(words: list[str], usage: str) -> Selection:
             "name a client or a file", hint=_join_hints(usage.partition("\n")[0], _name_clients())
         )
     word, *names = words
+    first, colon, server = word.partition(":")
+    if colon and server and catalogue.find_client(first) and not os.path.lexists(word):
+        raise UsageError(
+            f"{word} is neither a known client nor a file",
+            hint=f"separate a client and its servers by a space: {first} {quote(server)}",
+        )
     paths = find_files(word)
     if catalogue.find_client(word) is None and not os.path.lexists(word):
         raise SandboxError(
@@ -112,11 +118,9 @@ def find_files(word: str) -> list[str]:
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
             return [word]
-        near = find_nearest(word, catalogue.NAMES)
-        raise UsageError(
-            f"{word} is neither a known client nor a file",
-            hint=f"did you mean {near}?" if near else "clients: " + ", ".join(catalogue.NAMES),
-        )
+        client_word = word.partition(":")[0]
+        hint = suggest(client_word, catalogue.NAMES, "clients: " + ", ".join(catalogue.NAMES))
+        raise UsageError(f"{word} is neither a known client nor a file", hint=hint)
     found = list_existing(client)
     if not found:
         paths = ", ".join(catalogue.own_files(client))

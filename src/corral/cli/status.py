@@ -104,15 +104,17 @@ def check_files(words: list[str], *, as_json: bool) -> int:
         if server.state in {"not wrapped", NOT_UNDERSTOOD}
         or (server.state == "wrapped" and server.why)
     ]
-    bad += [(file.path, "", file.error) for file in files if file.error]
+    unread = [(file.path, "", file.error) for file in files if file.error]
     if as_json:
         output.write_json(to_json(tuple(files)))
     else:
-        output.write_lines(f"{path}: {name or 'the file'}: {why}" for path, name, why in bad)
-        for path in dict.fromkeys(path for path, _, _ in bad):
-            output.write_line(f"hint: corral wrap {shlex.quote(path)}")
-        output.write_line(f"files checked: {len(files)}, findings: {len(bad)}")
-    return int(bool(bad))
+        found = [*bad, *unread]
+        output.write_lines(f"{path}: {name or 'the file'}: {why}" for path, name, why in found)
+        hints = [f"corral wrap {shlex.quote(path)}" for path, _, _ in bad]
+        hints += [file.hint for file in files if file.hint]
+        output.write_lines(f"hint: {hint}" for hint in dict.fromkeys(hints))
+        output.write_line(f"files checked: {len(files)}, findings: {len(found)}")
+    return int(bool(bad or unread))
 
 
 def _find_project_files() -> list[tuple[str, str]]:
@@ -219,9 +221,6 @@ def _is_this_corral(text: str, server: ConfiguredServer, original: Original | No
         return False
 
 
-WALLED = {True: "walled", False: "NOT walled", None: "remote"}
-
-
 def _print_inventory(files: list[FileStatus]) -> None:
     servers = [(file, one) for file in files for one in file.servers]
     if not servers:
@@ -229,19 +228,27 @@ def _print_inventory(files: list[FileStatus]) -> None:
     output.write_line("")
     output.write_line(output.Painted("all servers", "bold"))
     rows = [
-        (f"  {one.name}", file.client, WALLED[one.walled], "switched off" if one.off else "")
+        (f"  {one.name}", file.client, _format_state(one), "switched off" if one.off else "")
         for file, one in servers
     ]
     output.write_table(rows)
     local = [one for _, one in servers if one.walled is not None]
-    walled = sum(bool(one.walled) for one in local)
-    output.write_line(f"  {walled} of {len(local)} servers that run on this machine are walled")
+    wrapped = sum(bool(one.walled) for one in local)
+    output.write_line(f"  {wrapped} of {len(local)} servers that run on this machine are wrapped")
     for file in files:
         if file.error:
             output.write_line(f"  not counted: the servers in {file.path}")
         if any(_can_be_wrapped(one) for one in file.servers):
             target = wrapped_servers.name_target(file.client, file.path)
             output.write_line(f"  hint: corral wrap {shlex.quote(target)}")
+
+
+def _format_state(server: ServerStatus) -> str:
+    if server.walled is None:
+        return "remote"
+    if server.state == "wrapped" and not server.own:
+        return "NOT wrapped by this corral"
+    return "wrapped" if server.walled else "NOT wrapped"
 
 
 def _can_be_wrapped(server: ServerStatus) -> bool:

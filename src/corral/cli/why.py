@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from corral.cli import grant, output, wrapped_servers
 from corral.cli.learn_time import is_over
-from corral.cli.option_parser import Flag, Options, UsageError, find_nearest
+from corral.cli.option_parser import Flag, Options, UsageError, suggest
 from corral.clients.catalogue import find_client
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
@@ -92,12 +92,9 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         raise SandboxError(f"no server of {rest[0]} is wrapped", hint=f"corral wrap {word}")
     if not found:
         names = [server.name for _, _, server in configured]
-        near = find_nearest(rest[0], names)
         raise SandboxError(
             f"no server named {' '.join(rest)} is known, and no denials of it are recorded",
-            hint=f"did you mean {near}?"
-            if near
-            else "`corral why` lists the servers with recorded denials",
+            hint=suggest(rest[0], names, "`corral why` lists the servers with recorded denials"),
         )
     return [_describe(server, configured) for server in dict.fromkeys(found)]
 

@@ -1,6 +1,7 @@
 """`corral wrap`: rewrite a client's configuration so that its servers start through corral."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -52,7 +53,7 @@ OWN = (
     Flag(
         name="--learn",
         value="DURATION",
-        help="for this long, record the files that the servers do not find",
+        help="for this long, e.g. 2h, record the files that the servers do not find",
     ),
     Flag(name="--no-install", help="leave slow steps, such as installations, to the first start"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
@@ -209,7 +210,7 @@ def check(
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run, project=project)
             proposal = _pin_directory(proposal, project)
-            _note_missing_script(proposal)
+            _note_missing_files(proposal, path)
         elif install and dry_run:
             refuse_missing_npm(proposal.package, proposal.flags)
         elif install:
@@ -227,11 +228,18 @@ def check(
     return proposal
 
 
-def _note_missing_script(proposal: Proposal) -> None:
-    """Tell the user if a server's script does not exist. The server is wrapped anyway, because the
-    user may make the script later.
+def _note_missing_files(proposal: Proposal, path: str) -> None:
+    """Tell the user if a server's program or script does not exist. The server is wrapped anyway,
+    because the user may make the file later, and the program may be on the client's PATH only.
     """
-    server = proposal.server
+    server, program = proposal.server, proposal.server.argv[0]
+    known = os.path.isabs(program) or os.path.basename(program) == program
+    search = server.env.get("PATH")
+    if known and "${" not in f"{program}{search}" and not shutil.which(program, path=search):
+        output.note(
+            f"{server.name} would not start: {program!r} was not found on PATH; install it, or"
+            f" correct it in {path}"
+        )
     if missing := find_missing_script(server.argv, server.cwd):
         output.note(f"{server.name} would not start: {describe_missing_script(missing)}")
 

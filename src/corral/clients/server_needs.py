@@ -6,6 +6,7 @@ not a permission.
 """
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -91,6 +92,20 @@ def refuse_unencodable(server: ConfiguredServer) -> None:
         check_argv((*server.argv, *server.unwrapped_argv, server.cwd))
     except CommandError as error:
         raise UnfitError(error.message, hint="correct the command, or remove the server") from None
+
+
+def refuse_one_word(server: ConfiguredServer) -> None:
+    """Refuse a command such as "npx -y NAME" in one word, because only a shell would split it."""
+    program = server.unwrapped_argv[0] if server.unwrapped_argv else ""
+    first, space, rest = program.partition(" ")
+    if not space or os.sep in first or os.path.exists(program) or shutil.which(program):
+        return
+    if shutil.which(first) or parse_runner(first, rest.split()) is not None:
+        raise UnfitError(
+            f"its command is {shown(first)} with arguments, all in one word",
+            hint=f"in the file, write only {first} as its command, and the other words as its"
+            " arguments",
+        )
 
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:

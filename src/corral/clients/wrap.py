@@ -125,6 +125,7 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
             server_needs.refuse_unsafe_variables(server)
         if outcome is not None:
             return replace(proposal, outcome=outcome)
+        server_needs.refuse_one_word(server)
         package = _find_package(server, request)
         proposal = replace(proposal, package=package)
         profile = _find_profile(server, package, request)
