@@ -392,6 +392,36 @@ def test_removing_a_kept_home_by_a_program_that_several_servers_share_is_refused
     assert list_homes() == []
 
 
+def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):
+    """VS Code replaces `${userHome}` and `${input:script}` before it starts a server."""
+    python = str(desk.user.python)
+    notes, other = (desk.put(f"{name}/server.py", SERVER) for name in ("notes", "other"))
+    files = {"notes": "${userHome}/notes/server.py", "any": "${input:script}"}
+    servers = {name: {"command": python, "args": [file]} for name, file in files.items()}
+    path = desk.put(".config/Code/User/mcp.json", json.dumps({"servers": servers}))
+    desk.does("wrap", "vscode", "--corral", str(desk.corral_path))
+    desk.does("run", "--state", "--", python, str(other))
+    assert "no denial" in desk.does("why", "notes")
+    assert b"no denial is recorded for notes" in desk.corral("grant", "notes").stderr
+    assert desk.corral("cache", "rm-home", "notes").returncode == 125
+    desk.does("run", "--state", "--", python, str(notes))
+    assert "api.x.com" in desk.does("why", "notes")
+
+    def list_homes():
+        return [one["server"][-1] for one in json.loads(desk.does("cache", "homes", "--json"))]
+
+    done = desk.corral("cache", "rm-home", "any")
+    assert done.returncode == 125
+    assert b"any starts 2 servers that keep a home directory" in done.stderr
+    assert sorted(list_homes()) == sorted([str(notes), str(other)])
+    desk.does("cache", "rm-home", "notes")
+    assert list_homes() == [str(other)]
+    desk.does("cache", "rm-home", "any")  # the control: only one home is left
+    assert list_homes() == []
+    desk.does("unwrap", "vscode")
+    assert json.loads(path.read_text()) == {"servers": servers}
+
+
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     """Make a server change the mode of its home. `corral cache` must still list the home and remove

@@ -22,6 +22,7 @@ from corral.clients.wrap import (
     propose,
     refuse,
 )
+from corral.denials.server_id import HOME_VARIABLES
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
@@ -66,10 +67,8 @@ RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 # Values that begin like this are not paths: `${` begins a variable, which the client also replaces
 # in corral's arguments, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The client replaces each of these variables with the home directory, which can never be granted.
-HOME_VARIABLES = frozenset(
-    name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
-)
+# The home directory can never be granted.
+HOME_VALUES = frozenset(name + end for name in HOME_VARIABLES for end in ("", "/"))
 TEXTS = {
     "changed": "changed",
     "wrapped": "wrapped",
@@ -349,7 +348,7 @@ def prepare_run(
     options, _ = parse(run_flags.FLAGS, flags)
     given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
-        values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
+        values[:] = [home_directory() if value in HOME_VALUES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
     sources, _ = what_to_run.sources_and_command(options, [sys.executable, *command[1:]])
     # The client will set these variables, so this check must not refuse them as missing.
