@@ -392,6 +392,37 @@ def test_removing_a_kept_home_by_a_program_that_several_servers_share_is_refused
     assert list_homes() == []
 
 
+def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_command(desk):
+    path = configure(desk, "cursor")
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    servers = {"mine": entry, "notes": entry}
+    variable = {**entry, "args": ["${userHome}/server.py"]}
+    desk.put(
+        ".config/Code/User/mcp.json", json.dumps({"servers": {"mine": entry, "notes": variable}})
+    )
+    file = desk.put("my project/mcp.json", json.dumps({"mcpServers": servers}))
+    corral = ("--corral", str(desk.corral_path))
+    for target in (str(file), "vscode"):
+        desk.does("wrap", "--read", str(desk.server), *corral, target)
+    run(desk, path)
+
+    def last_words(name):
+        shown = desk.does("why", name)
+        assert shown.count("api.x.com") == 2  # the line, and its flag; not a line for each entry
+        learn, grant = shown.splitlines()[-2:]
+        return shlex.split(learn.partition("hours: ")[2]), shlex.split(grant.partition(": ")[2])
+
+    learn = ["corral", "wrap", "--learn", "2h"]
+    assert last_words("notes") == ([*learn, "cursor", "notes"], ["corral", "grant", "notes"])
+    assert last_words("mine") == ([*learn, "vscode", "mine"], ["corral", "grant", "mine"])
+    for one in ("mine", "notes"):
+        named = f"{file}:{one}"
+        assert last_words(named) == ([*learn, str(file), one], ["corral", "grant", named])
+        desk.does("grant", named, "--allow-net", "api.x.com")
+        assert "api.x.com" in entries(file)[one]["args"]
+    assert "api.x.com" not in entries(path)["notes"]["args"]  # the control
+
+
 def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):
     """VS Code replaces `${userHome}` and `${input:script}` before it starts a server."""
     python = str(desk.user.python)
