@@ -89,6 +89,24 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
     assert path.read_text() == before
 
 
+def test_why_and_grant_know_that_a_granted_directory_allows_its_files(desk):
+    """Learn a missing file, and grant its directory, as the documentation suggests."""
+    path = configure(desk, "cursor")
+    note = desk.put("notes/todo.txt", "milk")
+    source = f"import sys\ntry: sys.exit(len(open({str(note)!r}).read()))\nexcept OSError: pass\n"
+    desk.server.write_text(source)
+    desk.does("wrap", "--learn", "1h", "--corral", str(desk.corral_path), "cursor", "notes")
+    run(desk, path)
+    assert f"--read {note}" in desk.does("why", "notes")
+    assert "recent denials: 1" in desk.does("status", "cursor")
+    desk.does("grant", "notes", "--read", str(note.parent))
+    assert "(granted since)" in desk.does("why", "notes")
+    assert "recent denials" not in desk.does("status", "cursor")
+    assert b"no denial is recorded for notes" in desk.corral("grant", "notes").stderr
+    run(desk, path)
+    assert f"--read {note}" not in desk.does("why", "notes")
+
+
 ONCE = """\
 import os, socket
 for name in os.environ.get("NAMES", "").split():

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from corral.cli import approve, client_output, output, run_flags, wrap, wrapped_servers
+from corral.cli.flag_coverage import is_covered
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile, FileEdit, change_flags, lock_client_file
@@ -163,7 +164,7 @@ def list_open_denials(server: ConfiguredServer) -> list[kept.SeenDenial]:
     """Return the denials of a server's stored runs that its current flags do not allow."""
     runs = kept.load_server(identify_command(name_server(server.inner_argv)))
     has = split_flags(server.run_flags)
-    return [one for one in merge_runs(runs) if not is_allowed(one.denial, has)]
+    return [one for one in merge_runs(runs) if not is_granted(one, has)]
 
 
 def merge_runs(runs: Sequence[kept.KeptRun]) -> tuple[kept.SeenDenial, ...]:
@@ -182,9 +183,23 @@ def format_time(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    wanted = _parse_allow(denial.allow)
+def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
+    """Return whether flags allow a denial. If it happened in spite of such flags, only the flags
+    that it names count: a grant of a directory does not allow its protected files.
+    """
+    if not seen.had_flags:
+        return is_allowed(seen.denial, has)
+    wanted = _parse_allow(seen.denial.allow)
     return bool(wanted) and all(any(one.is_same(want) for one in has) for want in wanted)
+
+
+def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
+    """Return whether flags allow all that a denial's flags would allow."""
+    given = [(one.flag, one.value) for one in has]
+    wanted = _parse_allow(denial.allow)
+    return bool(wanted) and all(
+        is_covered(one.flag, one.value, given, any_port=denial.kind == "name") for one in wanted
+    )
 
 
 def _parse_allow(allow: str) -> list[FlagWords]:

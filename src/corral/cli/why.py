@@ -180,7 +180,7 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
         failure=runs[-1].failure if runs else "",
         denials=tuple(one.denial for one in seen),
         granted=tuple(
-            bool(flags) and all(grant.is_allowed(one.denial, has) for has in flags) for one in seen
+            bool(flags) and all(grant.is_granted(one, has) for has in flags) for one in seen
         ),
         times=tuple(one.time for one in seen),
         refused=refused,
@@ -237,7 +237,8 @@ def _print(found: ServerDenials, word: str) -> None:
             missing[denial.allow] = None
     _point_to_learn(found, word)
     if missing and found.names:
-        server = word if _match_named(found, word) else _shorten(found.names[0])
+        named = _match_named(found, word)
+        server = word if any(row[2].name != word for row in named) else _shorten(found.names[0])
         output.write_line(f"  to allow some of these: corral grant {shlex.quote(server)}")
 
 
