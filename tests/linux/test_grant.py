@@ -107,6 +107,22 @@ def test_why_and_grant_know_that_a_granted_directory_allows_its_files(desk):
     assert f"--read {note}" not in desk.does("why", "notes")
 
 
+def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
+    entry = {"command": "no-such-server", "args": ["--token=hunter2secret"]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"gone": entry}}))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert "no failed run is recorded" in desk.does("why", "gone")
+    assert "'no-such-server' was not found on PATH" in run(desk, path, "gone")
+    shown = desk.does("why", "gone")
+    assert "; corral did not start it: 'no-such-server' was not found on PATH\n" in shown
+    assert not any("hunter2secret" in file.read_text() for file in kept_files(desk))
+    found = desk.put("bin/no-such-server", "#!/bin/sh\nexit 0\n")
+    found.chmod(0o755)
+    path.write_text(path.read_text().replace('"no-such-server"', json.dumps(str(found))))
+    assert "not found" not in run(desk, path, "gone")  # the control
+    assert "did not start" not in desk.does("why", "gone")
+
+
 ONCE = """\
 import os, socket
 for name in os.environ.get("NAMES", "").split():
