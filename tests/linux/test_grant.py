@@ -923,3 +923,15 @@ def test_a_hint_names_only_a_few_flags(desk, number):
     flags = named if number < 5 else "FLAG..."
     assert hint.endswith(f"corral grant notes {flags}\n")
     assert ("`corral why notes` lists them" in hint) is (number == 5)
+
+
+def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
+    path = configure(desk, "cursor", "opencode")
+    desk.does("grant", "cursor:notes", "--read", "private.txt")
+    desk.does("grant", "notes", "--remove", "--read", "private.txt")
+    assert str(desk.private) not in path.read_text()
+    before = path.read_bytes()
+    done = desk.corral("grant", "notes", "--remove", "--read", "private.txt")
+    assert done.returncode == 125
+    assert f"notes has no --read {desk.private}".encode() in done.stderr
+    assert path.read_bytes() == before

@@ -63,6 +63,8 @@ def main(options: Options, rest: list[str]) -> int:
         return 0
     client_output.note_differences(found)
     remove = options.has("--remove")
+    if remove:
+        _refuse_absent(servers, change)
     chosen = {(path, server.key_path) for _, path, server in found}
 
     def edit(path: str) -> FileEdit:
@@ -77,6 +79,20 @@ def main(options: Options, rest: list[str]) -> int:
     return client_output.edit_files(
         selection, edit, options, texts=TEXTS, fields=fields(ServerOutcome), show_diff=True
     )
+
+
+def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
+    """Refuse to remove a flag that none of the servers has. The servers of several clients may have
+    different flags.
+    """
+    flags = [flag for server in servers for flag in split_flags(server.run_flags)]
+    for new in split_flags(change):
+        if not any(one.is_same(new) for one in flags):
+            each = dict.fromkeys(client_output.format_flags(one.run_flags) for one in servers)
+            raise SandboxError(
+                f"{servers[0].name} has no {' '.join(new.words)}",
+                hint=f"it has: {', or '.join(each)}",
+            )
 
 
 def _suggest_flags(rest: Sequence[str]) -> str:
@@ -107,28 +123,21 @@ def change_servers(
                 " and is no longer wrapped",
                 hint="nothing was written; `corral status` shows the current servers",
             )
-        merged = merge_flags(server.name, server.run_flags, change, remove=remove)
+        merged = merge_flags(server.run_flags, change, remove=remove)
         wrap.check_run(merged, server.inner_argv[1:])
         flags[server.key_path] = merged
     return change_flags(file, flags, dry_run=dry_run)
 
 
-def merge_flags(
-    name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
-) -> tuple[str, ...]:
+def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) -> tuple[str, ...]:
     """Return the flags `current` with the flags `change` added.
 
-    With `remove`, remove the flags `change` instead, and raise an error if `current` lacks any of
-    them.
+    With `remove`, remove the flags `change` instead.
     """
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
         if remove:
-            if not same:
-                has = client_output.format_flags(current)
-                wanted = " ".join(new.words)
-                raise SandboxError(f"{name} has no {wanted}", hint=f"it has: {has}")
             found = [one for one in found if one not in same]
             continue
         found = [one for one in found if one.flag != OPPOSITES.get(new.flag)]
