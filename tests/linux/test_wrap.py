@@ -1165,3 +1165,31 @@ def start_in(desk, project, entry):
         argv, env=desk.environment(), cwd=directory, stdin=subprocess.DEVNULL, stdout=PIPE
     )
     return process.communicate()[0].decode()
+
+
+def test_wrap_says_how_to_name_several_clients_or_one_server(desk):
+    entry = {"command": str(desk.user.python), "args": ["x.py"]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"my notes": entry}}))
+    desk.put(".config/Code/User/mcp.json", json.dumps({"servers": {"time": entry}}))
+
+    def hint(*words):
+        done = desk.corral(*words)
+        assert done.returncode in {2, 125}
+        return done.stderr.decode().partition("hint: ")[2].strip()
+
+    for verb in ("wrap", "unwrap"):
+        commands = f"corral {verb} cursor && corral {verb} vscode"
+        assert hint(verb, "cursor", "vscode") == f"name one client at a time: {commands}"
+        assert hint(verb, "my notes") == "did you mean cursor 'my notes'?"
+        assert hint(verb, "cursor", "time") == "the servers there: my notes"
+        assert hint(verb, "nothing").startswith("clients: claude-desktop, ")
+        assert hint(verb, "curser") == "did you mean cursor?"
+
+
+def test_a_difference_shows_tabs_as_spaces(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.put("x.py", ""))]}
+    text = json.dumps({"servers": {"time": entry}}, indent="\t")
+    desk.put(".config/Code/User/mcp.json", text)
+    shown = desk.does("wrap", "vscode", "--dry-run", "--corral", str(desk.corral_path))
+    assert "\\t" not in shown
+    assert f'+           "command": "{desk.corral_path}",\n' in shown

@@ -7,7 +7,7 @@ from shlex import quote
 
 from corral.cli import interrupts, output, run, what_to_run
 from corral.cli.option_parser import Options, UsageError, find_nearest, parse
-from corral.cli.wrapped_servers import Row
+from corral.cli.wrapped_servers import Row, list_unwrapped, list_wrapped, name_target
 from corral.clients import catalogue, safe_write
 from corral.clients.configured_servers import mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
@@ -95,12 +95,20 @@ def select(words: list[str], usage: str) -> Selection:
         )
     known = {server.name for path in paths if names for server in read_client_file(path).servers}
     if missing := [name for name in names if name not in known]:
-        listed = ", ".join(sorted(known)) or "none"
+        listed = f"the servers there: {', '.join(sorted(known)) or 'none'}"
         raise SandboxError(
             f"there is no server {', '.join(missing)} in {', '.join(paths)}",
-            hint=f"the servers there: {listed}",
+            hint=_suggest_each([word, *missing], usage) or listed,
         )
     return Selection(word=word, paths=tuple(paths), names=tuple(names))
+
+
+def _suggest_each(words: Sequence[str], usage: str) -> str:
+    """If the user typed only names of clients, return a command for each client; otherwise ""."""
+    if not all(map(catalogue.find_client, words)):
+        return ""
+    verb = usage.split()[2]
+    return "name one client at a time: " + " && ".join(f"corral {verb} {one}" for one in words)
 
 
 def find_files(word: str) -> list[str]:
@@ -111,7 +119,7 @@ def find_files(word: str) -> list[str]:
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
             return [word]
-        near = find_nearest(word, catalogue.NAMES)
+        near = find_nearest(word, catalogue.NAMES) or _find_client_of(word)
         raise UsageError(
             f"{word} is neither a known client nor a file",
             hint=f"did you mean {near}?" if near else "clients: " + ", ".join(catalogue.NAMES),
@@ -124,6 +132,12 @@ def find_files(word: str) -> list[str]:
             hint=_join_hints("name the file itself if it is elsewhere", _name_clients()),
         )
     return found
+
+
+def _find_client_of(server: str) -> str:
+    """Return the words that name a server of a client, if the user typed only the server's name."""
+    rows = [row for row in list_wrapped() if row[2].name == server] or list_unwrapped(server)
+    return next((f"{quote(name_target(row[0], row[1]))} {quote(server)}" for row in rows), "")
 
 
 def _name_clients() -> str:
@@ -243,7 +257,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         if outcome.state in {"wrapped", "already", "changed"}:
             _print_permissions(outcome)
     if show_diff and edit.diff:
-        output.write_lines(edit.diff.split("\n"))
+        output.write_lines(line.expandtabs(4) for line in edit.diff.split("\n"))
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:

@@ -274,11 +274,11 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
         refuse_elsewhere(server, project, find_granted(proposal.flags))
         _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
+        if not dry_run and not approve.is_on_terminal():
+            raise  # the error is printed with the server
         asks = "; without --dry-run, corral asks you whether to allow this" if dry_run else ""
         output.note(f"{server.name}: {error.message}{asks}")
         flags = tuple(word for path in error.reads for word in ("--read", path))
-        if not dry_run and not approve.is_on_terminal():
-            raise
         if not dry_run and not approve.ask(f"let {server.name} read {', '.join(error.reads)}?"):
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
