@@ -896,6 +896,7 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
     path.parent.chmod(0o755)
     assert done.returncode == 125
     assert b"mcp.json cannot be replaced: Permission denied" in done.stderr
+    assert f"hint: check who may write to {path.parent}\n".encode() in done.stderr
     assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["mcp.json"])
     # The control: a writable directory works.
     desk.does("wrap", str(path), "--corral", str(desk.corral_path))
