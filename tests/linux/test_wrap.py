@@ -1194,3 +1194,20 @@ def test_a_difference_shows_tabs_as_spaces(desk):
     shown = desk.does("wrap", "vscode", "--dry-run", "--corral", str(desk.corral_path))
     assert "\\t" not in shown
     assert f'+           "command": "{desk.corral_path}",\n' in shown
+
+
+def test_wrap_tells_the_user_that_a_program_is_missing(desk):
+    found = desk.put("tool", "#!/bin/sh\n")
+    found.chmod(0o755)
+    programs = ("no-such-tool", "/opt/none/tool", "./tool", "${env:X}/tool", "true", str(found))
+    servers = {f"s{at}": {"command": one, "args": []} for at, one in enumerate(programs)}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": servers}))
+    for more in (("--dry-run",), ()):
+        done = desk.corral("wrap", "cursor", "--corral", str(desk.corral_path), *more)
+        notes = done.stderr.decode().splitlines()
+        start = "would not start from this shell: "
+        assert [line.partition(start)[::2] for line in notes if start in line] == [
+            ("corral: s0 ", "'no-such-tool' was not found on PATH"),
+            ("corral: s1 ", "'/opt/none/tool': No such file or directory"),
+        ]
+        assert done.returncode == 0

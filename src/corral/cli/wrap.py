@@ -24,7 +24,7 @@ from corral.clients.wrap import (
 )
 from corral.denials.server_id import HOME_VARIABLES
 from corral.directories import home_directory
-from corral.errors import SandboxError, UnchosenReadsError
+from corral.errors import EXIT_NOT_FOUND, SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.pins import keep_pins
@@ -282,9 +282,18 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
         if not dry_run and not approve.ask(f"let {server.name} read {', '.join(error.reads)}?"):
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
-    except SandboxError:
-        pass  # `check_run` has checked the flags; the program may only be on the client's PATH
+    except SandboxError as error:
+        # `check_run` has checked the flags. The program may only be on the client's PATH.
+        if error.exit_code == EXIT_NOT_FOUND and _is_plain_program(server.argv[0]):
+            output.note(f"{server.name} would not start from this shell: {error.message}")
     return proposal
+
+
+def _is_plain_program(program: str) -> bool:
+    """Return whether the search for a program does not depend on the directory and variables with
+    which the client starts it.
+    """
+    return "${" not in program and (os.path.isabs(program) or os.sep not in program)
 
 
 def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
