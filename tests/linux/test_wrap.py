@@ -644,10 +644,14 @@ def test_a_missing_script_is_named_by_wrap_and_status(desk):
 def test_a_missing_program_is_named_by_wrap(desk):
     path = desk.home / ".cursor/mcp.json"
     words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
-    for program in ("no-such-program", str(desk.home / "no-such-program")):
+    absent = str(desk.home / "no-such-program")
+    for program, why in (
+        ("no-such-program", "was not found on PATH"),
+        (absent, "is not a program"),
+    ):
         desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
-        told = f"corral: notes would not start: {program!r} was not found on PATH; install it, or correct it in {path}\n"
-        assert desk.corral(*words).stderr.decode() == told
+        told = f"{program!r} {why}; install it, or correct it in {path}\n"
+        assert desk.corral(*words).stderr.decode() == f"corral: notes would not start: {told}"
     for program in (desk.user.python, "sh", "${PROGRAM}"):  # the control
         desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
         assert "would not start" not in desk.corral(*words).stderr.decode()
@@ -929,6 +933,7 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
     path.parent.chmod(0o755)
     assert done.returncode == 125
     assert b"mcp.json cannot be replaced: Permission denied" in done.stderr
+    assert f"hint: check who may write to {path.parent}\n".encode() in done.stderr
     assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["mcp.json"])
     # The control: a writable directory works.
     desk.does("wrap", str(path), "--corral", str(desk.corral_path))
@@ -1200,3 +1205,31 @@ def start_in(desk, project, entry):
         argv, env=desk.environment(), cwd=directory, stdin=subprocess.DEVNULL, stdout=PIPE
     )
     return process.communicate()[0].decode()
+
+
+def test_wrap_says_how_to_name_several_clients_or_one_server(desk):
+    entry = {"command": str(desk.user.python), "args": ["x.py"]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"my notes": entry}}))
+    desk.put(".config/Code/User/mcp.json", json.dumps({"servers": {"time": entry}}))
+
+    def hint(*words):
+        done = desk.corral(*words)
+        assert done.returncode in {2, 125}
+        return done.stderr.decode().partition("hint: ")[2].strip()
+
+    for verb in ("wrap", "unwrap"):
+        commands = f"corral {verb} cursor && corral {verb} vscode"
+        assert hint(verb, "cursor", "vscode") == f"name one client at a time: {commands}"
+        assert hint(verb, "my notes") == "did you mean cursor 'my notes'?"
+        assert hint(verb, "cursor", "time") == "the servers there: my notes"
+        assert hint(verb, "nothing").startswith("clients: claude-desktop, ")
+        assert hint(verb, "curser") == "did you mean cursor?"
+
+
+def test_a_difference_shows_tabs_as_spaces(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.put("x.py", ""))]}
+    text = json.dumps({"servers": {"time": entry}}, indent="\t")
+    desk.put(".config/Code/User/mcp.json", text)
+    shown = desk.does("wrap", "vscode", "--dry-run", "--corral", str(desk.corral_path))
+    assert "\\t" not in shown
+    assert f'+           "command": "{desk.corral_path}",\n' in shown

@@ -108,11 +108,12 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
         rows = wrapped_servers.match_wrapped(word)
         wrapped_servers.refuse_different(word, rows)
         named = [why.identify(one) for _, _, one in rows]
+        started = [one for one in homes if any(map(one.server.is_started_by, named))]
+        _refuse_several(word, started)
         fitting = [
             one
             for one in homes
-            if word in {one.path, shlex.join(one.server.command)}
-            or any(one.server.is_started_by(wanted) for wanted in named)
+            if one in started or word in {one.path, shlex.join(one.server.command)}
         ] or _find_by_program(word, homes)
         if not fitting:
             raise SandboxError(
@@ -133,13 +134,20 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
     a program such as python3, so refuse the name of a program that starts several servers.
     """
     fitting = [one for one in homes if one.server.command[:1] == (word,)]
-    is_package = word.partition(":")[0] in SEPARATORS
-    if not is_package and len({one.server.command for one in fitting}) > 1:
+    if word.partition(":")[0] not in SEPARATORS:
+        _refuse_several(word, fitting)
+    return fitting
+
+
+def _refuse_several(word: str, homes: list[states.State]) -> None:
+    """Refuse a name that fits the homes of different servers. The name may be a program, or a
+    server whose command contains a client's variables.
+    """
+    if len({one.server.command for one in homes}) > 1:
         raise SandboxError(
-            f"{word} starts {len(fitting)} servers that keep a home directory",
+            f"{word} starts {len(homes)} servers that keep a home directory",
             hint="`corral cache homes` lists them; name one by its command or its path",
         )
-    return fitting
 
 
 def _is_meant(entry: Entry, word: str) -> bool:

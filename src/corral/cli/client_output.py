@@ -7,7 +7,7 @@ from shlex import quote
 
 from corral.cli import interrupts, output, run, what_to_run
 from corral.cli.option_parser import Options, UsageError, parse, suggest
-from corral.cli.wrapped_servers import Row
+from corral.cli.wrapped_servers import Row, list_unwrapped, list_wrapped, name_target
 from corral.clients import catalogue, safe_write
 from corral.clients.configured_servers import mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
@@ -102,12 +102,20 @@ def select(words: list[str], usage: str) -> Selection:
         )
     known = {server.name for path in paths if names for server in read_client_file(path).servers}
     if missing := [name for name in names if name not in known]:
-        listed = ", ".join(sorted(known)) or "none"
+        listed = f"the servers there: {', '.join(sorted(known)) or 'none'}"
         raise SandboxError(
             f"there is no server {', '.join(missing)} in {', '.join(paths)}",
-            hint=f"the servers there: {listed}",
+            hint=_suggest_each([word, *missing], usage) or listed,
         )
     return Selection(word=word, paths=tuple(paths), names=tuple(names))
+
+
+def _suggest_each(words: Sequence[str], usage: str) -> str:
+    """If the user typed only names of clients, return a command for each client; otherwise ""."""
+    if not all(map(catalogue.find_client, words)):
+        return ""
+    verb = usage.split()[2]
+    return "name one client at a time: " + " && ".join(f"corral {verb} {one}" for one in words)
 
 
 def find_files(word: str) -> list[str]:
@@ -118,8 +126,8 @@ def find_files(word: str) -> list[str]:
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
             return [word]
-        client_word = word.partition(":")[0]
-        hint = suggest(client_word, catalogue.NAMES, "clients: " + ", ".join(catalogue.NAMES))
+        known = _suggest_server(word) or "clients: " + ", ".join(catalogue.NAMES)
+        hint = suggest(word.partition(":")[0], catalogue.NAMES, known)
         raise UsageError(f"{word} is neither a known client nor a file", hint=hint)
     found = list_existing(client)
     if not found:
@@ -129,6 +137,15 @@ def find_files(word: str) -> list[str]:
             hint=_join_hints("name the file itself if it is elsewhere", _name_clients()),
         )
     return found
+
+
+def _suggest_server(word: str) -> str:
+    """If the user typed only the name of a server, return a hint with its client. Otherwise return
+    "".
+    """
+    rows = [row for row in list_wrapped() if row[2].name == word] or list_unwrapped(word)
+    found = next((last_words(name_target(row[0], row[1]), word) for row in rows), "")
+    return f"did you mean {found}?" if found else ""
 
 
 def _name_clients() -> str:
@@ -248,7 +265,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         if outcome.state in {"wrapped", "already", "changed"}:
             _print_permissions(outcome)
     if show_diff and edit.diff:
-        output.write_lines(edit.diff.split("\n"))
+        output.write_lines(line.expandtabs(4) for line in edit.diff.split("\n"))
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:

@@ -23,6 +23,7 @@ from corral.clients.wrap import (
     propose,
     refuse,
 )
+from corral.denials.server_id import HOME_VARIABLES
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
@@ -67,10 +68,8 @@ RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 # Values that begin like this are not paths: `${` begins a variable, which the client also replaces
 # in corral's arguments, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The client replaces each of these variables with the home directory, which can never be granted.
-HOME_VARIABLES = frozenset(
-    name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
-)
+# The home directory can never be granted.
+HOME_VALUES = frozenset(name + end for name in HOME_VARIABLES for end in ("", "/"))
 TEXTS = {
     "changed": "changed",
     "wrapped": "wrapped",
@@ -236,9 +235,9 @@ def _note_missing_files(proposal: Proposal, path: str) -> None:
     known = os.path.isabs(program) or os.path.basename(program) == program
     search = server.env.get("PATH")
     if known and "${" not in f"{program}{search}" and not shutil.which(program, path=search):
+        why = "is not a program" if os.path.isabs(program) else "was not found on PATH"
         output.note(
-            f"{server.name} would not start: {program!r} was not found on PATH; install it, or"
-            f" correct it in {path}"
+            f"{server.name} would not start: {program!r} {why}; install it, or correct it in {path}"
         )
     if missing := find_missing_script(server.argv, server.cwd):
         output.note(f"{server.name} would not start: {describe_missing_script(missing)}")
@@ -283,11 +282,11 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
         refuse_elsewhere(server, project, find_granted(proposal.flags))
         _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
+        if not dry_run and not approve.is_on_terminal():
+            raise  # the error is printed with the server
         asks = "; without --dry-run, corral asks you whether to allow this" if dry_run else ""
         output.note(f"{server.name}: {error.message}{asks}")
         flags = tuple(word for path in error.reads for word in ("--read", path))
-        if not dry_run and not approve.is_on_terminal():
-            raise
         if not dry_run and not approve.ask(f"let {server.name} read {', '.join(error.reads)}?"):
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
@@ -357,7 +356,7 @@ def prepare_run(
     options, _ = parse(run_flags.FLAGS, flags)
     given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
-        values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
+        values[:] = [home_directory() if value in HOME_VALUES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
     sources, _ = what_to_run.sources_and_command(options, [sys.executable, *command[1:]])
     # The client will set these variables, so this check must not refuse them as missing.

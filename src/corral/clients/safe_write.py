@@ -95,7 +95,8 @@ def replace(content: FileContent, data: bytes) -> None:
     try:
         replace_file(content.path, data, like=content.stat, check=check)
     except OSError as error:
+        directory = shell_word(os.path.dirname(os.path.abspath(content.path)))
         raise SandboxError(
             f"{content.path} cannot be replaced: {error.strerror}",
-            hint=disk_hint(error, content.path, "check who owns its directory"),
+            hint=disk_hint(error, content.path, f"check who may write to {directory}"),
         ) from error

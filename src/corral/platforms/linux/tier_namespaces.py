@@ -86,9 +86,11 @@ def _view(
     policy: Policy, program: Program, layout: Layout, binds: tuple[Bind, ...]
 ) -> root_filesystem.View:
     masks = _masks(policy, layout)
+    links = _links(program, layout)
+    shown = [*(bind.target for bind in binds), *(path for path, _ in links)]
     return root_filesystem.View(
         binds=binds,
-        links=(*_links(program, layout), *_home_links(policy, layout)),
+        links=(*links, *_grant_links(policy, shown), *_home_links(policy, layout)),
         files=_generated_files(layout.who, layout),
         private=_private(policy, layout),
         size=policy.limits.disk or UNLIMITED_SPACE,
@@ -299,6 +301,26 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
         ("/dev/stderr", "/proc/self/fd/2"),
     ]
     return (*system, *devices, *program.links)
+
+
+def _grant_links(policy: Policy, shown: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the links in the paths of grants, as the user wrote them, so that the target finds the
+    grants under these paths. Leave out links at and below `shown`, which the target sees already.
+    """
+    if not policy.grants:
+        return ()
+    from corral.paths.followed_links import follow
+
+    found: dict[str, str] = {}
+    for grant in policy.grants:
+        links, end = follow(grant.written or grant.path)
+        if end == grant.path:
+            found |= {link: follow(link)[1] for link in links}
+    return tuple(
+        (link, target)
+        for link, target in sorted(found.items())
+        if not any(is_inside(link, top) for top in shown)
+    )
 
 
 def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
