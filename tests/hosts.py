@@ -68,8 +68,7 @@ NOT_RUN = {"attacks": {"rule": "", "passed": 0, "skipped": {}, "failed": [], "cl
 HEAD = """\
 # Hosts that corral was tried on
 
-`python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
-`python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
+This page says on which kernels and file systems corral was tried, and what worked there.
 
 On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
 `corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. Emulated machines are ten to twenty times
@@ -78,6 +77,9 @@ skipped. *yes* means that a probe proved the capability there. For an absent cap
 
 Each record ends with its date and the version of corral. `src` is the hash of the tried code, as `git rev-parse --short HEAD:src` prints
 it. Records without it are of earlier states of that version.
+
+`python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
+`python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
 """
 
 
