@@ -178,10 +178,15 @@ def at_place(record: Record, place: str) -> str:
     return "; ".join(others) or ("works" if tries else "not tried")
 
 
+def quote(said: str) -> str:
+    """Return a message as a quotation. In a block of code its long lines would not wrap."""
+    return "\n>\n".join(f"> {line}" for line in said.splitlines())
+
+
 def file_system(record: Record) -> str:
     said = [f"### {record['name']}\n", f"{record['how']}. {record['system']}.\n"]
     said += [
-        f"{one['place']}, {one['user']}, {one['tier']}:\n\n```\n{one['said']}\n```\n"
+        f"{one['place']}, {one['user']}, {one['tier']}:\n\n{quote(one['said'])}\n"
         for one in record["tries"]
         if one["said"]
     ]
@@ -236,7 +241,7 @@ def details(record: Record) -> str:
         ]
         said.append(table(["not proven", "status", "because", "hint"], rows))
     said += [
-        f"`{run['command']}` ends with {run['code']}:\n\n```\n{run['said']}\n```\n"
+        f"`{run['command']}` ends with {run['code']}:\n\n{quote(run['said'])}\n"
         for run in record["runs"]
         if run["said"]
     ]
