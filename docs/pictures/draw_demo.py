@@ -11,8 +11,8 @@ from xml.sax.saxutils import escape
 PICTURE = pathlib.Path(__file__).parent / "demo.svg"
 COLUMNS = ((16, "a hostile server tries to"), (234, "behind corral"), (424, "without it"))
 LABEL = "What a hostile server can do behind corral, and without it"
-LINE, TOP, WIDTH = 24, 76, 620
-MAX_LETTERS = 22
+LINE, TOP, WIDTH = 24, 76, 630
+MAX_LETTERS = 23
 """The maximum length of a result. Longer texts would leave the picture, or reach the next column.
 The picture is narrow, because a browser scales it down to the width of a phone.
 """
