@@ -146,7 +146,7 @@ def on_page_content(html: str, *, page: Page, **_: object) -> str:
     if not (beginning := BEGINNING.search(html)):
         raise PluginError(f"{name}: no sentence below the heading says what the page is for")
     heading, introduction = map(_text_of, beginning.groups())
-    page.meta["title"] = HOME_TITLE if page.is_homepage else heading
+    page.meta["title"] = HOME_TITLE if name == "index.md" else heading
     page.meta["description"] = textwrap.shorten(introduction, 200, placeholder=" …")
     page.meta["search"] = {"boost": INNER_BOOST if INNER.match(name) else BOOSTS.get(name, 1)}
     return TABLE.sub(_label_cells, html)
