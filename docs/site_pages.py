@@ -153,8 +153,11 @@ def on_page_content(html: str, *, page: Page, **_: object) -> str:
 
 
 def _text_of(content: str) -> str:
-    """Return HTML without its tags, for use in an attribute."""
-    return escape(unescape(TAG.sub("", PERMALINK.sub("", content))))
+    """Return HTML without its tags, for use in an attribute. Do not escape apostrophes, because the
+    theme escapes some titles again.
+    """
+    text = unescape(TAG.sub("", PERMALINK.sub("", content)))
+    return escape(text, quote=False).replace('"', "&quot;")
 
 
 def _label_cells(table: re.Match[str]) -> str:
