@@ -5,6 +5,7 @@ Paths in the server's arguments are only suggested as grants, because a path in 
 not a permission.
 """
 
+import ntpath
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 # Only the client knows the values of these variables, which are paths. The client also replaces the
 # variables in corral's own arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
+PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
@@ -181,11 +183,30 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
             )
 
 
+def refuse_project_program(server: ConfiguredServer, project: str) -> None:
+    """Refuse a program named corral that the project itself may contain, because it may be any
+    program. Also refuse a path that only the client knows, or that depends on the process.
+    """
+    program = _fill(server.argv[0], project or PROJECT)
+    if not {"/", "\\"}.intersection(program):
+        return  # found through PATH
+    # The path may be for another system than this one, if the file is shared.
+    is_absolute = program.startswith("/") or ntpath.isabs(program)
+    paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
+    tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
+    inside = any(is_inside(path, top) for path in paths for top in tops)
+    if inside or not is_absolute or "${" in program:
+        raise UnfitError(
+            f"it is started by {shown(server.argv[0], 200)}, which the project itself may contain",
+            hint="name the program of an installed corral",
+        )
+
+
 def find_start_directory(server: ConfiguredServer, project: str) -> str:
     """Return the directory in which the client starts the server. If the server's entry names no
     directory, or if only the client knows it, return ''.
     """
-    here = _fill(server.cwd, project or "${workspaceFolder}")
+    here = _fill(server.cwd, project or PROJECT)
     here = os.path.join(project, here) if here and project else here
     return here if os.path.isabs(here) and "${" not in here else ""
 
