@@ -10,12 +10,15 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
+from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.errors import CommandError, SandboxError, UnchosenReadsError
 from corral.paths.native import is_inside
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
+from corral.policy.secret_files import is_sensitive
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
 from corral.programs.arguments import detect_kind, read_arguments
@@ -24,6 +27,9 @@ from corral.programs.package_runners import Package, format_runner, parse_runner
 from corral.programs.resolve import check_argv, find_script
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
 from corral.safe_text import shell_word, shown
+
+if TYPE_CHECKING:
+    from corral.policy.secret_files import Column
 
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
@@ -338,6 +344,20 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
         words = words[script + 1 :]
     found = [path for word in (*words, server.cwd) for path in _find_paths_in_word(word)]
     return tuple(dict.fromkeys(found))
+
+
+def is_sensitive_path(path: str, *, access: Literal["read", "write"] = "read") -> bool:
+    """Return whether a path in a server's configuration may contain secrets or, for `write`, files
+    that other programs run. A home directory does not count, because it can never be granted.
+
+    A project can name any path in its own file, so corral neither grants nor suggests such a path.
+    """
+    system: Column = catalogue.COLUMNS.get(sys.platform, "linux")
+    home, text = os.path.expanduser("~"), _fill(os.path.expanduser(path), PROJECT)
+    texts = [one.replace(os.sep, "/") for one in (home, text, os.path.realpath(text))]
+    if is_inside(home, os.path.realpath(text)):
+        return False
+    return any(is_sensitive(one, texts[0], system, access=access) for one in texts[1:])
 
 
 def _find_paths_in_word(word: str) -> Iterator[str]:
