@@ -148,8 +148,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
 
 def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
     """Raise UnchosenReadsError if the command in a project's file starts a program or script
-    outside of the project, because the server could then read the files around it. `granted` are
-    paths that the user has granted.
+    outside of the project, because the server could then read the files around it. Raise UnfitError
+    if these files may contain secrets. `granted` are paths that the user has granted.
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
@@ -182,8 +182,11 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
         if not (inside or on_path) or "${" in path:
+            why = f"it starts in or from {shown(path, 200)}, outside of its project"
+            if is_sensitive_path(path):
+                raise UnfitError(f"{why}, which may contain secrets", hint="check this entry")
             raise UnchosenReadsError(
-                f"it starts in or from {shown(path, 200)}, outside of its project",
+                why,
                 reads=[path],
                 hint=f"to let it read this: --read {shell_word(path)}",
             )
