@@ -74,6 +74,14 @@ def test_the_check_accepts_a_corral_outside_of_the_project(user, scratch, projec
     assert check(user, scratch).returncode == 0
 
 
+def test_the_check_accepts_a_corral_in_a_home_that_has_a_projects_file(user, scratch, project):
+    held = {**WRAPPED, "command": str(scratch / ".local/bin/corral")}
+    path = project(".mcp.json", held=held)
+    for home, code in ((scratch, 0), (user.home, 1)):
+        env = user.environment(HOME=str(home))
+        assert user.corral("wrap", "--check", str(path), env=env).returncode == code
+
+
 def test_the_check_reads_the_files_that_are_named(user, scratch, project):
     good, bad = project("good.json", held=WRAPPED), project("bad.json", bare=PLAIN)
     assert check(user, scratch, str(good)).returncode == 0

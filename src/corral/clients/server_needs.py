@@ -16,6 +16,7 @@ from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.errors import CommandError, SandboxError, UnchosenReadsError
 from corral.paths.native import is_inside
+from corral.policy.home_grants import find_homes
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
 from corral.policy.secret_files import is_sensitive
@@ -196,6 +197,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     """Refuse a program named corral that the project itself may contain, because it may be any
     program. Also refuse a path that only the client knows, or that depends on the process.
     """
+    if os.path.realpath(project) in find_homes(os.path.expanduser("~")):
+        project = ""  # programs are installed in a home
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
         return  # found through PATH
