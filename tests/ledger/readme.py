@@ -100,6 +100,14 @@ CLAIMS: tuple[Claim, ...] = (
         ),
     ),
     Claim(
+        id="wrap-check-own",
+        sentence="A program named corral in the project itself does not count.",
+        tests=(
+            f"{CHECK}::test_the_check_refuses_a_program_named_corral_in_the_project",
+            f"{CHECK}::test_the_check_accepts_a_corral_outside_of_the_project",
+        ),
+    ),
+    Claim(
         id="json-schemas",
         sentence="For each of these results corral's package contains a JSON Schema (`corral/schemas/NAME.json`), which `corral schema NAME` prints.",
         tests=tuple(

@@ -710,6 +710,20 @@ def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
     assert f"{path}" not in desk.does("status")
 
 
+def test_status_shows_a_server_that_its_project_has_unwrapped(desk):
+    """Look from a directory outside of the project, where only corral's record names the file."""
+    [path] = wrap_by_path(desk, "work/.mcp.json")
+    assert "app  wrapped" in desk.does("status")
+    entry = {"command": str(desk.user.python), "args": ["other.py"]}
+    path.write_text(json.dumps({"mcpServers": {"app": entry, "new": entry}}))
+    shown = desk.does("status")
+    why = "corral had wrapped it, but its entry no longer starts corral"
+    assert f"{path}\n  app  not wrapped: {why}\n  new  not wrapped\n" in shown
+    assert f"  hint: corral wrap {path}\n" in shown
+    path.unlink()
+    assert str(path) not in desk.does("status")
+
+
 def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
     one, two = wrap_by_path(desk, "one/.mcp.json", "two/.mcp.json")
     before = two.read_text()

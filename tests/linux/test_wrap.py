@@ -443,6 +443,39 @@ def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
     assert "to grant it" not in desk.does("wrap", "cursor", "two", "--grant-arguments", *corral)
 
 
+def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
+    """A project chooses the arguments of its servers, so they may name the user's keys."""
+    key, kept = desk.put(".ssh/id", "x"), desk.put("kept/data", "x")
+    words = ["server.py", str(key), "--keys=${HOME}/.ssh", str(kept)]
+    entry = {"command": str(desk.user.python), "args": words}
+    path = desk.put("work/.mcp.json", json.dumps({"mcpServers": {"app": entry}}))
+    told = desk.does("wrap", str(path), "--grant-arguments", "--corral", str(desk.corral_path))
+    words = entries(path)["app"]["args"]
+    flags = words[: words.index("--")]
+    assert str(kept) in flags
+    assert not any(".ssh" in word for word in flags)
+    assert f"configured with {key}, which is not granted; it may contain secrets\n" in told
+    assert f"--read {key}" not in told
+
+
+def test_wrap_does_not_suggest_to_read_keys_that_a_project_names_as_its_script(desk):
+    key, script = desk.put(".ssh/id", "x"), desk.put("kept/server.py", "x")
+    python = str(desk.user.python)
+    servers = {
+        "keys": {"command": python, "args": [str(key)]},
+        "there": {"command": python, "args": ["server.py"], "cwd": str(key.parent)},
+        "kept": {"command": python, "args": [str(script)]},
+    }
+    path = desk.put("work/.mcp.json", json.dumps({"mcpServers": servers}))
+    done = desk.corral("wrap", str(path), "--corral", str(desk.corral_path))
+    text = done.stdout.decode()
+    assert done.returncode == 1
+    assert text.count("outside of its project, which may contain secrets\n") == 2
+    assert ".ssh" not in "".join(one for one in text.splitlines() if "--read" in one)
+    assert f"to let it read this: corral wrap --read {script} {path} kept\n" in text
+    assert entries(path) == servers
+
+
 def test_wrap_prints_each_servers_result(desk):
     desk.config("cursor")
     text = desk.does("wrap", "cursor", "--corral", str(desk.corral_path))

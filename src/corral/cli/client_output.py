@@ -13,6 +13,7 @@ from corral.clients.configured_servers import mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
 from corral.clients.file_formats import load_format
 from corral.clients.rewrite import ServerOutcome
+from corral.clients.server_needs import is_sensitive_path
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.policy import profiles
@@ -273,9 +274,10 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         # file.
         words = last_words(word, outcome.name)
         for path in outcome.suggested:
+            remedy = f"to grant it: corral wrap --read {quote(path)} {words} (or --write)"
+            remedy = "it may contain secrets" if is_sensitive_path(path) else remedy
             output.write_line(
-                f"  {outcome.name} was configured with {path}, which is not granted; to grant it:"
-                f" corral wrap --read {quote(path)} {words} (or --write)"
+                f"  {outcome.name} was configured with {path}, which is not granted; {remedy}"
             )
 
 

@@ -13,6 +13,7 @@ from corral.clients.edit_file import read_client_file
 from corral.clients.server_needs import (
     UnfitError,
     refuse_elsewhere,
+    refuse_project_program,
     refuse_unencodable,
     refuse_unsafe_variables,
 )
@@ -30,6 +31,7 @@ SUMMARY = "show which servers of which clients are wrapped, and what each may do
 USAGE = "usage: corral status [--json] [CLIENT|FILE...]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 NOT_UNDERSTOOD = "not understood"
+CHANGED = "corral had wrapped it, but its entry no longer starts corral"
 
 
 @record
@@ -84,9 +86,7 @@ def _find_files() -> list[tuple[str, str]]:
     """Return (client, file) for the clients' own files, this project's files, and other files in
     which corral has wrapped servers.
     """
-    recorded = {path for _, path, _ in wrapped_servers.list_recorded()}
-    others = [one for one in wrapped_servers.find_recorded_files() if one[1] in recorded]
-    return [*wrapped_servers.find_all_files(), *others]
+    return [*wrapped_servers.find_all_files(), *wrapped_servers.find_recorded_files()]
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
@@ -161,7 +161,7 @@ def _read_server(
         return replace(
             status,
             state="wrapped",
-            why=_find_doubt(server, project),
+            why=_find_doubt(server, project, own=own),
             corral=server.argv[0],
             own=own,
             walled=own,
@@ -174,6 +174,8 @@ def _read_server(
     package = parse_runner(server.argv[0], server.argv[1:])
     why = server.why or (package.why if isinstance(package, Refusal) else "")
     state = "left alone" if why else "not wrapped"
+    if original is not None:  # such as a project's file that the project has changed
+        why = "; ".join(filter(None, (CHANGED, why)))
     return replace(
         status,
         state=state if server.understood else NOT_UNDERSTOOD,
@@ -198,9 +200,15 @@ def _measure_state(server: ConfiguredServer) -> int | None:
     return sum(states.measure(one.path) for one in found) if found else None
 
 
-def _find_doubt(server: ConfiguredServer, project: str) -> str:
-    """Return why `wrap` would refuse this server, or "" if it would not."""
+def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
+    """Return why `wrap` would refuse this server, or "" if it would not. `own` says whether this
+    corral starts the server.
+
+    Another corral is not refused, because the file may have been wrapped on another machine.
+    """
     try:
+        if not own:
+            refuse_project_program(server, project)
         refuse_unencodable(server)
         refuse_unsafe_variables(server)
         refuse_elsewhere(server, project, find_granted(server.run_flags))

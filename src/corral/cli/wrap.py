@@ -14,7 +14,7 @@ from corral.clients.configured_servers import SHAPES
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
-from corral.clients.server_needs import find_start_directory, refuse_elsewhere
+from corral.clients.server_needs import UnfitError, find_start_directory, refuse_elsewhere
 from corral.clients.wrap import (
     Proposal,
     WrapRequest,
@@ -290,6 +290,8 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
         if not dry_run and not approve.ask(f"let {server.name} read {', '.join(error.reads)}?"):
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
+    except UnfitError:
+        raise
     except SandboxError:
         pass  # `check_run` has checked the flags; the program may only be on the client's PATH
     return proposal

@@ -49,7 +49,8 @@ class OwnFiles:
             return
         if own not in self._program.reads:
             wanted = path if os.path.lexists(path) else os.path.dirname(path)
-            allow = "" if _is_sensitive(path) else f"--write {shell_word(wanted)}"
+            refused = any(map(_is_sensitive, (path, wanted)))
+            allow = "" if refused else f"--write {shell_word(wanted)}"
             self._denials.add("path", path, allow=allow, why="read-only")
             return
         allow, why = find_remedy(self._program, own, path, is_directory=is_directory)

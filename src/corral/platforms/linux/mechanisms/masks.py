@@ -46,7 +46,6 @@ SECRETS = secret_files.hidden("linux")
 AT_HOME = dict.fromkeys(secret_files.protected("linux"), "protect") | dict.fromkeys(SECRETS, "hide")
 VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
-BARE = frozenset({"HEAD", "objects"})
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 2.0
 OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -234,7 +233,7 @@ class _Search:
             if not os.path.isdir(path):
                 self.consider(path, "hide")
         is_repository = any(_has(fd, name) for name in VERSION_CONTROL)
-        is_repository = is_repository or all(_has(fd, name) for name in BARE)
+        is_repository = is_repository or all(_has(fd, name) for name in secret_files.BARE)
         if is_repository and self._layer_above(f"{directory}/.git") == "write":
             self.found.append(directory)
         return is_repository or bool(secrets)
@@ -251,7 +250,7 @@ class _Search:
                 self.repository(f"{top}/{name}", top)
             else:
                 self.consider(f"{top}/{name}", "protect")
-        if all(os.path.lexists(f"{top}/{name}") for name in BARE):
+        if all(os.path.lexists(f"{top}/{name}") for name in secret_files.BARE):
             self.repository(top)
 
     def repository(self, entry: str, top: str = "") -> None:

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
+from corral.platforms.linux.mechanisms import seccomp
 from corral.record import record
 from corral.safe_text import printable
 
@@ -50,10 +51,12 @@ def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
         around = "container" if engine else "sandbox"
+        # A sandbox such as corral's own also leaves no seccomp for a run inside it.
+        inside = "" if seccomp.is_filtered() else f"; inside, {_walls_left()}"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
             forbids=f"its {'engine' if engine else 'seccomp filter'} forbids namespaces",
-            hint=f"start corral outside this {around}; inside, {_walls_left()}",
+            hint=f"start corral outside this {around}{inside}",
             space_hint=SPACE.get(engine, SPACE[""]),
         )
     if os.geteuid() and _read_sysctl(APPARMOR) == b"1":
