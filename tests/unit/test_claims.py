@@ -13,6 +13,7 @@ import sys
 import pytest
 
 import corral
+from corral.cli import COMMANDS, load_command
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import claims
@@ -197,6 +198,47 @@ def test_troubleshooting_quotes_denials_as_they_are_printed():
     quoted = re.findall(r"^### denied: (.+)$", page, flags=re.MULTILINE)
     assert len(quoted) > 5
     assert not [text for text in quoted if not text.startswith(tuple(records.WORDS.values()))]
+
+
+def list_flags(command: str) -> list[tuple[str, str]]:
+    return [(flag.name, flag.short) for flag in load_command(command).FLAGS]
+
+
+def test_every_flag_is_in_the_docs():
+    text = "\n".join(map(text_of, PAGES))
+    words = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", text))
+    missing = [
+        f"{command} {name}"
+        for command in COMMANDS
+        for name, short in list_flags(command)
+        if name not in words and short not in words
+    ]
+    assert missing == []
+    assert "--no-such-flag" not in words
+
+
+def test_every_command_that_prints_a_result_has_the_flag_json():
+    without = {name for name in COMMANDS if "--json" not in dict(list_flags(name))}
+    assert without == {"run", "schema", "completion"}
+
+
+def test_every_kind_of_denial_is_in_the_table_of_kinds():
+    rows = text_of(ROOT / "docs" / "network.md").split("| kind | what the target did |")[1]
+    cells = [row.split("|")[1] for row in rows.split("\n\n")[0].splitlines() if "`" in row]
+    assert set(re.findall(r"`(\w+)`", "".join(cells))) == set(records.WORDS)
+
+
+def test_every_step_of_a_linux_mechanism_is_in_the_docs():
+    page = text_of(ROOT / "docs" / "architecture.md")
+    steps = [
+        f"{path.stem}.{name}"
+        for path in (SOURCE / "platforms" / "linux" / "mechanisms").glob("*.py")
+        for name in re.findall(
+            r"^@record\nclass (\w+):\n(?=(?: .*\n|\n)*? {4}name = )", text_of(path), re.MULTILINE
+        )
+    ]
+    assert len(steps) > 20
+    assert [step for step in steps if f"`{step}`" not in page] == []
 
 
 OF_OTHERS = re.compile(r" \([^()]*(?:own message|git clone|a shell)[^()]*\)$")
