@@ -9,6 +9,10 @@ from subprocess import DEVNULL, PIPE, STDOUT
 import pytest
 from test_wrap import at, entries
 
+from corral.cli import wrap
+from corral.errors import PolicyError
+from corral.policy.pins import keep_pins
+
 SERVER = """\
 import os, socket, sys
 for name in ("api.x.com", "hunter2.y.com"):
@@ -971,3 +975,17 @@ def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
     assert done.returncode == 125
     assert f"notes has no --read {desk.private}".encode() in done.stderr
     assert path.read_bytes() == before
+
+
+def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
+    """Check flags as `status` and `grant` do, which use Python in place of the server's program."""
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    flags, command = ("--pins", "refuse"), ("npm:example@1.2.3", "stdio")
+    with pytest.raises(PolicyError, match="nothing is pinned for npm:example stdio"):
+        wrap.check_run(flags, command)
+    keep_pins(("npm:example", "stdio"), [("tool", "add", "{}")])
+    wrap.check_run(flags, command)
+    for unknown in (("npm:example", "${HOME}"), ("/opt/server", "stdio")):
+        wrap.check_run(flags, unknown)

@@ -125,7 +125,7 @@ def change_servers(
                 hint="nothing was written; `corral status` shows the current servers",
             )
         merged = merge_flags(server.run_flags, change, remove=remove)
-        wrap.check_run(merged, server.inner_argv[1:])
+        wrap.check_run(merged, server.inner_argv)
         flags[server.key_path] = merged
     return change_flags(file, flags, dry_run=dry_run)
 

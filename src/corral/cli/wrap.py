@@ -260,13 +260,14 @@ def _check_state(proposal: Proposal) -> Proposal:
     """Check that the proposed flags work on this host. If they work only without `--state`, leave
     out this flag and tell the user.
     """
+    command = (proposal.new_words[-1], *proposal.arguments)
     try:
-        check_run(proposal.flags, proposal.arguments)
+        check_run(proposal.flags, command)
     except SandboxError as error:
         flags = tuple(word for word in proposal.flags if word != "--state")
         if flags == proposal.flags:
             raise
-        check_run(flags, proposal.arguments)
+        check_run(flags, command)
         output.note(f"{proposal.server.name}: its home directory is not kept: {error.message}")
         return replace(proposal, flags=flags)
     return proposal
@@ -341,11 +342,18 @@ def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
     return prepare_run(proposal.flags, command, cwd=server.cwd, variables=own)
 
 
-def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Check that `corral run` accepts these flags and arguments here. Use Python in place of the
+def check_run(flags: tuple[str, ...], command: Sequence[str]) -> None:
+    """Check that `corral run` accepts these flags and this command here. Use Python in place of the
     server's program, which may not be installed yet.
+
+    Check pins only if the words under which they are stored are known: those of a package, without
+    variables that the client replaces.
     """
-    prepare_run(flags, [sys.executable, "-c", "pass", *arguments])
+    server = what_to_run.name_server(list(command))
+    if any("${" in word for word in command):
+        server = ()
+    stand_in = [sys.executable, "-c", "pass", *command[1:]]
+    prepare_run(flags, stand_in, server=server, compare_pins=bool(server))
 
 
 def prepare_run(
@@ -354,8 +362,12 @@ def prepare_run(
     *,
     cwd: str = "",
     variables: Mapping[str, str] = {},
+    server: Sequence[str] = (),
+    compare_pins: bool = True,
 ) -> Plan:
     options, _ = parse(run_flags.FLAGS, flags)
+    if not compare_pins:
+        options.values["--pins"] = ["off"]
     given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
         values[:] = [home_directory() if value in HOME_VALUES else value for value in values]
@@ -364,7 +376,9 @@ def prepare_run(
     # The client will set these variables, so this check must not refuse them as missing.
     environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}, **variables}
     here = cwd if os.path.isdir(cwd) else what_to_run.current_directory()
-    return prepare(command, sources, environment=environment, cwd=here, notify=output.note)
+    return prepare(
+        command, sources, environment=environment, cwd=here, server=server, notify=output.note
+    )
 
 
 def refuse_missing_npm(package: Package, flags: tuple[str, ...]) -> None:
