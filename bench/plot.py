@@ -9,9 +9,19 @@ from collections.abc import Iterable
 
 from measure import Section, Stats, number
 
-WIDTH, LABELS, VALUES, ROW, GAP = 860, 270, 130, 22, 34
-COLOURS = {True: "#2b6cb0", False: "#a0aec0"}
-"""The colours of corral's bars and of the other bars."""
+WIDTH, ROW, GAP, EDGE = 720, 22, 34, 8
+LETTER = 6.4
+"""The average width of a letter. The space for labels and numbers is computed from it."""
+STYLE = """
+text { font-family: Arial, Helvetica, "Liberation Sans", Roboto, sans-serif; font-size: 13px }
+text { fill: #1f2328 }
+.back { fill: #ffffff } .corral { fill: #2b6cb0 } .other { fill: #a0aec0 } .median { fill: #222222 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 }
+  .back { fill: #0d1117 } .corral { fill: #4493f8 } .other { fill: #656c76 }
+  .median { fill: #e6edf3 }
+}
+"""
 
 
 def draw(sections: Iterable[Section]) -> str:
@@ -20,41 +30,47 @@ def draw(sections: Iterable[Section]) -> str:
     """
     parts: list[str] = []
     top = 0
+    sections = [section for section in sections if section.rows]
+    rows = [row for section in sections for row in section.rows]
+    labels = _widest(row.name for row in rows)
+    bars = WIDTH - labels - _widest(map(_numbers, rows))
     for section in sections:
-        if section.rows:
-            parts += _draw_section(section, top)
-            top += GAP + ROW * len(section.rows) + ROW
+        parts += _draw_section(section, top, labels, bars)
+        top += GAP + ROW * len(section.rows) + ROW
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top}"'
-        f' viewBox="0 0 {WIDTH} {top}" font-family="sans-serif" font-size="13">'
+        f' viewBox="0 0 {WIDTH} {top}">\n<style>{STYLE}</style>'
     )
-    background = f'<rect width="{WIDTH}" height="{top}" fill="#ffffff"/>'
+    background = f'<rect width="{WIDTH}" height="{top}" class="back"/>'
     return "\n".join((head, background, *parts, "</svg>", ""))
 
 
-def _draw_section(section: Section, top: int) -> list[str]:
-    longest = max(row.median for row in section.rows)
-    scale = (WIDTH - LABELS - VALUES) / longest
-    parts = [_text(8, top + 22, f"{section.title} ({section.unit})", weight="bold")]
+def _widest(texts: Iterable[str]) -> int:
+    return int(max(map(len, texts), default=0) * LETTER) + 2 * EDGE
+
+
+def _numbers(row: Stats) -> str:
+    cpu = "" if row.median_cpu is None else f", CPU {number(row.median_cpu)}"
+    return f"{number(row.minimum)} / {number(row.median)}{cpu}"
+
+
+def _draw_section(section: Section, top: int, labels: int, bars: int) -> list[str]:
+    scale = bars / max(row.median for row in section.rows)
+    parts = [_text(EDGE, top + 22, f"{section.title} ({section.unit})", weight="bold")]
     for place, row in enumerate(section.rows):
-        parts += _draw_row(row, top + GAP + place * ROW, scale)
+        parts += _draw_row(row, labels, top + GAP + place * ROW, scale)
     return parts
 
 
-def _draw_row(row: Stats, y: int, scale: float) -> list[str]:
+def _draw_row(row: Stats, x: int, y: int, scale: float) -> list[str]:
     least, middle = row.minimum * scale, row.median * scale
-    mark = LABELS + middle - 1
-    colour = COLOURS[row.name.startswith("corral")]
-    cpu = "" if row.median_cpu is None else f", CPU {number(row.median_cpu)}"
+    mark = x + middle - 1
+    kind = "corral" if row.name.startswith("corral") else "other"
     return [
-        _text(LABELS - 8, y + 14, row.name, anchor="end"),
-        f'<rect x="{LABELS}" y="{y + 3}" width="{least:.1f}" height="{ROW - 8}" fill="{colour}"/>',
-        f'<rect x="{mark:.1f}" y="{y + 1}" width="2" height="{ROW - 4}" fill="#222222"/>',
-        _text(
-            LABELS + int(max(least, middle)) + 6,
-            y + 14,
-            f"{number(row.minimum)} / {number(row.median)}{cpu}",
-        ),
+        _text(x - EDGE, y + 14, row.name, anchor="end"),
+        f'<rect x="{x}" y="{y + 3}" width="{least:.1f}" height="{ROW - 8}" class="{kind}"/>',
+        f'<rect x="{mark:.1f}" y="{y + 1}" width="2" height="{ROW - 4}" class="median"/>',
+        _text(x + int(max(least, middle)) + 6, y + 14, _numbers(row)),
     ]
 
 

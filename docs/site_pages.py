@@ -10,6 +10,8 @@ import pathlib
 import posixpath
 import re
 import textwrap
+import urllib.parse
+from html import escape, unescape
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -29,6 +31,18 @@ OUTSIDE = {
 INSIDE = {name: source for source, name in OUTSIDE.items()}
 DECISIONS = "decisions/README.md"
 OPTIONAL = ["hosts.md"]
+HOME_TITLE = "Run MCP servers in a sandbox"
+"""The title of the first page in a browser's tab and in shared links."""
+BOOSTS = {"troubleshooting.md": 2.5, "quick-start.md": 2, "index.md": 2}
+"""Pages for users, which the search shows before others that contain the same words."""
+INNER = re.compile(r"(?:decisions/|changelog|contributing|architecture|adding-|benchmarks|hosts)")
+INNER_BOOST = 0.0005
+"""The boost of pages for developers, which the search shows last. A word in a title counts a
+thousand times as much as in a text, so the boost is below a thousandth.
+"""
+NOT_FOUND = """<h1>This page does not exist</h1>
+<p>Use the search (key <kbd>/</kbd>) or the menu, or go to the <a href="{home}">first page</a>.</p>
+"""
 ANCHOR = re.compile(r"(?<!`)\s*<!-- claim: [a-z0-9-]+ -->")
 UNREAD = re.compile(r"<p>(?:(?!</p>).)*\n(?:- |\| )((?:(?!</p>).){0,60})", re.DOTALL)
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*=.?(?:https?:)?//[^>]*>")
@@ -38,6 +52,14 @@ LABEL_LENGTH = 44
 """The maximum length of a heading in the table of contents. Some headings quote a whole message,
 which would be too long there.
 """
+BEGINNING = re.compile(r"<h1[^>]*>(.*?)</h1>\s*<p>(.*?)</p>", re.DOTALL)
+PERMALINK = re.compile(r'<a class="headerlink".*?</a>', re.DOTALL)
+TAG = re.compile(r"<[^>]+>")
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+HEADING_CELL = re.compile(r"<th>(.*?)</th>", re.DOTALL)
+ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
+NARROW_COLUMNS = 2
+HEADING = re.compile(r"<h1>.*?</h1>", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 
 
@@ -113,16 +135,68 @@ def _label_heading(heading: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, *, page: Page, **_: object) -> str:
-    """Refuse a page on which Python's Markdown shows a list or table as plain text. GitHub may show
+    """Describe the page for search engines and shared links, and label its tables' cells.
+
+    Refuse a page on which Python's Markdown shows a list or table as plain text. GitHub may show
     the same source correctly, so the mistake is not visible there.
     """
+    name = page.file.src_uri
     if unread := UNREAD.search(html):
-        raise PluginError(f"{page.file.src_uri}: a list or table is shown as text: {unread[1]}")
-    return html
+        raise PluginError(f"{name}: a list or table is shown as text: {unread[1]}")
+    if not (beginning := BEGINNING.search(html)):
+        raise PluginError(f"{name}: no sentence below the heading says what the page is for")
+    heading, introduction = map(_text_of, beginning.groups())
+    page.meta["title"] = HOME_TITLE if name == "index.md" else heading
+    page.meta["description"] = textwrap.shorten(introduction, 200, placeholder=" …")
+    page.meta["search"] = {"boost": INNER_BOOST if INNER.match(name) else BOOSTS.get(name, 1)}
+    return TABLE.sub(_label_cells, html)
+
+
+def _text_of(content: str) -> str:
+    """Return HTML without its tags, for use in an attribute. Do not escape apostrophes, because the
+    theme escapes some titles again.
+    """
+    text = unescape(TAG.sub("", PERMALINK.sub("", content)))
+    return escape(text, quote=False).replace('"', "&quot;")
+
+
+def _label_cells(table: re.Match[str]) -> str:
+    """Repeat the heading of a column in each of its cells, because on a narrow screen the cells of
+    a row are below each other (site.css). Tables with two columns fit, and are left alone.
+    """
+    head, mark, body = table[0].partition("</thead>")
+    titles = [_text_of(title) for title in HEADING_CELL.findall(head)]
+
+    def label(row: re.Match[str]) -> str:
+        rest = iter(titles)
+        return re.sub("<td>", lambda _: f'<td data-column="{next(rest)}">', row[0])
+
+    if len(titles) > NARROW_COLUMNS:
+        body = ROW.sub(label, body)
+    # A heading without text is an error for screen readers, so make it an ordinary cell.
+    return head.replace("<th></th>", "<td></td>") + mark + body
 
 
 def on_post_page(output: str, *, page: Page, **_: object) -> str:
-    """Refuse a page that makes a browser load something from another host."""
+    """Refuse a page that makes a browser load something from another host, and add what the theme
+    leaves out: a name for the search dialog, and the title and description for shared links.
+    """
     if loaded := LOADED.search(output):
         raise PluginError(f"{page.file.src_uri} would load from another host: {loaded[0]}")
-    return output
+    shared = "".join(
+        f'<meta property="og:{name}" content="{page.meta[name]}">'
+        for name in ("title", "description")
+    )
+    return _name_search(output).replace("</head>", shared + "</head>", 1)
+
+
+def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
+    """Tell the reader of a wrong address where to go on."""
+    if template_name != "404.html":
+        return output
+    home = urllib.parse.urlsplit(config.site_url or "/").path
+    return _name_search(HEADING.sub(NOT_FOUND.format(home=home), output))
+
+
+def _name_search(page: str) -> str:
+    return page.replace('role="dialog"', 'role="dialog" aria-label="Search"')

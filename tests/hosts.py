@@ -68,8 +68,7 @@ NOT_RUN = {"attacks": {"rule": "", "passed": 0, "skipped": {}, "failed": [], "cl
 HEAD = """\
 # Hosts that corral was tried on
 
-`python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
-`python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
+This page says on which kernels and file systems corral was tried, and what worked there.
 
 On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
 `corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. Emulated machines are ten to twenty times
@@ -78,6 +77,9 @@ skipped. *yes* means that a probe proved the capability there. For an absent cap
 
 Each record ends with its date and the version of corral. `src` is the hash of the tried code, as `git rev-parse --short HEAD:src` prints
 it. Records without it are of earlier states of that version.
+
+`python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
+`python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
 """
 
 
@@ -176,10 +178,15 @@ def at_place(record: Record, place: str) -> str:
     return "; ".join(others) or ("works" if tries else "not tried")
 
 
+def quote(said: str) -> str:
+    """Return a message as a quotation. In a block of code its long lines would not wrap."""
+    return "\n>\n".join(f"> {line}" for line in said.splitlines())
+
+
 def file_system(record: Record) -> str:
     said = [f"### {record['name']}\n", f"{record['how']}. {record['system']}.\n"]
     said += [
-        f"{one['place']}, {one['user']}, {one['tier']}:\n\n```\n{one['said']}\n```\n"
+        f"{one['place']}, {one['user']}, {one['tier']}:\n\n{quote(one['said'])}\n"
         for one in record["tries"]
         if one["said"]
     ]
@@ -234,7 +241,7 @@ def details(record: Record) -> str:
         ]
         said.append(table(["not proven", "status", "because", "hint"], rows))
     said += [
-        f"`{run['command']}` ends with {run['code']}:\n\n```\n{run['said']}\n```\n"
+        f"`{run['command']}` ends with {run['code']}:\n\n{quote(run['said'])}\n"
         for run in record["runs"]
         if run["said"]
     ]

@@ -9,13 +9,17 @@ import sys
 from xml.sax.saxutils import escape
 
 PICTURE = pathlib.Path(__file__).parent / "demo.svg"
-COLUMNS = ((24, "a hostile server tries to"), (310, "behind corral"), (590, "without it"))
+COLUMNS = ((16, "a hostile server tries to"), (234, "behind corral"), (424, "without it"))
 LABEL = "What a hostile server can do behind corral, and without it"
-LINE, TOP, WIDTH = 24, 76, 890
-MAX_LETTERS = 34
+LINE, TOP, WIDTH = 24, 76, 630
+MAX_LETTERS = 23
+"""The maximum length of a result. Longer texts would leave the picture, or reach the next column.
+The picture is narrow, because a browser scales it down to the width of a phone.
+"""
 CHANGING = r"\S*-[0-9a-f]{16}\S*|^\d{6,}$|(?<=sent to )\d+|\d+(?= processes)"
+ERRNO = r"E[A-Z0-9]+"
 STYLE = """
-  text { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
+  text { font: 15px Arial, Helvetica, "Liberation Sans", Roboto, sans-serif; fill: #1f2328 }
   .head { font-weight: bold } .good { fill: #116329 } .bad { fill: #a40e26 }
   rect { fill: #f6f8fa; stroke: #d0d7de }
   @media (prefers-color-scheme: dark) {
@@ -38,7 +42,8 @@ def rows(told: dict) -> list[tuple[str, str, str, bool]]:
 def _say(result: dict) -> str:
     """Return a shortened first line of a result, without the parts that differ in each run."""
     if not result["done"]:
-        return "denied: " + result["text"].partition(":")[0]
+        cause = result["text"].partition(":")[0]
+        return f"denied: {cause}" if re.fullmatch(ERRNO, cause) else "denied"
     text = re.sub(CHANGING, "…", result["text"].partition("\n")[0])
     if text == "…":
         return "done"
@@ -47,12 +52,12 @@ def _say(result: dict) -> str:
 
 def draw(told: dict) -> str:
     height = TOP + LINE * len(told["acts"]) + 16
-    box = f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{LABEL}"'
+    box = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img" aria-label="{LABEL}">',
         f"<style>{STYLE}</style>",
         f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="8"/>',
-        '<text x="24" y="32" class="head">$ corral demo</text>',
+        f'<text x="{COLUMNS[0][0]}" y="32" class="head">$ corral demo</text>',
     ]
     lines += [f'<text x="{x}" y="58" class="head">{escape(name)}</text>' for x, name in COLUMNS]
     for number, (act, inside, outside, attack) in enumerate(rows(told)):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import TextIO
 
 MASK = "***"
 MAX_INTEGER = 2**63 - 1
@@ -15,6 +18,11 @@ INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2
 """Characters that count as letters, marks or symbols, but are invisible. They can make two
 different names look equal, and can make a name look as if it ended early.
 """
+
+
+def has_escapes(stream: TextIO | None) -> bool:
+    """Return whether a stream is a terminal that understands escape sequences."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def is_digest(text: object) -> bool:

@@ -147,6 +147,11 @@ CLAIMS: tuple[Claim, ...] = tuple(
             ),
         ),
         (
+            "approvals-revoked",
+            "`corral approve --list` lists the approvals, and `corral approve --revoke SERVER` removes those of a server.",
+            (f"{APPROVE}::test_approvals_are_listed_and_revoked",),
+        ),
+        (
             "asks-again",
             "After any change corral asks again.",
             (

@@ -135,6 +135,13 @@ CLAIMS: tuple[Claim, ...] = (
         source=PYTHON_PAGE,
     ),
     Claim(
+        id="sdk-own-directory",
+        sentence="A policy cannot grant the directories of `sys.path` for writing, because code in them would run outside of the walls.",
+        tests=("tests/unit/policy/test_own_files.py::test_directories_of_modules_cannot_be_written",),
+        source=PYTHON_PAGE,
+        where=ANY,
+    ),
+    Claim(
         id="pool-death",
         sentence="If a spare died, the launch is an ordinary one, and no command is lost or run twice.",
         tests=(

@@ -15,6 +15,7 @@ JSON_PAGE = "docs/json.md"
 DOCTOR = "tests/linux/test_doctor.py"
 FAILURES = "tests/linux/test_failures.py"
 BLINDNESS = "tests/linux/test_blindness.py"
+PAGES = "tests/unit/test_claims.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
 PLAN = "tests/unit/plan/test_plan.py"
 POLICY = "tests/unit/policy/test_policy.py"
@@ -74,8 +75,9 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="json",
-        sentence="`explain`, `check` and `doctor` take `--json`.",
+        sentence="Every command except `run`, `schema` and `completion` takes `--json`.",
         tests=(
+            f"{PAGES}::test_every_command_that_prints_a_result_has_the_flag_json",
             f"{CLI}::test_run_executes_exactly_the_steps_that_explain_prints",
             f"{CLI}::test_check_lists_every_mistake_with_its_line",
             f"{DOCTOR}::test_json_has_the_promised_shape",
@@ -97,6 +99,14 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{CHECK}::test_the_check_fails_for_a_server_that_is_not_wrapped",
             f"{CHECK}::test_the_check_accepts_wrapped_and_remote_servers",
+        ),
+    ),
+    Claim(
+        id="wrap-check-own",
+        sentence="A program named corral in the project itself does not count.",
+        tests=(
+            f"{CHECK}::test_the_check_refuses_a_program_named_corral_in_the_project",
+            f"{CHECK}::test_the_check_accepts_a_corral_outside_of_the_project",
         ),
     ),
     Claim(
@@ -187,6 +197,16 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{CLI}::test_a_usage_error_exits_with_2_and_the_nearest_hint",
             f"{CLI}::test_a_wrongly_used_flag_exits_with_2",
+        ),
+    ),
+    Claim(
+        id="exit-others",
+        sentence="Code 1 means that the command found a mistake or refused a part of its work (`check`, `wrap`, `audit verify`).",
+        tests=(
+            f"{CLI}::test_check_lists_every_mistake_with_its_line",
+            f"{CHECK}::test_the_check_fails_for_a_server_that_is_not_wrapped",
+            f"{WRAP}::test_one_server_that_cannot_be_wrapped_does_not_stop_the_others",
+            "tests/linux/test_audit.py::test_a_changed_audit_is_detected",
         ),
     ),
     Claim(

@@ -57,8 +57,19 @@ def test_each_run_continues_the_chain_of_audit_records(user, audit):
         lambda lines: [*lines[:-1], lines[-1][:-9]],
         lambda lines: [b"\n", *lines],
         lambda lines: [*lines, b"x" * 100000],
+        lambda lines: [],
     ],
-    ids=["edited", "first", "removed", "swapped", "repeated", "cut", "empty line", "garbage"],
+    ids=[
+        "edited",
+        "first",
+        "removed",
+        "swapped",
+        "repeated",
+        "cut",
+        "empty line",
+        "garbage",
+        "emptied",
+    ],
 )
 def test_a_changed_audit_is_detected(user, audit, change):
     lines = audit.read_bytes().splitlines(keepends=True)
@@ -150,6 +161,15 @@ def test_a_killed_run_leaves_whole_lines(user, scratch):
         "a.test",
         "b.test",
     }
+
+
+def test_verify_does_not_wait_for_the_writer_of_a_fifo(user, audit, scratch):
+    os.mkfifo(scratch / "fifo", 0o600)
+    os.chown(scratch / "fifo", user.owner, user.owner)
+    code, said = verify(user, scratch / "fifo")
+    assert code == 1
+    assert "line 1 is not the start of an audit" in said
+    assert verify(user, audit)[0] == 0  # the control
 
 
 def test_verify_names_a_file_that_it_cannot_read(ordinary):

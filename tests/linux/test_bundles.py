@@ -341,6 +341,7 @@ def test_a_malicious_bundle_leaves_nothing_in_the_store(user, env, scratch):
     path.write_bytes(held.getvalue())
     done = user.corral("run", str(path), env=env)
     assert (done.returncode, b"leads out of the archive" in done.stderr) == (REFUSED, True)
+    assert done.stderr.startswith(f"corral: {path}: ".encode())
     for data, why in ((b"nothing", b"not a zip archive"), (packed([]), b"must have a JSON object")):
         path.write_bytes(data)
         done = user.corral("run", str(path), env=env)

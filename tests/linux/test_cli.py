@@ -57,7 +57,25 @@ USAGE = {
     ("run", "--allow-read", "x", "--", "true"): "did you mean --read?",
     ("run", "--net", "x", "--", "true"): "did you mean --allow-net?",
     ("run", "-w", "x", "--", "true"): "did you mean --write?",
-    ("run", "--quiet", "--", "true"): "`--help` lists the options",
+    ("run", "--quiet", "--", "true"): "`corral run --help` lists the options",
+    ("status", "--quiet"): "`corral status --help` lists the options",
+    ("export", "oci", "--quiet"): "`corral export --help` lists the options",
+    ("RUN",): "did you mean `corral run`?",
+    ("--json", "status"): "options come after the command: corral status --json",
+    ("status", ""): "is a variable of the shell empty?",
+    ("run", ""): "is a variable of the shell empty?",
+    ("approve", "--revoke", ""): "remove all approvals of a server",
+    ("approve", "--path", ""): "approve the current destination",
+    ("learn", "--output", "", "--", "true"): "write the accepted proposals",
+    ("wrap", "cursor:notes"): "separate a client and its servers by a space: cursor notes",
+    ("wrap", "curser:notes"): "did you mean cursor?",
+    ("cache", "lss"): "did you mean ls?",
+    ("cache", "rm"): "corral cache --help",
+    ("export", "oic"): "did you mean oci?",
+    ("schema", "repor"): "did you mean report?",
+    ("completion", "bsh"): "did you mean bash?",
+    ("explain", "--learn-until", "x", "--", "true"): "write a time such as",
+    ("explain", "--start-in", "a b", "--", "true"): "write '/",
     ("wrap", "curser"): "did you mean cursor?",
     ("status", "zed2"): "did you mean zed?",
     ("audit",): "usage: corral audit",
@@ -604,7 +622,9 @@ def test_colour_is_printed_to_terminals_or_on_request(ordinary):
         return found
 
     assert b"\x1b[" in doctor()
+    assert b"\x1b[" in doctor(NO_COLOR="")  # https://no-color.org: an empty value does not count
     assert b"\x1b[" not in doctor(NO_COLOR="1")
+    assert b"\x1b[" not in doctor(TERM="dumb")
     assert b"\x1b[" not in ordinary.corral("doctor").stdout
 
 

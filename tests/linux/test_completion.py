@@ -1,7 +1,10 @@
 """Test the completion of `corral` commands in real shells."""
 
+import json
+import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -31,6 +34,7 @@ ASK = {
     "zsh": ("zsh", "-f", "-c", ZSH, "zsh"),
     "fish": ("fish", "--no-config", "-c", FISH),
 }
+HOSTILE = "evil$(touch${IFS}marked)`touch${IFS}marked`"
 COMPLETED = {
     "corral expl": "explain",
     "corral --ver": "--version",
@@ -69,6 +73,51 @@ def complete(ordinary, shell, tmp_path):
 @pytest.mark.parametrize("line", COMPLETED)
 def test_a_shell_completes_commands_and_flags(complete, line):
     assert complete(line) == {COMPLETED[line]}
+
+
+@pytest.fixture
+def servers(tmp_path, monkeypatch):
+    """Configure servers in a home directory, and put `corral` on PATH."""
+    program = tmp_path / "bin" / "corral"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m corral "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in [name for name in os.environ if name.startswith("XDG_")]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "home" / ".cursor" / "mcp.json"
+    path.parent.mkdir(parents=True)
+    names = ("notes", HOSTILE)
+    path.write_text(json.dumps({"mcpServers": {name: {"command": "true"} for name in names}}))
+    wrapped = {"command": "corral", "args": ["run", "--", "true"]}
+    project = tmp_path / ".cursor" / "mcp.json"
+    project.parent.mkdir()
+    project.write_text(json.dumps({"mcpServers": {"issues": wrapped}}))
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"),
+    [
+        ("corral wrap cursor no", "notes"),
+        ("corral unwrap --dry-run cursor no", "notes"),
+        ("corral run cursor:no", "cursor:notes"),
+        ("corral grant iss", "issues"),
+        ("corral why iss", "issues"),
+        ("corral run --profile gitl", "gitlab"),
+        ("corral cache ver", "verify"),
+        ("corral export kub", "kubernetes"),
+    ],
+)
+def test_a_shell_completes_the_names_of_servers(servers, complete, line, completed):
+    assert complete(line) == {completed}
+
+
+def test_a_shell_does_not_evaluate_the_name_of_a_server(servers, complete, tmp_path):
+    found = complete("corral wrap cursor ev")
+    assert any("evil" in word for word in found)  # the control: the name was offered
+    assert not (tmp_path / "marked").exists()
+    assert not (tmp_path / "home" / "marked").exists()
 
 
 def test_a_flag_of_another_command_is_not_completed(complete, shell):

@@ -24,6 +24,7 @@ def test_the_stored_picture_of_the_demo_agrees_with_a_fresh_run(ordinary):
     drawn = list(zip(*[iter(shown[4:])] * 3, strict=True))
     fresh = script.rows(told)
     assert [row[0] for row in drawn] == [row[0] for row in fresh]
+    assert all(len(text) <= script.MAX_LETTERS for row in drawn for text in row[1:])
     for (act, inside, outside), (_, now, free, attack) in zip(drawn, fresh, strict=True):
         assert inside.startswith("denied") == attack, act
         assert now.startswith("denied") == attack, act

@@ -596,6 +596,25 @@ def test_process_starts_are_denied_but_not_reported_if_corral_cannot_have_a_list
     assert PREFIX not in err
 
 
+def test_no_flag_is_suggested_for_an_argument_that_names_a_sensitive_path(user, scratch):
+    """Use paths that exist and new files. The command of a server may come from a project."""
+    environment = user.environment(HOME=str(scratch))
+    for name in (".config/autostart", ".ssh", "data"):
+        path = scratch / name
+        path.mkdir(parents=True)
+        os.chown(path, user.uid, user.uid)
+        path.parent.chmod(0o755)
+    names = (".config/autostart/x.desktop", ".ssh", ".ssh/authorized_keys", "data/new")
+    paths = [f"{scratch}/{name}" for name in names]
+    done = user.corral("run", "--", "/bin/true", *paths, env=environment)
+    *sensitive, ordinary = [
+        line for line in done.stderr.decode().splitlines() if "denied: " in line
+    ]
+    assert [line.partition(" (")[0].rpartition(" ")[2] for line in sensitive] == paths[:3]
+    assert not any("--" in line for line in sensitive), sensitive
+    assert ordinary.endswith(f"; --write {scratch}/data")
+
+
 def test_an_argument_that_names_an_ungranted_path_is_reported(user):
     notes = user.home / "named"
     notes.mkdir(exist_ok=True)

@@ -271,6 +271,17 @@ def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
     assert found["exec_cookie"]["status"] == "proven", found["exec_cookie"]
 
 
+def test_a_run_inside_a_run_names_the_sandbox_around_it_as_the_cause(user):
+    inner = user.corral_argv("run", "--", "/bin/true")
+    flags = ("--allow-subprocess", "--read", str(user.package))
+    done = user.run(*inner, flags=flags)
+    assert done.returncode == 125
+    assert b"a sandbox around corral denies TIOCSTI already" in done.stderr
+    assert b"hint: start corral outside this sandbox; `corral doctor -v`" in done.stderr
+    assert b"CONFIG_SECCOMP" not in done.stderr
+    assert user.run("/bin/true").returncode == 0
+
+
 @pytest.mark.parametrize("rule", [NO_LANDLOCK, LANDLOCK_OFF], ids=["unknown", "off"])
 def test_doctor_is_right_where_landlock_is_missing(without, rule):
     place = without(rule)

@@ -9,6 +9,10 @@ from subprocess import DEVNULL, PIPE, STDOUT
 import pytest
 from test_wrap import at, entries
 
+from corral.cli import wrap
+from corral.errors import PolicyError
+from corral.policy.pins import keep_pins
+
 SERVER = """\
 import os, socket, sys
 for name in ("api.x.com", "hunter2.y.com"):
@@ -87,6 +91,40 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
 
     desk.does("grant", "notes", "--remove", "--allow-net", "api.x.com", "--read", "private.txt")
     assert path.read_text() == before
+
+
+def test_why_and_grant_know_that_a_granted_directory_allows_its_files(desk):
+    """Learn a missing file, and grant its directory, as the documentation suggests."""
+    path = configure(desk, "cursor")
+    note = desk.put("notes/todo.txt", "milk")
+    source = f"import sys\ntry: sys.exit(len(open({str(note)!r}).read()))\nexcept OSError: pass\n"
+    desk.server.write_text(source)
+    desk.does("wrap", "--learn", "1h", "--corral", str(desk.corral_path), "cursor", "notes")
+    run(desk, path)
+    assert f"--read {note}" in desk.does("why", "notes")
+    assert "recent denials: 1" in desk.does("status", "cursor")
+    desk.does("grant", "notes", "--read", str(note.parent))
+    assert "(granted since)" in desk.does("why", "notes")
+    assert "recent denials" not in desk.does("status", "cursor")
+    assert b"no denial is recorded for notes" in desk.corral("grant", "notes").stderr
+    run(desk, path)
+    assert f"--read {note}" not in desk.does("why", "notes")
+
+
+def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
+    entry = {"command": "no-such-server", "args": ["--token=hunter2secret"]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"gone": entry}}))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert "no failed run is recorded" in desk.does("why", "gone")
+    assert "'no-such-server' was not found on PATH" in run(desk, path, "gone")
+    shown = desk.does("why", "gone")
+    assert "; corral did not start it: 'no-such-server' was not found on PATH\n" in shown
+    assert not any("hunter2secret" in file.read_text() for file in kept_files(desk))
+    found = desk.put("bin/no-such-server", "#!/bin/sh\nexit 0\n")
+    found.chmod(0o755)
+    path.write_text(path.read_text().replace('"no-such-server"', json.dumps(str(found))))
+    assert "not found" not in run(desk, path, "gone")  # the control
+    assert "did not start" not in desk.does("why", "gone")
 
 
 ONCE = """\
@@ -392,6 +430,67 @@ def test_removing_a_kept_home_by_a_program_that_several_servers_share_is_refused
     assert list_homes() == []
 
 
+def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_command(desk):
+    path = configure(desk, "cursor")
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    servers = {"mine": entry, "notes": entry}
+    variable = {**entry, "args": ["${userHome}/server.py"]}
+    desk.put(
+        ".config/Code/User/mcp.json", json.dumps({"servers": {"mine": entry, "notes": variable}})
+    )
+    file = desk.put("my project/mcp.json", json.dumps({"mcpServers": servers}))
+    corral = ("--corral", str(desk.corral_path))
+    for target in (str(file), "vscode"):
+        desk.does("wrap", "--read", str(desk.server), *corral, target)
+    run(desk, path)
+
+    def last_words(name):
+        shown = desk.does("why", name)
+        assert shown.count("api.x.com") == 2  # the line, and its flag; not a line for each entry
+        learn, grant = shown.splitlines()[-2:]
+        return shlex.split(learn.partition("hours: ")[2]), shlex.split(grant.partition(": ")[2])
+
+    learn = ["corral", "wrap", "--learn", "2h"]
+    assert last_words("notes") == ([*learn, "cursor", "notes"], ["corral", "grant", "notes"])
+    assert last_words("mine") == ([*learn, "vscode", "mine"], ["corral", "grant", "mine"])
+    for one in ("mine", "notes"):
+        named = f"{file}:{one}"
+        assert last_words(named) == ([*learn, str(file), one], ["corral", "grant", named])
+        desk.does("grant", named, "--allow-net", "api.x.com")
+        assert "api.x.com" in entries(file)[one]["args"]
+    assert "api.x.com" not in entries(path)["notes"]["args"]  # the control
+
+
+def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):
+    """VS Code replaces `${userHome}` and `${input:script}` before it starts a server."""
+    python = str(desk.user.python)
+    notes, other = (desk.put(f"{name}/server.py", SERVER) for name in ("notes", "other"))
+    files = {"notes": "${userHome}/notes/server.py", "any": "${input:script}"}
+    servers = {name: {"command": python, "args": [file]} for name, file in files.items()}
+    path = desk.put(".config/Code/User/mcp.json", json.dumps({"servers": servers}))
+    desk.does("wrap", "vscode", "--corral", str(desk.corral_path))
+    desk.does("run", "--state", "--", python, str(other))
+    assert "no denial" in desk.does("why", "notes")
+    assert b"no denial is recorded for notes" in desk.corral("grant", "notes").stderr
+    assert desk.corral("cache", "rm-home", "notes").returncode == 125
+    desk.does("run", "--state", "--", python, str(notes))
+    assert "api.x.com" in desk.does("why", "notes")
+
+    def list_homes():
+        return [one["server"][-1] for one in json.loads(desk.does("cache", "homes", "--json"))]
+
+    done = desk.corral("cache", "rm-home", "any")
+    assert done.returncode == 125
+    assert b"any starts 2 servers that keep a home directory" in done.stderr
+    assert sorted(list_homes()) == sorted([str(notes), str(other)])
+    desk.does("cache", "rm-home", "notes")
+    assert list_homes() == [str(other)]
+    desk.does("cache", "rm-home", "any")  # the control: only one home is left
+    assert list_homes() == []
+    desk.does("unwrap", "vscode")
+    assert json.loads(path.read_text()) == {"servers": servers}
+
+
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     """Make a server change the mode of its home. `corral cache` must still list the home and remove
@@ -613,6 +712,20 @@ def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
     desk.does("unwrap", str(path))
     assert desk.corral("grant", "app", "--read", "private.txt").returncode == 125
     assert f"{path}" not in desk.does("status")
+
+
+def test_status_shows_a_server_that_its_project_has_unwrapped(desk):
+    """Look from a directory outside of the project, where only corral's record names the file."""
+    [path] = wrap_by_path(desk, "work/.mcp.json")
+    assert "app  wrapped" in desk.does("status")
+    entry = {"command": str(desk.user.python), "args": ["other.py"]}
+    path.write_text(json.dumps({"mcpServers": {"app": entry, "new": entry}}))
+    shown = desk.does("status")
+    why = "corral had wrapped it, but its entry no longer starts corral"
+    assert f"{path}\n  app  not wrapped: {why}\n  new  not wrapped\n" in shown
+    assert f"  hint: corral wrap {path}\n" in shown
+    path.unlink()
+    assert str(path) not in desk.does("status")
 
 
 def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
@@ -850,3 +963,29 @@ def test_a_hint_names_only_a_few_flags(desk, number):
     flags = named if number < 5 else "FLAG..."
     assert hint.endswith(f"corral grant notes {flags}\n")
     assert ("`corral why notes` lists them" in hint) is (number == 5)
+
+
+def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
+    path = configure(desk, "cursor", "opencode")
+    desk.does("grant", "cursor:notes", "--read", "private.txt")
+    desk.does("grant", "notes", "--remove", "--read", "private.txt")
+    assert str(desk.private) not in path.read_text()
+    before = path.read_bytes()
+    done = desk.corral("grant", "notes", "--remove", "--read", "private.txt")
+    assert done.returncode == 125
+    assert f"notes has no --read {desk.private}".encode() in done.stderr
+    assert path.read_bytes() == before
+
+
+def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
+    """Check flags as `status` and `grant` do, which use Python in place of the server's program."""
+    for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    flags, command = ("--pins", "refuse"), ("npm:example@1.2.3", "stdio")
+    with pytest.raises(PolicyError, match="nothing is pinned for npm:example stdio"):
+        wrap.check_run(flags, command)
+    keep_pins(("npm:example", "stdio"), [("tool", "add", "{}")])
+    wrap.check_run(flags, command)
+    for unknown in (("npm:example", "${HOME}"), ("/opt/server", "stdio")):
+        wrap.check_run(flags, unknown)

@@ -58,6 +58,56 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
     assert user.inside(code, absolute)[1:] == ["FileNotFoundError"] * 2
 
 
+def test_a_grant_through_a_link_is_found_under_the_path_that_the_user_wrote(user):
+    """Grant ~/notes, which is a link, as with a directory in a cloud folder or on another disk."""
+    real = user.home / "cloud" / "notes"
+    (real / "inner").mkdir(parents=True)
+    (real / "inner" / "a").write_text("hello")
+    (user.home / "notes").symlink_to("cloud/notes")
+    (user.home / "above").symlink_to("cloud")
+    for path in (real.parent, real, real / "inner", real / "inner" / "a"):
+        os.chown(path, user.owner, user.owner)
+    code = """
+answer = []
+for path in sys.argv[1:]:
+    try:
+        answer.append(open(os.path.expanduser(path)).read())
+    except OSError as error:
+        answer.append(type(error).__name__)
+"""
+    names = ("notes/inner/a", "above/notes/inner/a", "cloud/notes/inner/a")
+    paths = [f"{home}/{name}" for name in names for home in ("~", user.home)]
+
+    def read(*flags):
+        return user.inside(code, *map(str, paths), flags=flags)
+
+    missing = "FileNotFoundError"
+    for flag in ("--read", "--write"):
+        grants = (flag, str(user.home / "notes"))
+        for more in ((), ("--read", str(user.home / "notes" / "inner")), ("--state",)):
+            assert read(*grants, *more) == ["hello", "hello", missing, missing, missing, "hello"]
+    assert read("--read", str(user.home / "above" / "notes")) == [
+        missing,
+        missing,
+        "hello",
+        "hello",
+        missing,
+        "hello",
+    ]
+    (real.parent / "again").symlink_to("../notes")
+    again = str(user.home / "cloud" / "again")
+    assert user.inside(code, f"{again}/inner/a", flags=("--read", again)) == ["hello"]
+    # The control: a grant without a link does not show the links.
+    assert read("--write", str(user.home / "cloud")) == [
+        missing,
+        missing,
+        missing,
+        missing,
+        "hello",
+        "hello",
+    ]
+
+
 def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
     """Write to the host's ~/Documents. This must fail, because otherwise a server would seem to
     save a file that is lost when the run ends.

@@ -407,7 +407,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
         return done.stdout.decode() + done.stderr.decode()
 
     assert "one  wrapped" in wrapped(entry)
-    assert "outside of its project" in wrapped({**entry, **more})
+    assert wrapped({**entry, **more}).count("outside of its project") == 1
     assert "without --dry-run, corral asks" in wrapped({**entry, **more}, "--dry-run")
     already = {**entry, **more, "command": str(launcher)}
     already["args"] = ["run", "--", user.python, *already["args"]]

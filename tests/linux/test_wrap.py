@@ -443,6 +443,39 @@ def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
     assert "to grant it" not in desk.does("wrap", "cursor", "two", "--grant-arguments", *corral)
 
 
+def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
+    """A project chooses the arguments of its servers, so they may name the user's keys."""
+    key, kept = desk.put(".ssh/id", "x"), desk.put("kept/data", "x")
+    words = ["server.py", str(key), "--keys=${HOME}/.ssh", str(kept)]
+    entry = {"command": str(desk.user.python), "args": words}
+    path = desk.put("work/.mcp.json", json.dumps({"mcpServers": {"app": entry}}))
+    told = desk.does("wrap", str(path), "--grant-arguments", "--corral", str(desk.corral_path))
+    words = entries(path)["app"]["args"]
+    flags = words[: words.index("--")]
+    assert str(kept) in flags
+    assert not any(".ssh" in word for word in flags)
+    assert f"configured with {key}, which is not granted; it may contain secrets\n" in told
+    assert f"--read {key}" not in told
+
+
+def test_wrap_does_not_suggest_to_read_keys_that_a_project_names_as_its_script(desk):
+    key, script = desk.put(".ssh/id", "x"), desk.put("kept/server.py", "x")
+    python = str(desk.user.python)
+    servers = {
+        "keys": {"command": python, "args": [str(key)]},
+        "there": {"command": python, "args": ["server.py"], "cwd": str(key.parent)},
+        "kept": {"command": python, "args": [str(script)]},
+    }
+    path = desk.put("work/.mcp.json", json.dumps({"mcpServers": servers}))
+    done = desk.corral("wrap", str(path), "--corral", str(desk.corral_path))
+    text = done.stdout.decode()
+    assert done.returncode == 1
+    assert text.count("outside of its project, which may contain secrets\n") == 2
+    assert ".ssh" not in "".join(one for one in text.splitlines() if "--read" in one)
+    assert f"to let it read this: corral wrap --read {script} {path} kept\n" in text
+    assert entries(path) == servers
+
+
 def test_wrap_prints_each_servers_result(desk):
     desk.config("cursor")
     text = desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
@@ -639,6 +672,42 @@ def test_a_missing_script_is_named_by_wrap_and_status(desk):
     assert f"corral: notes would not start: {told}\n" in desk.corral(*words).stderr.decode()
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     assert f"it does not start: {told}\n" in desk.does("status", "cursor")
+
+
+def test_a_missing_program_is_named_by_wrap(desk):
+    path = desk.home / ".cursor/mcp.json"
+    words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
+    absent = str(desk.home / "no-such-program")
+    for program, why in (
+        ("no-such-program", "was not found on PATH"),
+        (absent, "is not a program"),
+    ):
+        desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
+        told = f"{program!r} {why}; install it, or correct it in {path}\n"
+        assert desk.corral(*words).stderr.decode() == f"corral: notes would not start: {told}"
+    for program in (desk.user.python, "sh", "${PROGRAM}"):  # the control
+        desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
+        assert "would not start" not in desk.corral(*words).stderr.decode()
+
+
+def test_a_command_line_in_one_word_is_refused(desk):
+    path = desk.put(".cursor/mcp.json", "")
+    spaced = desk.put("my programs/server", "#!/bin/sh\n")
+    spaced.chmod(0o755)
+    corral = ("--corral", str(desk.corral_path))
+    for program in ("sh -c true", "npx -y x", "uvx x"):
+        text = json.dumps({"mcpServers": {"notes": {"command": program}}})
+        path.write_text(text)
+        done = desk.corral("wrap", "cursor", *corral)
+        first = program.partition(" ")[0]
+        assert done.returncode == 1
+        assert f"notes  refused: its command is '{first}' with arguments" in done.stdout.decode()
+        assert f"hint: in the file, write only {first} as its command" in done.stdout.decode()
+        assert path.read_text() == text
+        done = desk.corral("run", "cursor:notes")
+        assert f"hint: in the file, write only {first} as its command" in done.stderr.decode()
+    path.write_text(json.dumps({"mcpServers": {"notes": {"command": str(spaced)}}}))  # the control
+    assert "refused" not in desk.does("wrap", "cursor", "--dry-run", *corral)
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
@@ -897,6 +966,7 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
     path.parent.chmod(0o755)
     assert done.returncode == 125
     assert b"mcp.json cannot be replaced: Permission denied" in done.stderr
+    assert f"hint: check who may write to {path.parent}\n".encode() in done.stderr
     assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["mcp.json"])
     # The control: a writable directory works.
     desk.does("wrap", str(path), "--corral", str(desk.corral_path))
@@ -920,7 +990,9 @@ def test_status_lists_all_clients_and_the_project(desk):
     assert listed[-3] == ["0", "of", "6"]  # goose's built-in extension counts, too
     assert text.endswith("  hint: corral wrap codex\n  hint: corral wrap goose\n")
     desk.does("wrap", "codex", "one", "--corral", str(desk.corral_path))
-    assert ["one", "codex", "walled"] in [line.split() for line in desk.does("status").splitlines()]
+    assert ["one", "codex", "wrapped"] in [
+        line.split() for line in desk.does("status").splitlines()
+    ]
     assert "hint: corral wrap codex\n" in desk.does("status")  # `two` is not wrapped yet
     desk.does("wrap", "codex", "--corral", str(desk.corral_path))
     assert "hint: corral wrap codex\n" not in desk.does("status")
@@ -1166,3 +1238,31 @@ def start_in(desk, project, entry):
         argv, env=desk.environment(), cwd=directory, stdin=subprocess.DEVNULL, stdout=PIPE
     )
     return process.communicate()[0].decode()
+
+
+def test_wrap_says_how_to_name_several_clients_or_one_server(desk):
+    entry = {"command": str(desk.user.python), "args": ["x.py"]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"my notes": entry}}))
+    desk.put(".config/Code/User/mcp.json", json.dumps({"servers": {"time": entry}}))
+
+    def hint(*words):
+        done = desk.corral(*words)
+        assert done.returncode in {2, 125}
+        return done.stderr.decode().partition("hint: ")[2].strip()
+
+    for verb in ("wrap", "unwrap"):
+        commands = f"corral {verb} cursor && corral {verb} vscode"
+        assert hint(verb, "cursor", "vscode") == f"name one client at a time: {commands}"
+        assert hint(verb, "my notes") == "did you mean cursor 'my notes'?"
+        assert hint(verb, "cursor", "time") == "the servers there: my notes"
+        assert hint(verb, "nothing").startswith("clients: claude-desktop, ")
+        assert hint(verb, "curser") == "did you mean cursor?"
+
+
+def test_a_difference_shows_tabs_as_spaces(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.put("x.py", ""))]}
+    text = json.dumps({"servers": {"time": entry}}, indent="\t")
+    desk.put(".config/Code/User/mcp.json", text)
+    shown = desk.does("wrap", "vscode", "--dry-run", "--corral", str(desk.corral_path))
+    assert "\\t" not in shown
+    assert f'+           "command": "{desk.corral_path}",\n' in shown

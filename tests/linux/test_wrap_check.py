@@ -51,6 +51,37 @@ def test_the_check_accepts_wrapped_and_remote_servers(user, scratch, project):
     assert (done.returncode, done.stdout) == (0, b"files checked: 1, findings: 0\n"), done.stderr
 
 
+@pytest.mark.parametrize(
+    "program",
+    ["./bin/corral", "bin/corral", "{project}/bin/corral", "${{CLAUDE_PROJECT_DIR}}/bin/corral",
+     "${{SOMEWHERE}}/corral", "/proc/self/cwd/bin/corral", ".\\bin\\corral.exe"],
+)  # fmt: skip
+def test_the_check_refuses_a_program_named_corral_in_the_project(user, scratch, project, program):
+    own = {**WRAPPED, "command": program.format(project=scratch)}
+    project(".mcp.json", own=own, held=WRAPPED)
+    done = check(user, scratch)
+    assert done.returncode == 1, done.stderr
+    assert b"own: it is started by " in done.stdout
+    assert b"which the project itself may contain" in done.stdout
+    assert done.stdout.endswith(b"files checked: 1, findings: 1\n")  # `held` is not listed
+
+
+@pytest.mark.parametrize(
+    "program", ["corral", "/home/another/.local/bin/corral", "${userHome}/.local/bin/corral", "C:\\Tools\\corral.exe"],
+)  # fmt: skip
+def test_the_check_accepts_a_corral_outside_of_the_project(user, scratch, project, program):
+    project(".mcp.json", held={**WRAPPED, "command": program})
+    assert check(user, scratch).returncode == 0
+
+
+def test_the_check_accepts_a_corral_in_a_home_that_has_a_projects_file(user, scratch, project):
+    held = {**WRAPPED, "command": str(scratch / ".local/bin/corral")}
+    path = project(".mcp.json", held=held)
+    for home, code in ((scratch, 0), (user.home, 1)):
+        env = user.environment(HOME=str(home))
+        assert user.corral("wrap", "--check", str(path), env=env).returncode == code
+
+
 def test_the_check_reads_the_files_that_are_named(user, scratch, project):
     good, bad = project("good.json", held=WRAPPED), project("bad.json", bare=PLAIN)
     assert check(user, scratch, str(good)).returncode == 0

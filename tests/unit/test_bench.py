@@ -103,6 +103,16 @@ def test_a_drawing_has_a_bar_for_every_row():
     assert bars[1] == 2 * bars[0]
 
 
+def test_the_labels_and_numbers_of_a_drawing_fit():
+    rows = (Stats("corral " + "x" * 44, (20.0, 32.7), (32.2,)), Stats("other", (3.0,)))
+    root = ET.fromstring(plot.draw([Section("Warm", "ms", rows)]))
+    for text in (item for item in root if item.tag.endswith("text")):
+        x, width = int(text.get("x")), len(text.text) * plot.LETTER
+        left = x - width if text.get("text-anchor") == "end" else x
+        assert left >= 0, text.text
+        assert left + width <= plot.WIDTH, text.text
+
+
 def test_ratios_compare_minima():
     found = measure.ratio("x", Stats("ours", (6.0, 60.0)), Stats("theirs", (2.0, 1000.0)), 3.0)
     assert found == Ratio("x", 3.0, 3.0)

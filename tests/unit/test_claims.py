@@ -4,6 +4,8 @@ exists.
 
 import ast
 import collections
+import errno
+import os
 import pathlib
 import re
 import sys
@@ -11,6 +13,7 @@ import sys
 import pytest
 
 import corral
+from corral.cli import COMMANDS, load_command
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import claims
@@ -195,3 +198,90 @@ def test_troubleshooting_quotes_denials_as_they_are_printed():
     quoted = re.findall(r"^### denied: (.+)$", page, flags=re.MULTILINE)
     assert len(quoted) > 5
     assert not [text for text in quoted if not text.startswith(tuple(records.WORDS.values()))]
+
+
+def list_flags(command: str) -> list[tuple[str, str]]:
+    return [(flag.name, flag.short) for flag in load_command(command).FLAGS]
+
+
+def test_every_flag_is_in_the_docs():
+    text = "\n".join(map(text_of, PAGES))
+    words = set(re.findall(r"(?<![\w-])-{1,2}[a-z][a-z-]*", text))
+    missing = [
+        f"{command} {name}"
+        for command in COMMANDS
+        for name, short in list_flags(command)
+        if name not in words and short not in words
+    ]
+    assert missing == []
+    assert "--no-such-flag" not in words
+
+
+def test_every_command_that_prints_a_result_has_the_flag_json():
+    without = {name for name in COMMANDS if "--json" not in dict(list_flags(name))}
+    assert without == {"run", "schema", "completion"}
+
+
+def test_every_kind_of_denial_is_in_the_table_of_kinds():
+    rows = text_of(ROOT / "docs" / "network.md").split("| kind | what the target did |")[1]
+    cells = [row.split("|")[1] for row in rows.split("\n\n")[0].splitlines() if "`" in row]
+    assert set(re.findall(r"`(\w+)`", "".join(cells))) == set(records.WORDS)
+
+
+def test_every_step_of_a_linux_mechanism_is_in_the_docs():
+    page = text_of(ROOT / "docs" / "architecture.md")
+    steps = [
+        f"{path.stem}.{name}"
+        for path in (SOURCE / "platforms" / "linux" / "mechanisms").glob("*.py")
+        for name in re.findall(
+            r"^@record\nclass (\w+):\n(?=(?: .*\n|\n)*? {4}name = )", text_of(path), re.MULTILINE
+        )
+    ]
+    assert len(steps) > 20
+    assert [step for step in steps if f"`{step}`" not in page] == []
+
+
+OF_OTHERS = re.compile(r" \([^()]*(?:own message|git clone|a shell)[^()]*\)$")
+"""Marks a heading that quotes the message of another program."""
+SYSTEM_MESSAGES = {os.strerror(code) for code in errno.errorcode}
+VALUE = "\0"
+
+
+def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
+    """Return each text of the source, as its parts of two words or more, and as a pattern of what
+    comes before its first semicolon. A value in the text matches anything.
+    """
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(text_of(path))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            words = [getattr(part, "value", VALUE) for part in parts]
+            text = "".join(word if isinstance(word, str) else VALUE for word in words)
+            first = re.sub(r"\{\w+\}", VALUE, text).partition("; ")[0].strip(f"{VALUE} ")
+            pieces = [piece.strip() for piece in re.split(rf"[{VALUE};:(),]", first)]
+            pattern = re.compile(".*".join(map(re.escape, first.split(VALUE))))
+            found.append(([piece for piece in pieces if " " in piece], pattern))
+    return [one for one in found if one[0]]
+
+
+def is_printed(heading: str, texts: list[tuple[list[str], re.Pattern[str]]]) -> bool:
+    """Return whether a heading matches the text with which it has the longest part in common."""
+    lengths = [max((len(p) for p in pieces if p in heading), default=0) for pieces, _ in texts]
+    longest = max(lengths)
+    common = [text for length, (_, text) in zip(lengths, texts, strict=True) if length == longest]
+    return longest > 0 and any(text.search(heading) for text in common)
+
+
+def test_troubleshooting_quotes_errors_as_they_are_printed():
+    page = text_of(ROOT / "docs" / "troubleshooting.md").replace("### While its client uses it", "")
+    headings = re.findall(r"^### (?!denied: )(.+)$", page, flags=re.MULTILINE)
+    ours = [
+        heading
+        for heading in headings
+        if not OF_OTHERS.search(heading)
+        and not {part.partition(" (")[0] for part in heading.split(", ")} <= SYSTEM_MESSAGES
+    ]
+    texts = find_printed_texts()
+    assert len(ours) > 20
+    assert [heading for heading in ours if not is_printed(heading, texts)] == []
+    assert not is_printed("overlay cannot give files of one user to another", texts)  # the control

@@ -56,7 +56,7 @@ def test_a_record_is_shown_as_rows_and_quoted_output(place):
     text = hosts.page()
     assert "| `seccomp` | yes |" in text
     assert "| `landlock` | absent | Errno 38 | Linux 5.13 |" in text
-    assert "`corral run --strict` ends with 125:\n\n```\ncorral: cannot\n```" in text
+    assert "`corral run --strict` ends with 125:\n\n> corral: cannot\n" in text
     assert "stopped: read a key. Not tried: x (why)." in text
 
 

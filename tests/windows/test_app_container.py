@@ -89,7 +89,7 @@ def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeyp
 @pytest.mark.parametrize(
     ("code", "text", "hint"),
     [
-        (win32.ERROR_ACCESS_DENIED, "may not create", "outside of any sandbox"),
+        (win32.ERROR_ACCESS_DENIED, "not allowed to create", "outside any sandbox"),
         (win32.ERROR_NOT_SUPPORTED, "no AppContainers", "WSL2"),
         (win32.E_NOTIMPL, "no AppContainers", "WSL2"),
         (win32.ERROR_INVALID_PARAMETER, "CreateAppContainerProfile: ", ""),

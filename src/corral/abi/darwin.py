@@ -1,4 +1,4 @@
-"""Provide `function`, which `abi/darwin_*.py` use to declare C functions. A C function is bound
+"""Provide `function`, with which `abi/darwin_*.py` declare C functions. Each C function is bound
 when it is first called.
 
 `tests/abi/test_darwin.py` checks that these modules follow these conventions:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # A `Check` says which results of a function mean success. "positive": results above 0. "zero":
-    # only 0. For both, errno gives the cause of a failure. "status": only 0, and any other result
-    # is the error number itself. "any": every result.
+    # A `Check` says which results of a function mean success. "positive": any result above 0.
+    # "zero": only 0. In both cases errno is set if the call fails. "status": only 0; any other
+    # result is the error number itself. "any": every result.
     Check = Literal["positive", "zero", "status", "any"]
 
 

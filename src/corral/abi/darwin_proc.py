@@ -39,7 +39,7 @@ class _proc_uniqidentifierinfo(ctypes.Structure):
     """The unique ids of a process, declared in bsd/sys/proc_info_private.h in xnu.
 
     An id is not reused before the next boot. `p_puniqueid` is the id of the process that forked
-    this process, even if this process has a different parent now.
+    this one, even if another process has adopted it since.
     """
 
     _fields_ = (
@@ -82,8 +82,8 @@ proc_listpgrppids = function(
 proc_listpids = function(
     "proc_listpids", _c_int, ctypes.c_uint32, ctypes.c_uint32, _c_void_p, _c_int, check="positive"
 )
-# A function of libquarantine that libSystem re-exports. Activity Monitor groups processes by its
-# result.
+# A function of libquarantine that libSystem re-exports. Activity Monitor uses its result to group
+# processes.
 responsibility_get_pid_responsible_for_pid = function(
     "responsibility_get_pid_responsible_for_pid", _c_int, _c_int, check="any"
 )
@@ -108,9 +108,9 @@ def count_user(uid: int) -> int:
 
 
 def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int) -> list[int]:
-    """Return the pids that `read` puts into a buffer for `size` pids.
+    """Return the pids that `read` writes into a buffer, which has room for `size` pids at first.
 
-    If the buffer is full, pids may be missing, so call `read` again with a buffer twice the size.
+    If the buffer is full, pids may be missing, so read them again into a buffer twice the size.
     """
     while True:
         found = (ctypes.c_int * size)()

@@ -21,18 +21,18 @@ sandbox_init_with_parameters = function(
     _c_char_p, ctypes.c_uint64, _c_void_p, _c_void_p, check="any",
 )  # fmt: skip
 sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any")
-# WebKit's header and LLVM's sanitizer_mac_spi.cc use these names. _SANDBOX_CHECK_NO_REPORT is a
-# flag that is combined with a filter such as _SANDBOX_FILTER_GLOBAL_NAME.
+# These names are from WebKit's header and LLVM's sanitizer_mac_spi.cc. _SANDBOX_CHECK_NO_REPORT is
+# a flag that is added to a filter such as _SANDBOX_FILTER_GLOBAL_NAME.
 _SANDBOX_FILTER_GLOBAL_NAME = 2
 _SANDBOX_CHECK_NO_REPORT = 0x40000000
-# The C function is variadic: it reads a fourth argument only if the second argument names an
-# operation. If the second argument is NULL, it returns whether the process is in a sandbox. The
-# fourth argument is not declared, because ctypes passes undeclared arguments as variadic arguments.
+# This C function is variadic. If its second argument names an operation, it reads a fourth. If the
+# second argument is NULL, it only returns whether the process is in a sandbox. The fourth argument
+# is left undeclared, so that ctypes passes it as a variadic argument.
 sandbox_check = function("sandbox_check", _c_int, _c_int, _c_char_p, _c_int, check="any")
 
 
 def init(profile: str, parameters: Sequence[tuple[str, str]]) -> None:
-    """Put this process and all its future children under `profile`. This cannot be undone."""
+    """Confine this process and all its future children by `profile`. This cannot be undone."""
     words = [os.fsencode(word) for pair in parameters for word in pair]
     array = (ctypes.c_char_p * (len(words) + 1))(*words, None)
     error = ctypes.c_char_p()

@@ -1,4 +1,4 @@
-"""Bind Apple's extensions of posix_spawn. They can replace this process, close descriptors,
+"""Bind Apple's extensions to posix_spawn, which can replace the calling process, close descriptors,
 disclaim responsibility for the new program and limit its memory.
 """
 
@@ -42,8 +42,7 @@ posix_spawnattr_setjetsam_ext = function(
     "posix_spawnattr_setjetsam_ext", _c_int,
     _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
 )  # fmt: skip
-# A function of libquarantine that libSystem re-exports. LLDB and Chromium declare it in the same
-# way.
+# A function of libquarantine that libSystem re-exports. LLDB and Chromium declare it the same way.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
 )
@@ -60,7 +59,7 @@ def exec_in_place(
     """Replace this process with the program `path`, which gets only descriptors 0 to 2. Raise
     OSError on failure.
 
-    With `disclaim`, macOS asks the user for consent in the name of the new program instead of the
+    With `disclaim`, macOS asks the user for consent in the new program's name, not in that of the
     program that started corral. The kernel kills the new program when its footprint exceeds
     `megabytes`; 0 means no limit. The limit no longer applies once the new program executes another
     program.

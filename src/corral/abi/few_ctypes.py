@@ -39,9 +39,7 @@ else:
         c_void_p = _simple("c_void_p", "P")
 
         class CDLL:
-            """Calls functions of a C library, and lets other threads of the interpreter run
-            meanwhile.
-            """
+            """Calls functions of a C library, and releases the GIL meanwhile."""
 
             flags = _ctypes.FUNCFLAG_CDECL
 
@@ -55,13 +53,13 @@ else:
                 return self._function((name, self))
 
         class PyDLL(CDLL):
-            """Calls functions of a C library without releasing the interpreter's lock."""
+            """Calls functions of a C library without releasing the GIL."""
 
             flags = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
 
         def create_string_buffer(init: bytes | int, size: int | None = None) -> object:
-            """Return a buffer with the bytes `init`. If `init` is a number, return a buffer with
-            that many zero bytes.
+            """Return a buffer that contains the bytes `init`, or as many zero bytes as the number
+            `init` says.
             """
             if isinstance(init, int):
                 return (c_char * init)()

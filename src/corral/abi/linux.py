@@ -1,8 +1,8 @@
 """Wrap Linux system calls in short functions that are named as in the manual and raise OSError.
 
 The C library is bound when it is first called, so this module can be imported on every system.
-Calls do not release the interpreter's lock (PyDLL), because the callers have only one thread, and
-because the child of `clone` has to hold this lock. Only `waiting_syscall` lets other threads run.
+Calls do not release the GIL (they use PyDLL), because the callers have only one thread, and because
+the child of `clone` has to hold the GIL. Only `waiting_syscall` lets other threads run.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _call(bound: tuple[Syscall, dict[str, int]], name: str, *args: object) -> in
 
 
 def read_file(path: str) -> bytes:
-    """Return the content of a file, in a quarter of the time that a file object takes."""
+    """Return the content of a file. This takes a quarter of the time that a file object needs."""
     fd = os.open(path, os.O_RDONLY)
     try:
         found = b""
@@ -173,7 +173,7 @@ def is_encrypted(fd: int) -> bool:
 
 
 def supports_encryption(path: str) -> bool:
-    """Return whether fscrypt can encrypt directories at `path`. Return True if this is unknown."""
+    """Return whether fscrypt can encrypt directories at `path`, or True if this is unknown."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -228,9 +228,8 @@ def open_tree(dirfd: int, path: str, flags: int) -> int:
 
 
 def move_mount(from_fd: int, to_fd: int, to_path: str) -> None:
-    """Attach the detached mount `from_fd` at `to_path` below `to_fd`.
-
-    If `to_path` is empty, attach it at `to_fd` itself.
+    """Attach the detached mount `from_fd` at `to_path` below `to_fd`, or at `to_fd` itself if
+    `to_path` is empty.
     """
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
     syscall("move_mount", from_fd, b"", to_fd, os.fsencode(to_path), flags)
@@ -345,8 +344,8 @@ def inotify_add_watch(fd: int, path: str, mask: int) -> int:
 
 
 def reset_signals() -> None:
-    """Reset every signal to its default action. Python ignores SIGPIPE, and a program that is
-    executed would inherit that.
+    """Reset every signal to its default action. Otherwise an executed program would ignore SIGPIPE,
+    as Python does.
     """
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
@@ -369,9 +368,8 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute a program, with the secret `cookie` in argument registers that the kernel ignores.
-
-    The seccomp filter allows execve only with this cookie.
+    """Execute a program, and pass the secret `cookie` in argument registers that the kernel
+    ignores. If the target may not start processes, its filter allows execve only with this cookie.
     """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 

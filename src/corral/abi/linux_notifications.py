@@ -33,8 +33,8 @@ SECCOMP_NOTIF_ADDFD = "=QIIII"
 class Notification:
     """A system call of the target that waits for an answer.
 
-    `pid` is the calling thread in this process's pid namespace. `number` is the number of the
-    system call.
+    `pid` is the id of the calling thread in this process's pid namespace, and `number` is the
+    number of the system call.
     """
 
     id: int
@@ -88,8 +88,8 @@ def send(listener: int, call: int, *, value: int = 0, error: int = 0, flags: int
 
 
 def wake_synchronously(listener: int) -> None:
-    """Let the caller and the listener share a processor, so that a call takes half the time. Do
-    nothing on kernels before Linux 6.6.
+    """Let the kernel run the caller and the listener on the same processor, which halves the time
+    that a call takes. Do nothing on kernels before Linux 6.6.
     """
     try:
         fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)

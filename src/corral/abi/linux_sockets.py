@@ -1,4 +1,4 @@
-"""Wrap Linux system calls for sockets, because importing `socket` would slow down every start."""
+"""Wrap the system calls for Linux sockets, so that no start has to wait for `import socket`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """List the system call numbers of Linux 6.18 under the names from the kernel's own tables.
 
 The list has to be complete, because the seccomp filter returns ENOSYS for every number that is not
-in the list. It includes calls that an architecture never implemented, because their numbers stay
+in it. It even includes calls that an architecture never implemented, because their numbers stay
 reserved. Later kernels only add numbers at the end.
 """
 

@@ -1,6 +1,5 @@
-"""Open an output file whose path the user gave.
-
-Refuse a file or link that another user created at that path.
+"""Open an output file at a path that the user gave, but refuse a file or symlink that another user
+may have put there.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ NOT_PLAIN = "not a plain file"
 
 
 def open_output(path: str, flags: int) -> int:
-    """Open a file to write to, and create it if it is missing.
+    """Open a file for writing, and create it if it is missing.
 
     In a directory such as /tmp another user may have put something at this path. So raise OSError
     for a pipe (which could block corral), for another user's file (which that user could read and
-    change) and for a file with several hard links (which may be one of this user's files). Empty a
-    file (O_TRUNC) only after these checks.
+    change) and for a file with several hard links (which may be any of this user's own files).
+    Truncate the file (O_TRUNC) only after these checks.
     """
     options = flags & ~os.O_TRUNC
     for name in ("O_CREAT", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_NOINHERIT"):

@@ -1,7 +1,7 @@
 """Create directories that only this user can use, and read, write and lock files in them.
 
-Root may run corral with another user's HOME. So do not read or write another user's files, and do
-not create anything in another user's directories.
+Root may run corral with another user's HOME, so these functions never read or write another user's
+files, and create nothing in another user's directories.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The number of files that `write_checked_file` keeps in a directory.
-
-It removes older files, because each version of corral adds files.
+"""The number of files that `write_checked_file` keeps in a directory. Every version of corral adds
+its own, so the oldest are removed.
 """
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
@@ -27,12 +26,12 @@ OPEN_FLAGS: int = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )
-# On Windows other processes cannot read locked bytes. So corral locks only this byte, which is far
+# On Windows other processes cannot read locked bytes, so corral locks only this byte, which is far
 # beyond the end of the file.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
-"""The number of attempts to lock a new file. Together they take at least ten seconds, because on a
-busy machine a process that removes leftovers may hold the lock that long.
+"""The number of attempts to lock a new file. Together they take at least ten seconds, since a
+process that removes leftovers may hold the lock that long on a busy machine.
 """
 LOCKED = "another process holds the lock"
 
@@ -41,9 +40,9 @@ def make_private_directory(path: str) -> None:
     """Create a directory that only this user can use, and the missing directories above it. Do
     nothing if the directory exists already.
 
-    On Windows an access list gives this user access. The mode 0o700 would not be enough, because it
-    gives access only to the owner. If an elevated process creates the directory, the owner is the
-    administrators' group, and this user could not open the directory without elevation.
+    On Windows an access list names this user. The mode 0o700 would not be enough, because it gives
+    access only to the owner: a directory that an elevated process creates is owned by the
+    administrators' group, so without elevation this user could not open it.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -63,7 +62,7 @@ def make_private_directory(path: str) -> None:
 
 def _make_directories(path: str) -> None:
     """Create a directory and the missing directories above it. Sync each of them to the disk before
-    creating the next, because a power cut must not remove the directory of a synced file.
+    creating the next, so that no power cut can remove the directory of a synced file.
     """
     if os.path.isdir(path or os.curdir):
         return
@@ -81,7 +80,7 @@ def _make_directories(path: str) -> None:
 
 def _refuse_users_directory(path: str) -> None:
     """If this process is root, refuse a path below an ordinary user's directory. That user could
-    plant links in the path. Directories that root creates there would also be closed to the user.
+    plant symlinks in the path, and could not use the directories that root creates there.
     """
     if sys.platform == "win32" or os.geteuid():
         return
@@ -112,8 +111,8 @@ def _is_unmapped(owner: int) -> bool:
 
 
 def read_private_file(path: str) -> bytes:
-    """Read a file that only this user can have written. Raise OSError for any other file. Do not
-    follow links, and do not wait for a pipe's writer.
+    """Read a file that only this user can have written. Raise OSError for any other file. Never
+    follow a symlink or wait for the writer of a pipe.
     """
     _refuse_foreign_directories(path)
     fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
@@ -156,8 +155,8 @@ def write_checked_file(path: str, body: bytes) -> None:
 
 
 def _refuse_foreign_directories(path: str) -> None:
-    """Refuse a file if one of the two directories above it is a link, belongs to another user or is
-    writable for everyone.
+    """Refuse a file if one of the two directories above it is a symlink, belongs to another user or
+    is writable by everyone.
     """
     directory = os.path.dirname(path)
     for part in (os.path.dirname(directory), directory):
@@ -167,14 +166,12 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a checksum that detects damage. Do not use `hashlib`, because importing it takes
-    milliseconds.
-    """
+    """Return a checksum that detects damage, without `hashlib`, whose import takes milliseconds."""
     return int.from_bytes(content, "little") % PRIME
 
 
 def create_locked(path: str) -> int:
-    """Create and lock a file, and return its descriptor. Do not use an existing file, because
+    """Create and lock a file, and return its descriptor. Never use an existing file, because
     another user may have put it there.
 
     If another process mistakes the new file for a leftover and removes it before it is locked,
@@ -235,8 +232,8 @@ def lock(fd: int, *, wait: bool) -> None:
 def lock_dead(path: str) -> int:
     """Lock a file that a dead process left behind, and return its descriptor.
 
-    Return -1 if the process is alive and so still has the lock. Also return -1 if the file does not
-    belong to this user, because callers remove the file or the paths that it lists.
+    Return -1 if the process is alive and therefore still holds the lock. Also return -1 if the file
+    does not belong to this user, because callers remove the file or the paths that it lists.
     """
     fd = open_own(path)
     try:
@@ -252,8 +249,8 @@ def lock_dead(path: str) -> int:
 
 
 def remove_locked(path: str, fd: int) -> None:
-    """Remove a locked file, and close its descriptor if `fd` is not -1. Leave a file that cannot be
-    removed, because a later process will try again.
+    """Remove a locked file, and close its descriptor if `fd` is not -1. If the file cannot be
+    removed, leave it to a later process.
 
     Remove the file before unlocking it: the process that created it may still be waiting for the
     lock, and must then find that the file is gone. On Windows close the descriptor first, because
@@ -271,7 +268,9 @@ def remove_locked(path: str, fd: int) -> None:
 
 
 def open_own(path: str) -> int:
-    """Open a regular file of this user without following links. Return -1 for anything else."""
+    """Open a regular file that belongs to this user. Return -1 for anything else, even a symlink to
+    such a file.
+    """
     try:
         fd = os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0) | OPEN_FLAGS)
     except OSError:

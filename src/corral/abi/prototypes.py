@@ -25,7 +25,7 @@ class Function:
     """A function that a library exports. `find` looks it up, or raises MissingFunctionError.
 
     If a result means a failure, `failure` returns the error; otherwise it returns None. Results are
-    integers. A NULL pointer and a void result are 0.
+    integers, and a NULL pointer or a void result becomes 0.
     """
 
     __slots__ = ("_bound", "_failure", "_find", "arguments", "check", "library", "name", "result")

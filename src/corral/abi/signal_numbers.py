@@ -1,6 +1,6 @@
 """List this system's signal numbers without importing `signal`, which would import `enum` too.
 
-Windows defines only a few signals. The others get their Linux numbers there.
+Windows defines only a few of these signals, and the others get their Linux numbers there.
 """
 
 import _signal  # type: ignore[import-not-found]
@@ -22,6 +22,6 @@ SIGSTOP = _number("SIGSTOP", 19)
 SIGXCPU = 24
 
 FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
-"""Signals that corral forwards to the target. A client or a terminal sends these signals to corral,
-but they are meant for the target.
+"""Signals that corral forwards to the target, because the client or terminal that sends them to
+corral means the target.
 """

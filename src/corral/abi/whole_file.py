@@ -1,10 +1,10 @@
 """Replace a file as a whole. After a crash or a power cut the file has either its old or its new
 content.
 
-The content is written to a new file next to the old one. The new file is synced to the disk, and
-then renamed to the old name. A crash can leave the new file behind, with a name that ends in
-`.corral-new`. Its lock ends with the crashed process, so the next writer in the directory can
-remove the file.
+The content is written to a new file next to the old one, synced to the disk, and then renamed over
+the old file. A crash can leave the new file behind, under a name that ends in `.corral-new`. Its
+lock ends with the crashed process, so the next writer in the directory can tell that the file is a
+leftover, and removes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENDING = ".corral-new"
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""Errors which show that the file system cannot sync a directory, or that this user cannot read it.
+"""Errors that mean that the file system cannot sync a directory, or that this user cannot read it.
 """
 
 
@@ -37,8 +37,8 @@ def replace_file(
     """Replace the file `path`. If `like` is given, the new file gets its owner and mode.
 
     `check` is called just before the file is replaced. If it raises an error, the old file stays.
-    Without `sync` a power cut may damage the file. Turn `sync` off only if a reader would notice
-    the damage, or if the file is not read after the next boot.
+    Without `sync` a power cut may damage the file, so turn it off only if a reader would notice the
+    damage, or if no process reads the file after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -55,7 +55,7 @@ def replace_file(
         remove_locked(fresh, fd)
         fd = -1
         if isinstance(error, OSError):
-            # Add the file's path to the error, because errors of `write` do not contain a path.
+            # Add the file's path to the error, because errors from `write` contain no path.
             raise OSError(error.errno, error.strerror, path) from error
         raise
     finally:
@@ -72,8 +72,8 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # This call fails if the old file belongs to another user. A failure is better than a
-            # changed owner.
+            # If the old file belongs to another user, this call fails, which is better than
+            # changing the owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:
@@ -81,19 +81,19 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
 
 
 def discard_leftovers(directory: str) -> None:
-    """Remove the new files that writers left in a directory when they were killed."""
+    """Remove the new files that killed writers have left behind in a directory."""
     try:
         names = os.listdir(directory or os.curdir)
     except OSError:
-        return  # this user may not list the directory
+        return  # this user is not allowed to list the directory
     for name in names:
         if name.endswith(ENDING) and (fd := lock_dead(os.path.join(directory, name))) >= 0:
             remove_locked(os.path.join(directory, name), fd)
 
 
 def sync_directory(directory: str) -> None:
-    """Wait until the changed names in a directory are on the disk, if the system can sync
-    directories.
+    """Wait until files that were created or renamed in a directory have their new names on the
+    disk, if the system can sync directories.
     """
     if sys.platform == "win32":
         return

@@ -31,7 +31,7 @@ Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
 """A `Check` says which results of a function mean success.
 
 "nonzero": every result except 0 and NULL. "valid": every result except a value with all bits set
-(INVALID_HANDLE_VALUE, WAIT_FAILED). For both, GetLastError returns the cause of a failure.
+(INVALID_HANDLE_VALUE, WAIT_FAILED). In both cases GetLastError returns the cause of a failure.
 "hresult" and "ntstatus": every result that is not negative. "any": every result.
 """
 
@@ -154,19 +154,19 @@ def winerror(error: OSError) -> int:
 
 
 def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
-    """Call a function that ends with the parameters (buffer, size, needed size), and return the
-    content that it writes into the buffer.
+    """Call a function whose last parameters are (buffer, size, needed size), and return the buffer
+    with the content that it writes.
 
-    The buffer is never copied, because the content may contain pointers into the buffer. The buffer
-    has at least `least` bytes, because Windows may write fewer bytes for an empty list than the
-    list's structure has.
+    The buffer is never copied, because its content may include pointers into it. It has at least
+    `least` bytes, because for an empty list Windows may write fewer bytes than the list's structure
+    has.
     """
     needed = DWORD()
     try:
         call(*arguments, None, 0, ctypes.byref(needed))
     except OSError:
         if not needed.value:
-            raise  # otherwise the error only reports the needed size
+            raise  # with a size, the error only says that the buffer is too small
     raw = bytearray(max(needed.value, least))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     call(*arguments, block, len(raw), ctypes.byref(needed))
@@ -187,7 +187,7 @@ def open_handles() -> int:
 
 
 class Handle:
-    """Owns a kernel handle. There is no finalizer, because tests have to find unclosed handles."""
+    """Owns a kernel handle. It has no finalizer, so that tests can find handles left open."""
 
     __slots__ = ("_value",)
 
@@ -204,14 +204,14 @@ class Handle:
         return self._value
 
     def detach(self) -> int:
-        """Return the handle, which the caller has to close. This object then counts as closed."""
+        """Return the handle, which the caller then has to close. Mark this object as closed."""
         value = self.value
         self._value = 0
         _open.discard(self)
         return value
 
     def close(self) -> None:
-        """Close the handle. Later calls do nothing."""
+        """Close the handle, unless it is closed already."""
         if self._value:
             CloseHandle(self.detach())
 

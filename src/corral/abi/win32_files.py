@@ -79,7 +79,7 @@ CreateDirectoryW = kernel32("CreateDirectoryW", BOOL, LPCWSTR, LPVOID)
 
 
 def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
-    """Open the file or directory at this path, without following a link."""
+    """Open the file or directory at this path, or the link itself if the path is a link."""
     access |= FILE_READ_ATTRIBUTES
     share = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE
     flags = FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT
@@ -119,11 +119,11 @@ def final_path(handle: int) -> str:
 
 @contextmanager
 def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[None]:
-    """Own a named mutex during a `with` block. `security` is an SDDL string. If the owner dies,
-    Windows releases the mutex.
+    """Own a named mutex during a `with` block. `security` is its security descriptor as SDDL. If
+    the owner dies, Windows releases the mutex.
 
-    Raise OSError after `timeout_ms`, because any of the user's programs can own a mutex with this
-    name.
+    Raise OSError if the mutex is not free within `timeout_ms`. Waiting forever would let any of the
+    user's programs block corral, because they can own a mutex with this name.
     """
     with security_attributes(security) as attributes:
         made = CreateMutexW(ctypes.byref(attributes), 0, name)

@@ -105,7 +105,7 @@ class Port:
             handle.close()
 
     def _cancel(self, overlapped: OVERLAPPED) -> None:
-        """Cancel a read, so that the driver does not write into a buffer that has been freed."""
+        """Cancel a read, so that nothing is written into its buffer after the buffer is freed."""
         size = DWORD()
         try:
             CancelIoEx(self._port.value, ctypes.byref(overlapped))

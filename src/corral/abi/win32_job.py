@@ -125,7 +125,7 @@ GetQueuedCompletionStatus = kernel32(
     "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
 )
 
-# Maps each structure to the information class that Windows needs to read or set it.
+# Maps each structure to the information class with which Windows reads or sets it.
 _CLASSES: dict[type[ctypes.Structure], int] = {
     JOBOBJECT_BASIC_ACCOUNTING_INFORMATION: JobObjectBasicAccountingInformation,
     JOBOBJECT_BASIC_UI_RESTRICTIONS: JobObjectBasicUIRestrictions,
@@ -137,7 +137,7 @@ Information = TypeVar("Information", bound=ctypes.Structure)
 
 
 def create_job() -> Handle:
-    """Create a job without a name. Other processes can neither open nor inherit it."""
+    """Create an unnamed job, which other processes can neither open nor inherit."""
     return Handle(CreateJobObjectW(None, None))
 
 

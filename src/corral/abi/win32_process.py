@@ -1,6 +1,7 @@
 """Bind calls that create processes, wait for them, and measure their resource usage.
 
-Only 64-bit Windows is supported. It has only one calling convention, so callbacks are CFUNCTYPE.
+Callbacks are CFUNCTYPE, because only 64-bit Windows is supported, and it has a single calling
+convention.
 """
 
 import ctypes
@@ -153,7 +154,7 @@ class Attributes:
             InitializeProcThreadAttributeList(None, count, 0, ctypes.byref(size))
         except OSError:
             if not size.value:
-                raise  # otherwise the error only reports the needed size
+                raise  # with a size, the error only says that the buffer is too small
         self._list = ctypes.create_string_buffer(size.value)
         InitializeProcThreadAttributeList(self._list, count, 0, ctypes.byref(size))
         self._kept: list[object] = []

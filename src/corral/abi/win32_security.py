@@ -134,11 +134,11 @@ class Capabilities:
 
 
 def create_profile(name: str, title: str, description: str) -> bytes:
-    """Create an AppContainer profile and return its package SID. Raise ERROR_ALREADY_EXISTS if the
-    profile exists.
+    """Create an AppContainer profile and return its package SID. Fail with ERROR_ALREADY_EXISTS if
+    the profile exists.
 
-    The profile gets no capabilities, because Windows checks only the token's capabilities, and
-    because the firewall service would register the profile's.
+    The profile itself gets no capabilities. Windows checks only the capabilities in the token, and
+    the firewall service would register capabilities of the profile.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 
@@ -158,15 +158,15 @@ def profile_folder(sid: str) -> str:
 
 
 def read_security(handle: int, *, owner: bool = False) -> bytes:
-    """Return the self-relative security descriptor of an open object. It contains the DACL and the
-    control bits. With `owner` it also contains the owner.
+    """Return the self-relative security descriptor of an open object, with the DACL, the control
+    bits and, if `owner` is true, the owner.
     """
     parts = DACL_SECURITY_INFORMATION | (OWNER_SECURITY_INFORMATION if owner else 0)
     return bytes(read_sized(GetKernelObjectSecurity, handle, parts))
 
 
 def write_security(handle: int, descriptor: bytes) -> None:
-    """Set the DACL of this object only. SetSecurityInfo would also change the objects below it."""
+    """Set the DACL of this object only. SetSecurityInfo would change the objects below it too."""
     buffer = ctypes.create_string_buffer(descriptor, len(descriptor))
     SetKernelObjectSecurity(handle, DACL_SECURITY_INFORMATION, buffer)
 
@@ -191,8 +191,8 @@ def token_capabilities(token: int) -> tuple[tuple[bytes, int], ...]:
 
 
 def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
-    """Return (SID, attributes) for each group in a token. `kind` is an information class for which
-    Windows returns TOKEN_GROUPS.
+    """Return (SID, attributes) for each group in a token. `kind` must be an information class for
+    which Windows returns TOKEN_GROUPS.
     """
     raw = token_information(token, kind)
     count = TOKEN_GROUPS.from_buffer(raw).GroupCount

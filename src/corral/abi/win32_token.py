@@ -163,7 +163,7 @@ def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]
 
 
 def token_user(token: int) -> bytes:
-    raw = token_information(token, TokenUser)  # contains the SID
+    raw = token_information(token, TokenUser)  # `Sid` points into this buffer
     return copy_sid(TOKEN_USER.from_buffer(raw).User.Sid)
 
 
@@ -177,7 +177,7 @@ def token_privileges(token: int) -> tuple[str, ...]:
 
 
 def token_integrity(token: int) -> bytes:
-    raw = token_information(token, TokenIntegrityLevel)  # contains the SID
+    raw = token_information(token, TokenIntegrityLevel)  # `Sid` points into this buffer
     return copy_sid(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
 
 
@@ -191,7 +191,9 @@ def set_token_integrity(token: int, sid: bytes) -> None:
 
 
 def set_token_default_dacl(token: int, text: str) -> None:
-    """Set the access list that new objects of the process get by default. `text` is SDDL."""
+    """Set the access list that objects get by default when the token's process creates them. `text`
+    is SDDL.
+    """
     with security_attributes(text) as attributes:
         present, dacl, defaulted = BOOL(), LPVOID(), BOOL()
         results = map(ctypes.byref, (present, dacl, defaulted))
@@ -206,8 +208,8 @@ def impersonation_token(token: int) -> Handle:
 
 @contextmanager
 def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
-    """Yield attributes whose security descriptor is made from SDDL. They are valid only inside
-    `with`.
+    """Yield attributes with a security descriptor made from SDDL. They are valid only inside the
+    `with` block.
     """
     address = LPVOID()
     ConvertStringSecurityDescriptorToSecurityDescriptorW(
@@ -235,10 +237,10 @@ class UserObject:
 
 
 def open_window_station(access: int, security: str) -> UserObject:
-    """Open this logon's non-interactive window station. Each logon has exactly one such station.
+    """Open this logon's non-interactive window station, of which each logon has exactly one.
 
-    If no program has created the station yet, create it with the SDDL in `security`. It does not
-    get a name, because only administrators may name a window station.
+    If no program has created the station yet, create it with the SDDL in `security`. The call
+    passes no name, because only administrators may name a window station.
     """
     with security_attributes(security) as attributes:
         value = CreateWindowStationW(None, 0, access, ctypes.byref(attributes))
@@ -246,7 +248,7 @@ def open_window_station(access: int, security: str) -> UserObject:
 
 
 def create_desktop(station: int, name: str, access: int, security: str) -> UserObject:
-    """Create a desktop in `station`. During the call `station` is this process's window station."""
+    """Create a desktop in `station`, which is this process's window station during the call."""
     own = GetProcessWindowStation()
     SetProcessWindowStation(station)
     try:

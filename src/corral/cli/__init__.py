@@ -104,7 +104,16 @@ def _dispatch(words: list[str]) -> int:
         return 0
     name = words.pop(0)
     if name not in COMMANDS:
-        raise _unknown_command(name)
+        raise _unknown_command(name, words)
+    try:
+        return _parse_and_run(name, words)
+    except (ManifestError, option_parser.UsageError) as problem:
+        own_help = f"`corral {name} --help`"
+        problem.hint = (problem.hint or "").replace(option_parser.RUN_HELP, own_help)
+        raise
+
+
+def _parse_and_run(name: str, words: list[str]) -> int:
     command = load_command(name)
     anywhere = name not in COMMAND_LINES
     has_options = bool(words) and words[0].startswith("-") and words[0] != "--"
@@ -117,12 +126,6 @@ def _dispatch(words: list[str]) -> int:
         _warn_of_late_flags(command, words, rest)
     try:
         return command.main(chosen, rest)
-    except ManifestError as problem:
-        from corral.policy.manifest import IN_FLAGS
-
-        if problem.hint == IN_FLAGS:
-            problem.hint = IN_FLAGS.replace("corral run", f"corral {name}")
-        raise
     except CommandError as problem:
         if is_command_line and problem.exit_code == EXIT_NOT_FOUND and rest:
             from corral.clients.find_server import list_references
@@ -153,9 +156,10 @@ def show_help(name: str) -> int:
     return 0
 
 
-def _unknown_command(name: str) -> option_parser.UsageError:
+def _unknown_command(name: str, words: list[str]) -> option_parser.UsageError:
     if name.startswith("-"):
-        hint = f"options come after the command: corral COMMAND {name}"
+        command = next((word for word in words if word in COMMANDS), "COMMAND")
+        hint = f"options come after the command: corral {command} {name}"
         return option_parser.UsageError(f"corral itself has no option {name}", hint=hint)
     near = option_parser.find_nearest(name, COMMANDS)
     hint = f"did you mean `corral {near}`?" if near else "`corral --help` lists the commands"

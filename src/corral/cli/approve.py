@@ -56,8 +56,6 @@ def main(options: Options, rest: list[str]) -> int:
         return _list(as_json=options.has("--json"))
     if what := options.get("--revoke"):
         return _revoke(what, as_json=options.has("--json"))
-    if not rest[0]:
-        raise UsageError("no server was named", hint="corral approve --help")
     return _approve(options, rest)
 
 

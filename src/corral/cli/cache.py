@@ -4,7 +4,7 @@ import shlex
 import sys
 
 from corral.cli import interrupts, output, why, wrapped_servers
-from corral.cli.option_parser import Flag, Options, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError, suggest
 from corral.errors import SandboxError
 from corral.platforms import states
 from corral.servers.reference import SEPARATORS
@@ -22,6 +22,8 @@ usage: corral cache [--json] [ls]               list installed packages and bund
        corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
+HEADER = ("NAME", "VERSION", "SIZE", "INSTALLED", "DIGEST")
+HOMES_HEADER = ("SERVER", "SIZE", "PATH")
 MIN_DIGITS = 12  # `ls` shows this many digits of a digest, enough to identify an entry
 
 
@@ -30,7 +32,9 @@ def main(options: Options, rest: list[str]) -> int:
     as_json = options.has("--json")
     if verb not in VERBS or (words and verb not in REMOVING) or (verb in REMOVING and not words):
         known = "ls, rm WHAT..., gc, verify, homes, rm-home SERVER..."
-        raise UsageError(f"give one of: {known}", hint="corral cache --help")
+        unknown = () if verb in VERBS else VERBS
+        hint = suggest(verb, unknown, "corral cache --help")
+        raise UsageError(f"give one of: {known}", hint=hint)
     if verb in REMOVING:
         remove, list_names = REMOVING[verb]
         with interrupts.report_changes(
@@ -48,7 +52,8 @@ def _list(*, as_json: bool) -> int:
     if as_json:
         output.write_json([_entry_to_json(entry) for entry in found])
     else:
-        output.write_table([_format_row(entry) for entry in found], "nothing is installed")
+        rows = [_format_row(entry) for entry in found]
+        output.write_table(rows, "nothing is installed", header=HEADER)
     return 0
 
 
@@ -89,7 +94,7 @@ def _list_homes(*, as_json: bool) -> int:
         output.write_json([dict(zip(keys, row, strict=True)) for row in found])
     else:
         rows = [(shlex.join(words), f"{size / 1e6:.1f} MB", path) for words, size, path in found]
-        output.write_table(rows, "no server keeps a home directory")
+        output.write_table(rows, "no server keeps a home directory", header=HOMES_HEADER)
     return 0
 
 
@@ -103,11 +108,12 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
         rows = wrapped_servers.match_wrapped(word)
         wrapped_servers.refuse_different(word, rows)
         named = [why.identify(one) for _, _, one in rows]
+        started = [one for one in homes if any(map(one.server.is_started_by, named))]
+        _refuse_several(word, started)
         fitting = [
             one
             for one in homes
-            if word in {one.path, shlex.join(one.server.command)}
-            or any(one.server.is_started_by(wanted) for wanted in named)
+            if one in started or word in {one.path, shlex.join(one.server.command)}
         ] or _find_by_program(word, homes)
         if not fitting:
             raise SandboxError(
@@ -128,13 +134,20 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
     program, such as python3, that starts several servers, because each of them has its own home.
     """
     fitting = [one for one in homes if one.server.command[:1] == (word,)]
-    is_package = word.partition(":")[0] in SEPARATORS
-    if not is_package and len({one.server.command for one in fitting}) > 1:
+    if word.partition(":")[0] not in SEPARATORS:
+        _refuse_several(word, fitting)
+    return fitting
+
+
+def _refuse_several(word: str, homes: list[states.State]) -> None:
+    """Refuse a name that fits the homes of different servers. The name may be a program, or a
+    server whose command contains a client's variables.
+    """
+    if len({one.server.command for one in homes}) > 1:
         raise SandboxError(
-            f"{word} starts {len(fitting)} servers that keep a home directory",
+            f"{word} starts {len(homes)} servers that keep a home directory",
             hint="`corral cache homes` lists them; name one by its command or its path",
         )
-    return fitting
 
 
 def _is_meant(entry: Entry, word: str) -> bool:

@@ -6,13 +6,14 @@ from contextlib import AbstractContextManager
 from shlex import quote
 
 from corral.cli import interrupts, output, run, what_to_run
-from corral.cli.option_parser import Options, UsageError, find_nearest, parse
-from corral.cli.wrapped_servers import Row
+from corral.cli.option_parser import Options, UsageError, parse, suggest
+from corral.cli.wrapped_servers import Row, list_unwrapped, list_wrapped, name_target
 from corral.clients import catalogue, safe_write
 from corral.clients.configured_servers import mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
 from corral.clients.file_formats import load_format
 from corral.clients.rewrite import ServerOutcome
+from corral.clients.server_needs import is_sensitive_path
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.policy import profiles
@@ -89,6 +90,12 @@ def select(words: list[str], usage: str) -> Selection:
             "name a client or a file", hint=_join_hints(usage.partition("\n")[0], _name_clients())
         )
     word, *names = words
+    first, colon, server = word.partition(":")
+    if colon and server and catalogue.find_client(first) and not os.path.lexists(word):
+        raise UsageError(
+            f"{word} is neither a known client nor a file",
+            hint=f"separate a client and its servers by a space: {first} {quote(server)}",
+        )
     paths = find_files(word)
     if catalogue.find_client(word) is None and not os.path.lexists(word):
         raise SandboxError(
@@ -96,12 +103,20 @@ def select(words: list[str], usage: str) -> Selection:
         )
     known = {server.name for path in paths if names for server in read_client_file(path).servers}
     if missing := [name for name in names if name not in known]:
-        listed = ", ".join(sorted(known)) or "none"
+        listed = f"the servers there: {', '.join(sorted(known)) or 'none'}"
         raise SandboxError(
             f"there is no server {', '.join(missing)} in {', '.join(paths)}",
-            hint=f"the servers there: {listed}",
+            hint=_suggest_each([word, *missing], usage) or listed,
         )
     return Selection(word=word, paths=tuple(paths), names=tuple(names))
+
+
+def _suggest_each(words: Sequence[str], usage: str) -> str:
+    """If the user typed only names of clients, return a command for each client; otherwise ""."""
+    if not all(map(catalogue.find_client, words)):
+        return ""
+    verb = usage.split()[2]
+    return "name one client at a time: " + " && ".join(f"corral {verb} {one}" for one in words)
 
 
 def find_files(word: str) -> list[str]:
@@ -112,11 +127,9 @@ def find_files(word: str) -> list[str]:
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
             return [word]
-        near = find_nearest(word, catalogue.NAMES)
-        raise UsageError(
-            f"{word} is neither a known client nor a file",
-            hint=f"did you mean {near}?" if near else "clients: " + ", ".join(catalogue.NAMES),
-        )
+        known = _suggest_server(word) or "clients: " + ", ".join(catalogue.NAMES)
+        hint = suggest(word.partition(":")[0], catalogue.NAMES, known)
+        raise UsageError(f"{word} is neither a known client nor a file", hint=hint)
     found = list_existing(client)
     if not found:
         paths = ", ".join(catalogue.own_files(client))
@@ -125,6 +138,15 @@ def find_files(word: str) -> list[str]:
             hint=_join_hints("name the file itself if it is elsewhere", _name_clients()),
         )
     return found
+
+
+def _suggest_server(word: str) -> str:
+    """If the user typed only the name of a server, return a hint with its client. Otherwise return
+    "".
+    """
+    rows = [row for row in list_wrapped() if row[2].name == word] or list_unwrapped(word)
+    found = next((last_words(name_target(row[0], row[1]), word) for row in rows), "")
+    return f"did you mean {found}?" if found else ""
 
 
 def _name_clients() -> str:
@@ -246,7 +268,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         if outcome.state in {"wrapped", "already", "changed"}:
             _print_permissions(outcome)
     if show_diff and edit.diff:
-        output.write_lines(edit.diff.split("\n"))
+        output.write_lines(line.expandtabs(4) for line in edit.diff.split("\n"))
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:
@@ -254,9 +276,10 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         # commands.
         words = last_words(word, outcome.name)
         for path in outcome.suggested:
+            remedy = f"to grant it: corral wrap --read {quote(path)} {words} (or --write)"
+            remedy = "it may contain secrets" if is_sensitive_path(path) else remedy
             output.write_line(
-                f"  {outcome.name} was configured with {path}, which is not granted; to grant it:"
-                f" corral wrap --read {quote(path)} {words} (or --write)"
+                f"  {outcome.name} was configured with {path}, which is not granted; {remedy}"
             )
 
 

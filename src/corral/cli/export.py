@@ -4,7 +4,7 @@ import os
 import sys
 
 from corral.cli import HELP, output, run_flags, show_help, what_to_run
-from corral.cli.option_parser import Flag, Options, UsageError, parse
+from corral.cli.option_parser import Flag, Options, UsageError, parse, suggest
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.export import containerfile, kubernetes, kubernetes_files, workload
@@ -48,7 +48,8 @@ MAX_REPLICAS = 1000
 def main(options: Options, rest: list[str]) -> int:
     engine, *words = rest or [""]
     if engine not in ENGINES or options.values:
-        raise UsageError(f"name an engine: {', '.join(ENGINES)}", hint="corral export --help")
+        hint = suggest(engine, ENGINES, "corral export --help")
+        raise UsageError(f"name an engine: {', '.join(ENGINES)}", hint=hint)
     if words and words[0] in {HELP.name, HELP.short}:
         return show_help("export")
     if engine == "kubernetes":

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from corral.cli import approve, client_output, output, run_flags, wrap, wrapped_servers
+from corral.cli.flag_coverage import is_covered
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile, FileEdit, change_flags, lock_client_file
@@ -63,6 +64,8 @@ def main(options: Options, rest: list[str]) -> int:
         return 0
     client_output.note_differences(found)
     remove = options.has("--remove")
+    if remove:
+        _refuse_absent(servers, change)
     chosen = {(path, server.key_path) for _, path, server in found}
 
     def edit(path: str) -> FileEdit:
@@ -77,6 +80,20 @@ def main(options: Options, rest: list[str]) -> int:
     return client_output.edit_files(
         selection, edit, options, texts=TEXTS, fields=fields(ServerOutcome), show_diff=True
     )
+
+
+def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
+    """Refuse to remove a flag that none of the servers has. The servers of several clients may have
+    different flags.
+    """
+    flags = [flag for server in servers for flag in split_flags(server.run_flags)]
+    for new in split_flags(change):
+        if not any(one.is_same(new) for one in flags):
+            each = dict.fromkeys(client_output.format_flags(one.run_flags) for one in servers)
+            raise SandboxError(
+                f"{servers[0].name} has no {' '.join(new.words)}",
+                hint=f"it has: {', or '.join(each)}",
+            )
 
 
 def _suggest_flags(rest: Sequence[str]) -> str:
@@ -107,27 +124,21 @@ def change_servers(
                 " and is no longer wrapped",
                 hint="nothing was written; `corral status` shows the current servers",
             )
-        merged = merge_flags(server.name, server.run_flags, change, remove=remove)
-        wrap.check_run(merged, server.inner_argv[1:])
+        merged = merge_flags(server.run_flags, change, remove=remove)
+        wrap.check_run(merged, server.inner_argv)
         flags[server.key_path] = merged
     return change_flags(file, flags, dry_run=dry_run)
 
 
-def merge_flags(
-    name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
-) -> tuple[str, ...]:
+def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) -> tuple[str, ...]:
     """Return the flags `current` with the flags `change` added.
 
-    With `remove`, remove them instead, and raise an error if `current` lacks any of them.
+    With `remove`, remove them instead.
     """
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
         if remove:
-            if not same:
-                has = client_output.format_flags(current)
-                wanted = " ".join(new.words)
-                raise SandboxError(f"{name} has no {wanted}", hint=f"it has: {has}")
             found = [one for one in found if one not in same]
             continue
         found = [one for one in found if one.flag != OPPOSITES.get(new.flag)]
@@ -162,7 +173,7 @@ def list_open_denials(server: ConfiguredServer) -> list[kept.SeenDenial]:
     """Return the denials of a server's stored runs that its current flags do not allow."""
     runs = kept.load_server(identify_command(name_server(server.inner_argv)))
     has = split_flags(server.run_flags)
-    return [one for one in merge_runs(runs) if not is_allowed(one.denial, has)]
+    return [one for one in merge_runs(runs) if not is_granted(one, has)]
 
 
 def merge_runs(runs: Sequence[kept.KeptRun]) -> tuple[kept.SeenDenial, ...]:
@@ -181,9 +192,23 @@ def format_time(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    wanted = _parse_allow(denial.allow)
+def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
+    """Return whether flags allow a denial. If it happened in spite of such flags, only the flags
+    that it names count: a grant of a directory does not allow its protected files.
+    """
+    if not seen.had_flags:
+        return is_allowed(seen.denial, has)
+    wanted = _parse_allow(seen.denial.allow)
     return bool(wanted) and all(any(one.is_same(want) for one in has) for want in wanted)
+
+
+def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
+    """Return whether flags allow all that a denial's flags would allow."""
+    given = [(one.flag, one.value) for one in has]
+    wanted = _parse_allow(denial.allow)
+    return bool(wanted) and all(
+        is_covered(one.flag, one.value, given, any_port=denial.kind == "name") for one in wanted
+    )
 
 
 def _parse_allow(allow: str) -> list[FlagWords]:

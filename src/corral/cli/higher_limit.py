@@ -13,13 +13,13 @@ def find_higher_limit(name: str, asked: str) -> str:
     Return "" if no flag sets this limit, or if twice the limit is more than its maximum.
     """
     [key] = [key for key in KEYS if key.path == f"limits.{name}"]
-    doubled = 2 * _parse_limit(name, asked)
+    doubled = 2 * parse_limit(name, asked)
     return (
         f"{key.flag} {format_limit(name, doubled)}" if key.flag and doubled <= key.maximum else ""
     )
 
 
-def _parse_limit(name: str, text: str) -> int:
+def parse_limit(name: str, text: str) -> int:
     match LIMIT_KINDS[name]:
         case "size":
             return parse_size(text) or MAX_AMOUNT

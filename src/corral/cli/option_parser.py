@@ -39,6 +39,10 @@ SYNONYMS = {
     "--publish": "--listen", "-p": "--listen", "-n": "--dry-run", "-f": "--force", "-y": "--yes",
 }  # fmt: skip
 MIN_LIKENESS = 0.65
+RUN_HELP = "`corral run --help`"
+"""Hints begin with this command if the parser does not know which command it parses. `cli.main`
+replaces the name of the command.
+"""
 
 
 class UsageError(SandboxError):
@@ -73,6 +77,9 @@ def parse(
         word = rest.pop(0)
         if word == "--":
             break
+        if not word:
+            # A shell turns "$UNSET" into an empty word.
+            raise UsageError("an argument is empty", hint="is a variable of the shell empty?")
         if not word.startswith("-") or word == "-":
             words.append(word)
             continue
@@ -87,6 +94,8 @@ def parse(
             value = rest.pop(0)
         elif equals and not flag.value:
             raise UsageError(f"{name} takes no value", hint=f"write {name} alone")
+        if flag.value and not value:
+            raise UsageError(f"{name} needs a value: {flag.value}", hint=flag.help)
         if flag.name in options.values and flag.value and not flag.many:
             raise UsageError(f"{flag.name} is given twice", hint="leave one of them out")
         options.values.setdefault(flag.name, []).append(value)
@@ -106,9 +115,9 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
     near = SYNONYMS.get(name, "")
     if "--policy" in known and near not in known and (key := _find_key_without_flag(name)):
         return f"{key} has no option: set it in a policy (--policy FILE)"
-    if near not in known:
-        near = find_nearest(name, known)
-    return f"did you mean {near}?" if near else "`--help` lists the options"
+    if near in known:
+        return f"did you mean {near}?"
+    return suggest(name, known, f"{RUN_HELP} lists the options")
 
 
 def _find_key_without_flag(name: str) -> str:
@@ -126,6 +135,14 @@ def find_nearest(word: str, known: Iterable[str]) -> str:
     """Return the known word that a user most likely meant, or "" if none is similar."""
     import difflib
 
-    bare = {other.strip("-"): other for other in known}
-    near = difflib.get_close_matches(word.strip("-"), bare, 1, MIN_LIKENESS)
+    bare = {other.strip("-").lower(): other for other in known}
+    near = difflib.get_close_matches(word.strip("-").lower(), bare, 1, MIN_LIKENESS)
     return bare[near[0]] if near else ""
+
+
+def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
+    """Return a hint with the known word that the user most likely meant, or the hint `otherwise` if
+    no known word is similar.
+    """
+    near = find_nearest(word, known)
+    return f"did you mean {near}?" if near else otherwise

@@ -13,7 +13,7 @@ import os
 import sys
 
 from corral.errors import SandboxError
-from corral.safe_text import is_visible, printable
+from corral.safe_text import has_escapes, is_visible, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ ERRNO_HINTS = {
     errno.ENOMEM: "free some memory: none is left on this machine",
 }
 DEFAULT_HINT = "the system refused this; `corral doctor -v` shows what works here"
+DIRECTORY_HINT = "start corral from a directory that exists"
 PLAIN_MARKS = {ord("✓"): "+", ord("⚠"): "!", ord("✗"): "x"}
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 
@@ -43,10 +44,22 @@ class ReaderGoneError(Exception):
 def from_os_error(problem: OSError) -> SandboxError:
     """Turn an OSError that no other code has handled into an error with a message and a hint."""
     why = problem.strerror or str(problem)
+    if problem.filename is None and _is_directory_removed():
+        return SandboxError(f"the current directory cannot be found: {why}", hint=DIRECTORY_HINT)
     if problem.filename is not None:
         why = f"{os.fsdecode(problem.filename)!r}: {why}"
     hint = ERRNO_HINTS.get(problem.errno or 0) or _hint_of_disk(problem)
     return SandboxError(why, hint=hint or DEFAULT_HINT)
+
+
+def _is_directory_removed() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _hint_of_disk(problem: OSError) -> str:
@@ -104,7 +117,7 @@ def write_line(*parts: str | Painted) -> None:
 
 
 def clear_screen() -> None:
-    if sys.stdout is not None and sys.stdout.isatty():
+    if has_escapes(sys.stdout):
         _write_stdout("\033[H\033[2J")
 
 
@@ -124,7 +137,7 @@ def _render(part: str | Painted) -> str:
 
 
 def _paint(text: str, colour: str, stream: TextIO | None) -> str:
-    if "NO_COLOR" in os.environ or stream is None or not stream.isatty():
+    if os.environ.get("NO_COLOR") or not has_escapes(stream):
         return text
     return f"\033[{COLOURS[colour]}m{text}\033[0m"
 
@@ -266,10 +279,13 @@ def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
         write_lines(lines)
 
 
-def write_table(rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
-    """Write rows in columns. Without rows, write the line `empty`."""
+def write_table(
+    rows: Sequence[tuple[str, ...]], empty: str = "", *, header: tuple[str, ...] = ()
+) -> None:
+    """Write rows in columns, below a header. Without rows, write only the line `empty`."""
     if empty and not rows:
         write_line(empty)
+    rows = [header, *rows] if header and rows else rows
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))] if rows else []
     for row in rows:

@@ -20,7 +20,8 @@ def main(options: Options, rest: list[str]) -> int:
     elif rest:
         output.write_lines(_format_profile(found[0]))
     else:
-        output.write_table([(one.name, one.title, " ".join(one.packages)) for one in found])
+        rows = [(one.name, one.title, " ".join(one.packages)) for one in found]
+        output.write_table(rows, header=("NAME", "ACCESS", "PACKAGES"))
     return 0
 
 

@@ -45,10 +45,9 @@ def print_runs(*, as_json: bool) -> None:
     found = [(one, system.measure(one.root), _name_server(one, servers)) for one in live]
     if as_json:
         output.write_json([_run_to_json(*row) for row in found])
-    elif found:
-        output.write_table([HEADER, *(_format_row(*row) for row in found)])
     else:
-        output.write_line("no run is alive")
+        rows = [_format_row(*row) for row in found]
+        output.write_table(rows, "no run is alive", header=HEADER)
     output.flush()
 
 

@@ -59,8 +59,10 @@ def main(options: Options, rest: list[str]) -> int:
             from corral.programs.windows_wsl import with_command
 
             problem.hint = with_command(problem.hint or "", sys.argv[2:])
+        error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
+        if not os.isatty(2):  # a client hides the message, so keep it for `corral why`
+            _keep_refusal(rest, error)
         if write_report is not None:
-            error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
             _write_refusal(rest, error, write_report)
         raise
 
@@ -421,6 +423,23 @@ def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: 
             pass  # only a regular file can be truncated
     finally:
         os.close(fd)
+
+
+def _keep_refusal(rest: list[str], problem: SandboxError) -> None:
+    """Store why a run was refused. The run is stored without flags, because it did not show whether
+    they allow what was denied before.
+    """
+    try:
+        from corral.denials.kept import keep
+        from corral.policy.server_identity import identify_command
+        from corral.policy.variables import masked
+        from corral.servers.reference import name_server
+
+        message = " ".join(masked(problem.message.partition("\n")[0].split(" ")))
+        server = identify_command(name_server(rest))
+        keep(server, (), time.time(), failure=f"corral did not start it: {message}")
+    except (SandboxError, OSError, ImportError):
+        return  # the caller reports `problem`
 
 
 def _write_refusal(rest: list[str], problem: SandboxError, write_report: WriteReport) -> None:

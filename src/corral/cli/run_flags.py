@@ -32,17 +32,21 @@ def _flag(path: str, text: str, value: str = "") -> Flag:
 FLAGS = (
     Flag(name="--profile", value="NAME", help="a curated policy; `corral profiles` lists them"),
     Flag(name="--policy", value="FILE|JSON", help="policy file, or JSON text; flags override it"),
-    _flag("limits.memory", "memory of all processes together, e.g. 512M"),
-    _flag("limits.cpu", "processor cores, e.g. 0.5 or 500m; an integer means millicores"),
-    _flag("limits.cpu_time", "CPU time of all processes together, e.g. 10m"),
-    _flag("limits.pids", "number of processes and threads"),
-    _flag("limits.fds", "number of open files of each process"),
-    _flag("limits.disk", "size of the private writable space, and of each file"),
+    _flag("limits.memory", "memory of all processes together, e.g. 512M (default: 1G)"),
     _flag(
-        "limits.timeout", f"time until SIGTERM, e.g. 60s; SIGKILL follows {GRACE_SECONDS:g} s later"
+        "limits.cpu",
+        "processor cores, e.g. 0.5 or 500m; an integer means millicores (default: none)",
     ),
-    _flag("network.allow", "a destination that the server may reach"),
-    _flag("network.listen", "a port of the server that this host may reach on loopback"),
+    _flag("limits.cpu_time", "CPU time of all processes together, e.g. 10m (default: none)"),
+    _flag("limits.pids", "number of processes and threads (default: 128)"),
+    _flag("limits.fds", "number of open files of each process (default: 1024)"),
+    _flag("limits.disk", "size of the private writable space, and of each file (default: 1G)"),
+    _flag(
+        "limits.timeout",
+        f"time until SIGTERM, e.g. 60s (default: none); SIGKILL follows {GRACE_SECONDS:g} s later",
+    ),
+    _flag("network.allow", "a destination that the server may reach, e.g. api.github.com:443"),
+    _flag("network.listen", "a port of the server that this host may reach on loopback, e.g. 8080"),
     _flag("filesystem.read", "a file or directory that the server may read"),
     _flag("filesystem.write", "a file or directory that the server may change"),
     _flag(
@@ -54,7 +58,9 @@ FLAGS = (
     _flag("subprocess.allow", "let the server start other processes"),
     _flag("environment.pass", "pass an environment variable, or set it", "NAME[=VALUE]"),
     _flag("environment.secrets", "pass a variable whose value is never printed"),
-    _flag("mcp.tools.allow", "a tool that the client may use; other tools are hidden"),
+    _flag(
+        "mcp.tools.allow", "a tool that the client may use, e.g. 'read_*'; other tools are hidden"
+    ),
     _flag(
         "mcp.pins", "hide tools that differ from their pins, or only warn about them", "refuse|warn"
     ),
@@ -71,16 +77,20 @@ FLAGS = (
         help="another package to install together with a pypi: package",
     ),
     Flag(
-        name="--python", value="VERSION|PATH", help="run a pypi: package with this installed Python"
+        name="--python",
+        value="VERSION|PATH",
+        help="run a pypi: package with this installed Python, e.g. 3.12",
     ),
     Flag(
-        name="--node", value="VERSION|PATH", help="run an npm: package with this installed Node.js"
+        name="--node",
+        value="VERSION|PATH",
+        help="run an npm: package with this installed Node.js, e.g. 22",
     ),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
     Flag(
         name="--learn-until",
         value="TIME",
-        help="until this time, record the files that the server does not find",
+        help="record the files that the server does not find until then, e.g. 2030-01-31T12:00:00Z",
     ),
     Flag(name="--start-in", value="DIRECTORY", help="refuse to start in any other directory"),
     Flag(

@@ -5,7 +5,7 @@ import os
 
 import corral
 from corral.cli import output
-from corral.cli.option_parser import Flag, Options, UsageError
+from corral.cli.option_parser import Flag, Options, UsageError, suggest
 from corral.policy.schema import json_schema
 
 SUMMARY = "print the JSON Schema of a policy file, or of a command's JSON"
@@ -17,7 +17,7 @@ NAMES = ("policy", "report", "explain", "doctor", "demo")
 def main(_options: Options, rest: list[str]) -> int:
     name, *more = rest or ["policy"]
     if more or name not in NAMES:
-        raise UsageError(f"there is no schema {' '.join(rest)}", hint=USAGE)
+        raise UsageError(f"there is no schema {' '.join(rest)}", hint=suggest(name, NAMES, USAGE))
     output.write_json(json_schema() if name == "policy" else read_schema(name))
     return 0
 

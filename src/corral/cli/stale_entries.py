@@ -75,7 +75,7 @@ def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> st
 
 
 def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
-    wrap.check_run(tuple(flags), server.inner_argv[1:])
+    wrap.check_run(tuple(flags), server.inner_argv)
     program = server.inner_argv[0]
     if parse_reference(program) is None and "${" not in program and os.path.isabs(program):
         wrap.prepare_run(tuple(flags), server.inner_argv, cwd=server.cwd)
@@ -96,7 +96,7 @@ def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:
 
 def _is_refused(server: ConfiguredServer, flags: Sequence[FlagWords]) -> bool:
     try:
-        wrap.check_run(tuple(word for one in flags for word in one.words), server.inner_argv[1:])
+        wrap.check_run(tuple(word for one in flags for word in one.words), server.inner_argv)
     except SandboxError:
         return True
     return False

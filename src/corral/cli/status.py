@@ -13,6 +13,7 @@ from corral.clients.edit_file import read_client_file
 from corral.clients.server_needs import (
     UnfitError,
     refuse_elsewhere,
+    refuse_project_program,
     refuse_unencodable,
     refuse_unsafe_variables,
 )
@@ -30,6 +31,7 @@ SUMMARY = "show which servers of which clients are wrapped, and what each may do
 USAGE = "usage: corral status [--json] [CLIENT|FILE...]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 NOT_UNDERSTOOD = "not understood"
+CHANGED = "corral had wrapped it, but its entry no longer starts corral"
 
 
 @record
@@ -84,9 +86,7 @@ def _find_files() -> list[tuple[str, str]]:
     """Return (client, file) for the clients' own files, this project's files, and other files in
     which corral has wrapped servers.
     """
-    recorded = {path for _, path, _ in wrapped_servers.list_recorded()}
-    others = [one for one in wrapped_servers.find_recorded_files() if one[1] in recorded]
-    return [*wrapped_servers.find_all_files(), *others]
+    return [*wrapped_servers.find_all_files(), *wrapped_servers.find_recorded_files()]
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
@@ -104,15 +104,17 @@ def check_files(words: list[str], *, as_json: bool) -> int:
         if server.state in {"not wrapped", NOT_UNDERSTOOD}
         or (server.state == "wrapped" and server.why)
     ]
-    bad += [(file.path, "", file.error) for file in files if file.error]
+    unread = [(file.path, "", file.error) for file in files if file.error]
     if as_json:
         output.write_json(to_json(tuple(files)))
     else:
-        output.write_lines(f"{path}: {name or 'the file'}: {why}" for path, name, why in bad)
-        for path in dict.fromkeys(path for path, _, _ in bad):
-            output.write_line(f"hint: corral wrap {shlex.quote(path)}")
-        output.write_line(f"files checked: {len(files)}, findings: {len(bad)}")
-    return int(bool(bad))
+        found = [*bad, *unread]
+        output.write_lines(f"{path}: {name or 'the file'}: {why}" for path, name, why in found)
+        hints = [f"corral wrap {shlex.quote(path)}" for path, _, _ in bad]
+        hints += [file.hint for file in files if file.hint]
+        output.write_lines(f"hint: {hint}" for hint in dict.fromkeys(hints))
+        output.write_line(f"files checked: {len(files)}, findings: {len(found)}")
+    return int(bool(bad or unread))
 
 
 def _find_project_files() -> list[tuple[str, str]]:
@@ -159,7 +161,7 @@ def _read_server(
         return replace(
             status,
             state="wrapped",
-            why=_find_doubt(server, project),
+            why=_find_doubt(server, project, own=own),
             corral=server.argv[0],
             own=own,
             walled=own,
@@ -172,6 +174,8 @@ def _read_server(
     package = parse_runner(server.argv[0], server.argv[1:])
     why = server.why or (package.why if isinstance(package, Refusal) else "")
     state = "left alone" if why else "not wrapped"
+    if original is not None:  # such as a project's file that the project has changed
+        why = "; ".join(filter(None, (CHANGED, why)))
     return replace(
         status,
         state=state if server.understood else NOT_UNDERSTOOD,
@@ -196,9 +200,16 @@ def _measure_state(server: ConfiguredServer) -> int | None:
     return sum(states.measure(one.path) for one in found) if found else None
 
 
-def _find_doubt(server: ConfiguredServer, project: str) -> str:
-    """Return why `wrap` would refuse this server, or "" if it would not."""
+def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
+    """Return why `wrap` would refuse this server, or "" if it would not. `own` says whether this
+    corral starts the server.
+
+    A server that another corral starts is not refused for that alone, because the file may have
+    been wrapped on another machine.
+    """
     try:
+        if not own:
+            refuse_project_program(server, project)
         refuse_unencodable(server)
         refuse_unsafe_variables(server)
         refuse_elsewhere(server, project, find_granted(server.run_flags))
@@ -219,9 +230,6 @@ def _is_this_corral(text: str, server: ConfiguredServer, original: Original | No
         return False
 
 
-WALLED = {True: "walled", False: "NOT walled", None: "remote"}
-
-
 def _print_inventory(files: list[FileStatus]) -> None:
     servers = [(file, one) for file in files for one in file.servers]
     if not servers:
@@ -229,19 +237,27 @@ def _print_inventory(files: list[FileStatus]) -> None:
     output.write_line("")
     output.write_line(output.Painted("all servers", "bold"))
     rows = [
-        (f"  {one.name}", file.client, WALLED[one.walled], "switched off" if one.off else "")
+        (f"  {one.name}", file.client, _format_state(one), "switched off" if one.off else "")
         for file, one in servers
     ]
     output.write_table(rows)
     local = [one for _, one in servers if one.walled is not None]
-    walled = sum(bool(one.walled) for one in local)
-    output.write_line(f"  {walled} of {len(local)} servers that run on this machine are walled")
+    wrapped = sum(bool(one.walled) for one in local)
+    output.write_line(f"  {wrapped} of {len(local)} servers that run on this machine are wrapped")
     for file in files:
         if file.error:
             output.write_line(f"  not counted: the servers in {file.path}")
         if any(_can_be_wrapped(one) for one in file.servers):
             target = wrapped_servers.name_target(file.client, file.path)
             output.write_line(f"  hint: corral wrap {shlex.quote(target)}")
+
+
+def _format_state(server: ServerStatus) -> str:
+    if server.walled is None:
+        return "remote"
+    if server.state == "wrapped" and not server.own:
+        return "NOT wrapped by this corral"
+    return "wrapped" if server.walled else "NOT wrapped"
 
 
 def _can_be_wrapped(server: ServerStatus) -> bool:

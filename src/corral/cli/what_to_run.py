@@ -230,6 +230,7 @@ def _typed_sources(
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
     if options.values:
+        _check_recorded_flags(options)
         found += _typed_flags(options)
     if not command:
         raise UsageError(
@@ -238,6 +239,24 @@ def _typed_sources(
             "CLIENT:SERVER",
         )
     return found, command
+
+
+def _check_recorded_flags(options: Options) -> None:
+    """Check the flags that `corral wrap` writes itself, so that a user's mistake in them does not
+    get into a client's file.
+    """
+    if (until := options.get("--learn-until")) is not None:
+        from corral.cli.learn_time import is_over
+
+        is_over(until)
+    directory = options.get("--start-in")
+    if directory is not None and not os.path.isabs(directory):
+        from corral.safe_text import shell_word
+
+        raise UsageError(
+            f"--start-in: {directory!r} is not an absolute path",
+            hint=f"write {shell_word(os.path.realpath(directory))}",
+        )
 
 
 def _typed_flags(options: Options) -> list[Source]:

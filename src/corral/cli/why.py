@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from corral.cli import grant, output, wrapped_servers
 from corral.cli.learn_time import is_over
-from corral.cli.option_parser import Flag, Options, UsageError, find_nearest
+from corral.cli.option_parser import Flag, Options, UsageError, suggest
 from corral.clients.catalogue import find_client
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
@@ -85,7 +85,11 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         if named:
             configured = [*configured, *(row for row in named if row not in configured)]
             servers = dict.fromkeys(identify(server) for _, _, server in named)
-            return [_describe(server, configured, named) for server in servers]
+            return [
+                _describe(server, configured, named)
+                for server in servers
+                if not _is_repeated(server, servers)
+            ]
     found = _find_typed(identify_command(name_server(rest)))
     if not found and len(rest) == 1:
         found = _find_unwrapped(rest[0])
@@ -94,14 +98,18 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         raise SandboxError(f"no server of {rest[0]} is wrapped", hint=f"corral wrap {word}")
     if not found:
         names = [server.name for _, _, server in configured]
-        near = find_nearest(rest[0], names)
         raise SandboxError(
             f"no server named {' '.join(rest)} is known, and no denials of it are recorded",
-            hint=f"did you mean {near}?"
-            if near
-            else "`corral why` lists the servers with recorded denials",
+            hint=suggest(rest[0], names, "`corral why` lists the servers with recorded denials"),
         )
     return [_describe(server, configured) for server in dict.fromkeys(found)]
+
+
+def _is_repeated(server: ServerId, servers: Iterable[ServerId]) -> bool:
+    """Return whether all runs of a server with variables are also runs of the other servers."""
+    runs = kept.load_server(server) if server.has_variables else []
+    ran = {run.server.digest for run in runs}
+    return bool(ran) and ran <= {one.digest for one in servers}
 
 
 def _list_of_client(word: str, configured: Configured) -> Configured:
@@ -153,7 +161,8 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     """Describe the stored runs of a server.
 
     A denial counts as granted if the flags of all configured servers that start this server allow
-    it. If the user named some of them, only the flags of these count.
+    it. If the user named some of these configured servers, only their flags count, and their names
+    come first, because hints use the first name.
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
@@ -163,13 +172,15 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     refused, mend = _find_refusal(asked) if named else ("", "")
     return ServerDenials(
         command=stored.command,
-        names=tuple(f"{client}:{server.name}" for client, _, server in starters),
+        names=tuple(
+            dict.fromkeys(f"{client}:{server.name}" for client, _, server in (*asked, *starters))
+        ),
         runs=len(runs),
         last_run=runs[-1].time if runs else 0,
         failure=runs[-1].failure if runs else "",
         denials=tuple(one.denial for one in seen),
         granted=tuple(
-            bool(flags) and all(grant.is_allowed(one.denial, has) for has in flags) for one in seen
+            bool(flags) and all(grant.is_granted(one, has) for has in flags) for one in seen
         ),
         times=tuple(one.time for one in seen),
         refused=refused,
@@ -226,8 +237,15 @@ def _print(found: ServerDenials, word: str) -> None:
             missing[denial.allow] = None
     _point_to_learn(found, word)
     if missing and found.names:
-        server = word if word in found.names else _shorten(found.names[0])
+        named = _match_named(found, word)
+        server = word if any(row[2].name != word for row in named) else _shorten(found.names[0])
         output.write_line(f"  to allow some of these: corral grant {last_words(server)}")
+
+
+def _match_named(found: ServerDenials, word: str) -> list[wrapped_servers.Row]:
+    """Return the configured servers that the user's word names and that start this server."""
+    rows = wrapped_servers.match_wrapped(word) if word else []
+    return [row for row in rows if f"{row[0]}:{row[2].name}" in found.names]
 
 
 def _shorten(name: str) -> str:
@@ -244,12 +262,12 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
     client uses it. `corral learn` would start the server without a client, and a user cannot type
     MCP messages.
     """
-    name = word if word in found.names else next(iter(found.names), "")
-    others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
-    for client, path, one in others if name else ():
-        if name == f"{client}:{one.name}":
-            _point_to_wrap(wrapped_servers.name_target(client, path), one)
-            return
+    first = next(iter(found.names), "")
+    rows = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
+    others = (row for row in rows if first == f"{row[0]}:{row[2].name}")
+    for client, path, one in (*_match_named(found, word), *others):
+        _point_to_wrap(wrapped_servers.name_target(client, path), one)
+        return
     command = f"corral learn {shlex.join(found.command)}"
     output.write_line(f"  to see the files that the server did not find: {command}")
 

@@ -1,6 +1,7 @@
 """`corral wrap`: rewrite a client's configuration so that its servers start through corral."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +14,7 @@ from corral.clients.configured_servers import SHAPES
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
-from corral.clients.server_needs import find_start_directory, refuse_elsewhere
+from corral.clients.server_needs import UnfitError, find_start_directory, refuse_elsewhere
 from corral.clients.wrap import (
     Proposal,
     WrapRequest,
@@ -22,6 +23,7 @@ from corral.clients.wrap import (
     propose,
     refuse,
 )
+from corral.denials.server_id import HOME_VARIABLES
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
@@ -52,7 +54,7 @@ OWN = (
     Flag(
         name="--learn",
         value="DURATION",
-        help="for this long, record the files that the servers do not find",
+        help="for this long, e.g. 2h, record the files that the servers do not find",
     ),
     Flag(name="--no-install", help="leave slow steps, such as installations, to the first start"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
@@ -66,10 +68,8 @@ RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 # Values that begin like this are not paths: `${` begins a variable, which clients replace in
 # corral's arguments too, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The client replaces each of these variables with the home directory, which can never be granted.
-HOME_VARIABLES = frozenset(
-    name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
-)
+# The home directory can never be granted.
+HOME_VALUES = frozenset(name + end for name in HOME_VARIABLES for end in ("", "/"))
 TEXTS = {
     "changed": "changed",
     "wrapped": "wrapped",
@@ -209,7 +209,7 @@ def check(
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run, project=project)
             proposal = _pin_directory(proposal, project)
-            _note_missing_script(proposal)
+            _note_missing_files(proposal, path)
         elif install and dry_run:
             refuse_missing_npm(proposal.package, proposal.flags)
         elif install:
@@ -227,11 +227,18 @@ def check(
     return proposal
 
 
-def _note_missing_script(proposal: Proposal) -> None:
-    """Tell the user if a server's script does not exist. The server is wrapped anyway, because the
-    script may be created later.
+def _note_missing_files(proposal: Proposal, path: str) -> None:
+    """Tell the user if a server's program or script does not exist. The server is wrapped anyway,
+    because the file may be created later, or the program may be found only on the client's PATH.
     """
-    server = proposal.server
+    server, program = proposal.server, proposal.server.argv[0]
+    known = os.path.isabs(program) or os.path.basename(program) == program
+    search = server.env.get("PATH")
+    if known and "${" not in f"{program}{search}" and not shutil.which(program, path=search):
+        why = "is not a program" if os.path.isabs(program) else "was not found on PATH"
+        output.note(
+            f"{server.name} would not start: {program!r} {why}; install it, or correct it in {path}"
+        )
     if missing := find_missing_script(server.argv, server.cwd):
         output.note(f"{server.name} would not start: {describe_missing_script(missing)}")
 
@@ -253,13 +260,14 @@ def _check_state(proposal: Proposal) -> Proposal:
     """Check that the proposed flags work on this host. If they work only without `--state`, leave
     it out and tell the user.
     """
+    command = (proposal.new_words[-1], *proposal.arguments)
     try:
-        check_run(proposal.flags, proposal.arguments)
+        check_run(proposal.flags, command)
     except SandboxError as error:
         flags = tuple(word for word in proposal.flags if word != "--state")
         if flags == proposal.flags:
             raise
-        check_run(flags, proposal.arguments)
+        check_run(flags, command)
         output.note(f"{proposal.server.name}: its home directory is not kept: {error.message}")
         return replace(proposal, flags=flags)
     return proposal
@@ -275,14 +283,16 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
         refuse_elsewhere(server, project, find_granted(proposal.flags))
         _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
+        if not dry_run and not approve.is_on_terminal():
+            raise  # the error is printed with the server
         asks = "; without --dry-run, corral asks you whether to allow this" if dry_run else ""
         output.note(f"{server.name}: {error.message}{asks}")
         flags = tuple(word for path in error.reads for word in ("--read", path))
-        if not dry_run and not approve.is_on_terminal():
-            raise
         if not dry_run and not approve.ask(f"let {server.name} read {', '.join(error.reads)}?"):
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
+    except UnfitError:
+        raise
     except SandboxError:
         pass  # `check_run` has checked the flags; the program may only be on the client's PATH
     return proposal
@@ -333,11 +343,18 @@ def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
     return prepare_run(proposal.flags, command, cwd=server.cwd, variables=own)
 
 
-def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Check that `corral run` accepts these flags and arguments here, with Python in place of the
-    server's program, which might not be installed yet.
+def check_run(flags: tuple[str, ...], command: Sequence[str]) -> None:
+    """Check that `corral run` accepts these flags and this command here, with Python in place of
+    the server's program, which might not be installed yet.
+
+    Check pins only if the words under which they are stored are known: those of a package, without
+    variables that the client replaces.
     """
-    prepare_run(flags, [sys.executable, "-c", "pass", *arguments])
+    server = what_to_run.name_server(list(command))
+    if any("${" in word for word in command):
+        server = ()
+    stand_in = [sys.executable, "-c", "pass", *command[1:]]
+    prepare_run(flags, stand_in, server=server, compare_pins=bool(server))
 
 
 def prepare_run(
@@ -346,17 +363,23 @@ def prepare_run(
     *,
     cwd: str = "",
     variables: Mapping[str, str] = {},
+    server: Sequence[str] = (),
+    compare_pins: bool = True,
 ) -> Plan:
     options, _ = parse(run_flags.FLAGS, flags)
+    if not compare_pins:
+        options.values["--pins"] = ["off"]
     given = [value for name in ("--env", "--secret") for value in options.all(name)]
     for values in options.values.values():
-        values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
+        values[:] = [home_directory() if value in HOME_VALUES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
     sources, _ = what_to_run.sources_and_command(options, [sys.executable, *command[1:]])
     # The client will set these variables, so this check must not refuse them as missing.
     environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}, **variables}
     here = cwd if os.path.isdir(cwd) else what_to_run.current_directory()
-    return prepare(command, sources, environment=environment, cwd=here, notify=output.note)
+    return prepare(
+        command, sources, environment=environment, cwd=here, server=server, notify=output.note
+    )
 
 
 def refuse_missing_npm(package: Package, flags: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from shlex import quote
 
 from corral.cli import output, what_to_run
-from corral.cli.option_parser import find_nearest
+from corral.cli.option_parser import suggest
 from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
@@ -136,12 +136,11 @@ def find_wrapped(word: str) -> list[Row]:
         text, again = describe_unwrapped(row)
         raise SandboxError(text, hint=again or None)
     names = [server.name for _, _, server in (*list_wrapped(), *list_recorded())]
-    near = find_nearest(word, names)
     listed = ", ".join(dict.fromkeys(names))
     hint = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
     raise SandboxError(
         f"no client has a wrapped server named {word}",
-        hint=f"did you mean {near}?" if near else hint,
+        hint=suggest(word, names, hint),
     )
 
 

@@ -72,10 +72,14 @@ def read_client_file(path: str) -> ClientFile:
     form = load_format(path) or load_format(content.path)
     if form is None:
         raise SandboxError(
-            f"{path}: corral reads only files that end in .json, .jsonc, .toml, .yaml or .yml"
+            f"{path}: corral reads only files that end in .json, .jsonc, .toml, .yaml or .yml",
+            hint=safe_write.NAME_A_FILE,
         )
     if not content.text.strip("\ufeff \t\r\n"):
-        raise SandboxError(f"{path} is empty: there are no servers in it")
+        raise SandboxError(
+            f"{path} is empty: there are no servers in it",
+            hint="add a server to it first",
+        )
     try:
         servers = tuple(read_servers(form, content.text))
     except BrokenFileError as error:

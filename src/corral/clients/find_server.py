@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
+from corral.clients.server_needs import refuse_one_word
 from corral.errors import SandboxError
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record
@@ -78,11 +79,15 @@ def read_own_files(
 def prepare_server(path: str, server: ConfiguredServer) -> FoundServer:
     """Prepare the run of a configured server. Refuse a server that corral cannot start."""
     if server.why:
-        raise SandboxError(f"{server.name} cannot be run: {server.why}")
+        raise SandboxError(
+            f"{server.name} cannot be run: {server.why}", hint=f"correct its entry in {path}"
+        )
+    refuse_one_word(server)
     argv = server.unwrapped_argv
     if not argv:
         raise SandboxError(
-            f"{path}: the arguments of {server.name} have no `--` followed by a command"
+            f"{path}: the arguments of {server.name} have no `--` followed by a command",
+            hint=f"correct its entry in {path}",
         )
     package = parse_runner(argv[0], argv[1:])
     if isinstance(package, Refusal):
@@ -115,10 +120,16 @@ def fill_variables(text: str) -> str:
         if found[0] == "${userHome}":
             return os.path.expanduser("~")
         if found["name"] is None or found["name"].startswith(("workspace", "file", "input")):
-            raise SandboxError(f"only the client itself can fill in {found[0]}")
+            raise SandboxError(
+                f"only the client itself can fill in {found[0]}",
+                hint="run the server's own command: corral run -- COMMAND",
+            )
         known = os.environ.get(found["name"], found["default"])
         if known is None:
-            raise SandboxError(f"the environment variable {found['name']} is not set")
+            raise SandboxError(
+                f"the environment variable {found['name']} is not set",
+                hint=f"set it: {found['name']}=VALUE corral ...",
+            )
         return known
 
     return VARIABLE.sub(value, text)

@@ -15,6 +15,9 @@ from corral.errors import SandboxError
 from corral.record import record
 from corral.safe_text import shell_word
 
+NAME_A_FILE = (
+    "name a client's settings file that you may read; `corral status` lists those that it finds"
+)
 WINDOWS = sys.platform == "win32"
 MAX_SIZE = 32 << 20
 # O_BINARY exists only on Windows, O_CLOEXEC and O_NOFOLLOW only on POSIX.
@@ -35,7 +38,10 @@ class FileContent:
             return self.data.decode()
         except UnicodeDecodeError as error:
             line = self.data.count(b"\n", 0, error.start) + 1
-            raise SandboxError(f"{self.path}: line {line}: this is not UTF-8 text") from None
+            raise SandboxError(
+                f"{self.path}: line {line}: this is not UTF-8 text",
+                hint="save the file as UTF-8",
+            ) from None
 
 
 def read(path: str) -> FileContent:
@@ -43,11 +49,11 @@ def read(path: str) -> FileContent:
     try:
         fd = os.open(real, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
-        raise SandboxError(f"{path} cannot be read: {error.strerror}") from error
+        raise SandboxError(f"{path} cannot be read: {error.strerror}", hint=NAME_A_FILE) from error
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        raise SandboxError(f"{path} is not a regular file")
+        raise SandboxError(f"{path} is not a regular file", hint=NAME_A_FILE)
     with open(fd, "rb") as stream:
         if found.st_size > MAX_SIZE:
             raise SandboxError(
@@ -89,7 +95,8 @@ def replace(content: FileContent, data: bytes) -> None:
     try:
         replace_file(content.path, data, like=content.stat, check=check)
     except OSError as error:
+        directory = shell_word(os.path.dirname(os.path.abspath(content.path)))
         raise SandboxError(
             f"{content.path} cannot be replaced: {error.strerror}",
-            hint=disk_hint(error, content.path, "check who owns its directory"),
+            hint=disk_hint(error, content.path, f"check who may write to {directory}"),
         ) from error

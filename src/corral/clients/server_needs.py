@@ -5,16 +5,22 @@ Paths in the server's arguments are only suggested as grants, because a path in 
 not a permission.
 """
 
+import ntpath
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
 
+from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.errors import CommandError, SandboxError, UnchosenReadsError
 from corral.paths.native import is_inside
+from corral.policy.home_grants import find_homes
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
+from corral.policy.secret_files import is_sensitive
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
 from corral.programs.arguments import detect_kind, read_arguments
@@ -24,12 +30,16 @@ from corral.programs.resolve import check_argv, find_script
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
 from corral.safe_text import shell_word, shown
 
+if TYPE_CHECKING:
+    from corral.policy.secret_files import Column
+
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 # Only the client knows the values of these variables, which are paths. The client also replaces the
 # variables in corral's own arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
+PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
@@ -93,6 +103,20 @@ def refuse_unencodable(server: ConfiguredServer) -> None:
         raise UnfitError(error.message, hint="correct the command, or remove the server") from None
 
 
+def refuse_one_word(server: ConfiguredServer) -> None:
+    """Refuse a command such as "npx -y NAME" in one word, because only a shell would split it."""
+    program = server.unwrapped_argv[0] if server.unwrapped_argv else ""
+    first, space, rest = program.partition(" ")
+    if not space or os.sep in first or os.path.exists(program) or shutil.which(program):
+        return
+    if shutil.which(first) or parse_runner(first, rest.split()) is not None:
+        raise UnfitError(
+            f"its command is {shown(first)} with arguments, all in one word",
+            hint=f"in the file, write only {first} as its command, and the other words as its"
+            " arguments",
+        )
+
+
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
     """Refuse a server's variables that choose what corral itself loads, trusts or installs."""
     found_by_path = server.is_wrapped and not os.path.isabs(server.argv[0])
@@ -140,8 +164,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
 
 def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
     """Raise UnchosenReadsError if the command in a project's file starts a program or script
-    outside of the project, because the server could then read the files around it. `granted` are
-    paths that the user has granted.
+    outside of the project, because the server could then read the files around it. Raise UnfitError
+    if these files may contain secrets. `granted` are paths that the user has granted.
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
@@ -174,18 +198,42 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
         if not (inside or on_path) or "${" in path:
+            why = f"it starts in or from {shown(path, 200)}, outside of its project"
+            if is_sensitive_path(path):
+                raise UnfitError(f"{why}, which may contain secrets", hint="check this entry")
             raise UnchosenReadsError(
-                f"it starts in or from {shown(path, 200)}, outside of its project",
+                why,
                 reads=[path],
                 hint=f"to let it read this: --read {shell_word(path)}",
             )
+
+
+def refuse_project_program(server: ConfiguredServer, project: str) -> None:
+    """Refuse a program named corral that the project itself may contain, because it may be any
+    program. Also refuse a path that only the client knows, or that depends on the process.
+    """
+    if os.path.realpath(project) in find_homes(os.path.expanduser("~")):
+        project = ""  # programs are installed in a home
+    program = _fill(server.argv[0], project or PROJECT)
+    if not {"/", "\\"}.intersection(program):
+        return  # found through PATH
+    # The path may be for another system than this one, if the file is shared.
+    is_absolute = program.startswith("/") or ntpath.isabs(program)
+    paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
+    tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
+    inside = any(is_inside(path, top) for path in paths for top in tops)
+    if inside or not is_absolute or "${" in program:
+        raise UnfitError(
+            f"it is started by {shown(server.argv[0], 200)}, which the project itself may contain",
+            hint="name the program of an installed corral",
+        )
 
 
 def find_start_directory(server: ConfiguredServer, project: str) -> str:
     """Return the directory in which the client starts the server. If the server's entry names no
     directory, or if only the client knows it, return ''.
     """
-    here = _fill(server.cwd, project or "${workspaceFolder}")
+    here = _fill(server.cwd, project or PROJECT)
     here = os.path.join(project, here) if here and project else here
     return here if os.path.isabs(here) and "${" not in here else ""
 
@@ -317,6 +365,20 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
         words = words[script + 1 :]
     found = [path for word in (*words, server.cwd) for path in _find_paths_in_word(word)]
     return tuple(dict.fromkeys(found))
+
+
+def is_sensitive_path(path: str, *, access: Literal["read", "write"] = "read") -> bool:
+    """Return whether a path in a server's configuration may contain secrets or, for `write`, files
+    that other programs run. A home directory does not count, because it can never be granted.
+
+    A project can name any path in its own file, so corral neither grants nor suggests such a path.
+    """
+    system: Column = catalogue.COLUMNS.get(sys.platform, "linux")
+    home, text = os.path.expanduser("~"), _fill(os.path.expanduser(path), PROJECT)
+    texts = [one.replace(os.sep, "/") for one in (home, text, os.path.realpath(text))]
+    if is_inside(home, os.path.realpath(text)):
+        return False
+    return any(is_sensitive(one, texts[0], system, access=access) for one in texts[1:])
 
 
 def _find_paths_in_word(word: str) -> Iterator[str]:

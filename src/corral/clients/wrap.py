@@ -125,20 +125,21 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
             server_needs.refuse_unsafe_variables(server)
         if outcome is not None:
             return replace(proposal, outcome=outcome)
+        server_needs.refuse_one_word(server)
         package = _find_package(server, request)
         proposal = replace(proposal, package=package)
         profile = _find_profile(server, package, request)
         paths: tuple[str, ...] = ()
         if not (profile and profile.arguments):
             paths = server_needs.find_paths(server, proposal.dropped)
-        granted = paths if request.grant_arguments else ()
+        granted = [one for one in paths if not server_needs.is_sensitive_path(one)]
         flags = (
             *(("--profile", profile.name) if profile else ()),
             *(package.flags if package else ()),
             *(("--state",) if request.keep_state else ()),
             *server_needs.environment_flags(server, request.flags),
             *request.flags,
-            *(word for path in granted for word in ("--read", path)),
+            *(word for path in granted if request.grant_arguments for word in ("--read", path)),
         )
         return replace(proposal, flags=flags, suggested=_find_ungranted(paths, flags))
     except UnfitError as error:
@@ -254,11 +255,13 @@ def _refuse_arguments(
     does = "writes to" if profile.arguments == "write" else "reads"
     home = home_directory()
     for path in map(expanduser, paths):
-        if isabs(path) and is_home(path, home):
+        why = "a home directory is never granted as a whole" if is_home(path, home) else ""
+        why = why or ("it may contain secrets" if server_needs.is_sensitive_path(path) else "")
+        if isabs(path) and why:
             flags = ("--no-profile", f"--{profile.arguments}", f"{home}/DIRECTORY")
             command = format_command(server, request, *flags)
             raise UnfitError(
-                f"the server {does} {path}, and a home directory is never granted as a whole",
+                f"the server {does} {path}, and {why}",
                 hint=f"grant the directories that it needs: {command}",
             )
     if not request.grant_arguments:

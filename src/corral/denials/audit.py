@@ -137,7 +137,11 @@ def verify(path: str) -> Verdict:
     import json
 
     expected, number, last = FIRST, 0, b""
-    with open(path, "rb") as file:
+    # Without O_NONBLOCK, opening a FIFO would wait for a writer.
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if sys.platform != "win32":
+        os.set_blocking(fd, True)
+    with open(fd, "rb") as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             whole = line.endswith(b"\n")
@@ -145,5 +149,7 @@ def verify(path: str) -> Verdict:
             if not whole or _previous(last) != expected:
                 return Verdict(lines=number, broken=number)
             expected = digest(last)
+    if not number:
+        return Verdict(lines=0, broken=1)
     ended = bool(last) and json.loads(last).get("kind") == "end"
     return Verdict(lines=number, ended=ended)

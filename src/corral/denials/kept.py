@@ -52,10 +52,13 @@ class KeptRun:
 
 @record
 class SeenDenial:
-    """A denial, and the time of the last stored run in which it occurred."""
+    """A denial, and the time of the last stored run in which it occurred. `had_flags` says whether
+    the flags of this run seemed to allow it.
+    """
 
     denial: Denial
     time: int
+    had_flags: bool = False
 
 
 def keep(
@@ -174,7 +177,11 @@ def merge(
             key = replace(one, count=1)
             before = found.get(key)
             count = one.count + (before.denial.count if before else 0)
-            found[key] = SeenDenial(denial=replace(one, count=count), time=run.time)
+            found[key] = SeenDenial(
+                denial=replace(one, count=count),
+                time=run.time,
+                had_flags=bool(run.flags) and is_allowed(one, run.flags),
+            )
     return tuple(found.values())
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from corral.formats.light import sha256
 from corral.record import record
+from corral.safe_text import MASK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VARIABLE = "${"
+HOME_VARIABLES = ("${userHome}", "${env:HOME}", "${HOME}")
+"""A client replaces each of these variables with the home directory."""
 
 
 @record
@@ -27,14 +30,32 @@ class ServerId:
 
     def is_started_by(self, wanted: ServerId) -> bool:
         """Return whether this server, which has run, may be the server `wanted` from a client's
-        file. An argument of `wanted` that contains a variable matches any argument.
+        file.
         """
         if self.digest and not wanted.has_variables:
             return self.digest == wanted.digest
         return len(self.command) == len(wanted.command) and all(
-            want == word or VARIABLE in want
+            want == word or (VARIABLE in want and _is_filled(want, word))
             for word, want in zip(self.command, wanted.command, strict=True)
         )
+
+
+def _is_filled(want: str, word: str) -> bool:
+    """Return whether a client may start the word `want`, which contains variables, as `word`.
+
+    The home directory is known. Any other variable may have any value.
+    """
+    import glob
+    import re
+    from fnmatch import fnmatchcase
+
+    from corral.directories import home_directory
+
+    if word == MASK:
+        return True
+    for name in HOME_VARIABLES:
+        want = want.replace(name, home_directory())
+    return fnmatchcase(word, "*".join(map(glob.escape, re.split(r"\$\{[^}]*\}+", want))))
 
 
 def digest_command(words: Sequence[str]) -> str:

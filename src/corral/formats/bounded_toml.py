@@ -21,7 +21,7 @@ def find_long_key(text: str) -> int:
     steps = 0
     for number, line in enumerate(lines, 1):
         dots = line.count(".")
-        steps += dots * (dots + deepest)
+        steps += (dots + 1) * (dots + deepest)  # also a key without dots is below its table
         if dots > MAX_DOTS or steps > MAX_STEPS:
             return number
     return 0

@@ -13,13 +13,28 @@ from corral.formats.positions import BrokenFileError, Splice, Value, Wanted, eve
 
 quote = positions.escaped
 MERGE = "tag:yaml.org,2002:merge"
+NUMBERS = frozenset(("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"))
 MAX_NODES = 1_000_000
+MAX_CHARACTERS = 2 << 20  # PyYAML reads about 100 000 characters in a second
+MAX_COLONS = 10
+
+
+class Loader(yaml.SafeLoader):
+    """Refuses long numbers to the base of 60, such as `1:30:00`, because PyYAML needs time that is
+    quadratic in their length.
+    """
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        value: str = super().construct_scalar(node)
+        if node.tag in NUMBERS and value.count(":") > MAX_COLONS:
+            raise _broken("this number is too long", node)
+        return value
 
 
 class Reader:
     """Turns PyYAML's nodes into values. A value that an alias refers to is marked as shared."""
 
-    def __init__(self, text: str, loader: yaml.SafeLoader) -> None:
+    def __init__(self, text: str, loader: Loader) -> None:
         self.text = text
         self.loader = loader
         self.uses: dict[int, int] = {}
@@ -94,8 +109,10 @@ def _broken(what: str, node: yaml.Node) -> BrokenFileError:
 
 
 def read(text: str, _wanted: Wanted = everything) -> Value:
+    if len(text) > MAX_CHARACTERS:
+        raise BrokenFileError("the file is too large for YAML")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = Loader(text)
         node = loader.get_single_node()
         if node is None:
             raise BrokenFileError("the file is empty")
@@ -114,7 +131,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
 
 def load(text: str) -> object:
     try:
-        value: object = yaml.safe_load(text)
+        value: object = yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as error:
         raise BrokenFileError(str(error)) from None
     return value

@@ -207,7 +207,7 @@ def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
         elif reason := _reason_against(one.path, one.access, seen.host_home):
             never[one.path] = reason
         elif reason := _reason_against(top, one.access, seen.host_home):
-            never[one.path] = f"{top} is {reason}"
+            never[one.path] = f"{top}: {reason}"
         else:
             wanted[one.access].setdefault(top, []).append(one.path)
     writes = _group(wanted["write"], "write", seen)
@@ -265,7 +265,10 @@ def _reason_against(path: str, access: str, home: str) -> str:
 def _reason_against_path(path: str, access: str, home: str) -> str:
     if access == "write" and REPOSITORY.intersection(path.split("/")):
         return "part of a repository: files in it can run on the host"
-    if access == "write" and any(f"/{name}/" in f"{path}/" for name in secret_files.PROJECT):
+    if access == "write" and (
+        any(f"/{name}/" in f"{path}/" for name in secret_files.PROJECT)
+        or secret_files.is_git_hook(path)
+    ):
         return "run by other programs, or changes what servers may do"
     hidden, protected = _find_secrets(home)
     if _is_secret(path) or hidden.contains(path) or protected.contains(path):
@@ -274,6 +277,8 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
         return "it contains too much of the host"
     if hidden.is_above(path) or (access == "write" and protected.is_above(path)):
         return "a directory with secrets, or with files that other programs run"
+    if access == "write" and secret_files.is_anothers(path, home):
+        return "it may belong to another program, and its settings can name programs to run"
     if _is_socket(path):
         why = "a service of the host, which can do more than the sandbox may"
         return f"{why}; {socket_flag(path)}"

@@ -14,6 +14,7 @@ RULES = {"tool": "tools", "prompt": "prompts", "resource": "resources", "templat
 
 Patterns = Sequence[str] | None
 CONTROLS = re.compile("[\\x00-\\x1f]")
+QUERY = re.compile("[?#]")
 
 
 @record
@@ -74,7 +75,7 @@ class Rules:
         """Check a name against the policy's patterns. Check a URI in each of its spellings."""
         table = RULES[kind]
         spellings = _spellings(name) if table == "resources" else (name,)
-        shorter = _shorter_spellings(spellings[-1]) if table == "resources" else ()
+        shorter = [short for one in spellings[1:] for short in _shorter_spellings(one)]
         for pattern in self._deny.get(table) or ():
             if any(fnmatchcase(one, pattern) for one in (*spellings, *shorter)):
                 rule = f"mcp.{table}.deny {shown(pattern)}"
@@ -117,10 +118,20 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _spellings(uri: str) -> tuple[str, ...]:
     """Return a URI and the other forms that servers may read it as: percent escapes are decoded,
     control characters are left out, and dots are resolved. In `a//b` some programs treat the empty
-    part as a directory, but file systems do not, so the dots are resolved both ways.
+    part as a directory, but file systems do not, so the dots are resolved both ways. Some programs
+    treat `?` and `#` as part of the path. For the others, dots behind them do not count.
     """
-    plain = CONTROLS.sub("", unquote(uri)).strip(" ").replace("\\", "/")
-    return uri, _without_dots(plain, is_part=True), _without_dots(plain, is_part=False)
+    path = QUERY.split(uri, maxsplit=1)[0]
+    pairs = dict.fromkeys(((_plain(uri), ""), (_plain(path), _plain(uri[len(path) :]))))
+    return uri, *(
+        _without_dots(head, is_part=is_part) + query
+        for head, query in pairs
+        for is_part in (True, False)
+    )
+
+
+def _plain(uri: str) -> str:
+    return CONTROLS.sub("", unquote(uri)).strip(" ").replace("\\", "/")
 
 
 def _without_dots(uri: str, *, is_part: bool) -> str:
@@ -147,4 +158,4 @@ def _shorter_spellings(uri: str) -> tuple[str, str]:
     """
     plain = re.sub("(?<=[^:/])/+", "/", uri)
     short = re.sub(r"^file:(?://(?i:localhost)(?=/))?/*", "file:///", plain)
-    return short, re.split("[?#]", short, maxsplit=1)[0]
+    return short, QUERY.split(short, maxsplit=1)[0]

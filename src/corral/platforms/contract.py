@@ -1,7 +1,7 @@
 """Define the contract that every operating system's backend fulfils: its Protocols and records.
 
-A backend is a module or an object with the functions of `Backend`. Only backends decide by
-operating system what to enforce; no other part of corral does.
+A backend is a module or object with the functions of `Backend`. Only the backends make what is
+enforced depend on the operating system; no other part of corral does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Stdio = tuple[int, int, int]
     StopReason = Literal["", "timeout", "memory", "cpu_time", "pids", "signal", "control"]
     NetworkServices = tuple["Gateway | None", Sequence["Service"]]
-    """The gateway, or None if the policy allows no host, and the other services to run."""
+    """The gateway (None if the policy allows no host) and the other services to run."""
 
     SpareMaker = Callable[[], "Spare"]
 
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
         def probe(self, wanted: Collection[str] = (), /) -> tuple[Finding, ...]:
             """Return a finding for every capability.
 
-            Capabilities that are not in `wanted` may be "unknown", because they need not be probed.
+            Only the capabilities in `wanted` have to be probed; the others may be "unknown". An
+            empty `wanted` means all capabilities.
             """
 
         def rehearse(self, plan: Plan) -> None:
@@ -80,14 +81,15 @@ if TYPE_CHECKING:
         """Lets the supervisor control a process tree."""
 
         pid: int
-        # This descriptor becomes readable when the tree has ended. On Windows it is a handle, which
-        # is signalled when the first process of the tree has ended.
+        # This descriptor becomes readable when the tree has ended. On Windows it is a handle that
+        # is signalled when the tree's first process has ended.
         pidfd: int
-        # The supervisor reads the error of a failed step, or EXECUTED, from this pipe. The value is
-        # -1 on systems where `spawn` itself raises the error.
+        # From this pipe the supervisor reads EXECUTED or the error of a failed step. It is -1 on
+        # systems where `spawn` itself raises the error.
         exec_pipe: int
 
-        # Services that run from the start. The services from `open_services` run only after exec.
+        # Services that run from the start, unlike those from `open_services`, which run only after
+        # exec.
         @property
         def services(self) -> Sequence[Service]: ...
         def target(self) -> int: ...
@@ -154,9 +156,9 @@ if TYPE_CHECKING:
 class Usage:
     cpu: float = 0.0  # seconds of CPU time, including reaped children
     memory: int = 0  # bytes
-    tasks: int = 0  # threads; on Windows processes
+    tasks: int = 0  # threads, or processes on Windows
     certain: int = 0  # bytes that are certainly in use; `memory` may be too high or too low
-    steady: bool = True  # false if a process started while the memory was measured exactly
+    steady: bool = True  # False if a process started during an exact measurement
 
 
 @record

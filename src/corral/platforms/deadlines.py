@@ -1,7 +1,7 @@
 """Decide when to end, kill, pause or measure a run, for the watchers of all systems.
 
 After a signal or a timeout, corral asks the process tree to end, and kills it GRACE_SECONDS later.
-A tree that exceeds a sampled limit on memory, CPU time or tasks is killed at once. A tree that
+A tree that exceeds a sampled limit on memory, CPU time or tasks is killed at once, and one that
 exceeds its CPU share is paused.
 """
 
@@ -25,28 +25,27 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 """Seconds between asking the tree to end and killing it."""
 MAX_EXACT_MEASUREMENTS = 3
-"""The number of exact measurements that must show too much memory before the limit counts as
-exceeded.
+"""How many exact measurements in a row must exceed the memory limit before it counts as exceeded.
 
-A single result may be too high: an exact measurement adds up each process's share of shared pages,
-and the shares grow if a process ends meanwhile. The next result is then lower.
+A single one can be too high: it adds up every process's share of the shared pages, and if a process
+ends during the measurement, the shares of the others grow. The next result is then lower.
 """
 STOPPED_INTERVAL = 1.0
-"""Seconds between two measurements that pause the tree."""
+"""The minimum time in seconds between two measurements for which the tree is paused."""
 MAX_STOPPED_MEASUREMENTS = 5
 STOP_SECONDS = 0.02
 """How long a measurement waits for the tree to pause."""
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
-"""The longest wait while a timeout is set. The kernel's waits do not count the time that the
-machine spends asleep, but the timeout does. So corral checks the timeout at most this long after
-the machine wakes up.
+"""The longest wait while a timeout is set. A timeout includes the time that the machine spends
+asleep, but a wait in the kernel does not. With this bound, a timeout that passes during sleep is
+noticed at most this long after the machine wakes up.
 """
 
 
 def people_time() -> float:
-    """Return the time in seconds on a clock that cannot be set and that continues while the machine
-    sleeps. The user's timeouts are measured with this clock.
+    """Return the time in seconds from a clock that cannot be set and keeps running while the
+    machine sleeps. The user's timeouts are measured with this clock.
     """
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -69,13 +68,13 @@ class Deadlines:
         self._stop_again_at = 0.0
 
     def stop(self, reason: StopReason, number: int = SIGTERM) -> None:
-        """Ask the tree to end. If it was asked before and `number` is SIGINT, kill it at once."""
+        """Ask the tree to end, or kill it at once if it was asked before and `number` is SIGINT."""
         if self._kill_at is not None and number == SIGINT:
             self._kill()
         self.reason = self.reason or reason
         self.child.signal(number)
-        # corral may have paused the tree with SIGSTOP to limit its CPU share. Continue the tree,
-        # because a paused tree does not react to a signal.
+        # corral may have paused the tree with SIGSTOP to enforce its CPU share, and a paused tree
+        # cannot react to the signal.
         self.child.signal(SIGCONT)
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 
@@ -83,7 +82,7 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree if its grace period is over, or ask it to end if its timeout is over.
+        """Kill the tree if its grace period has expired, or ask it to end if its timeout has.
 
         Call this before `sample_if_due`, because taking a sample can be slow.
         """
@@ -97,7 +96,7 @@ class Deadlines:
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
         """Sample the tree if a sample is due. Interrupt the measurement at a deadline or an event,
-        because a target that makes the measurement slow must not be able to delay its own end.
+        so that a target cannot delay its own end by making the measurement slow.
         """
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
@@ -109,7 +108,7 @@ class Deadlines:
         return self._timeout is not None and people_time() >= self._timeout
 
     def wait_ms(self, others: Iterable[float | None] = ()) -> int | None:
-        """Return the milliseconds until the next deadline, or None if there is no deadline."""
+        """Return the time until the next deadline in milliseconds, or None if there is none."""
         sampling = None if self._sampler is None else self._sampler.next
         known = (self._kill_at, sampling, *others)
         waits = [when - time.monotonic() for when in known if when is not None]
@@ -120,9 +119,9 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return `reaped` with the usage of the run, taking the higher value of the system's report
-        and the samples. Raise SupervisionError if the run was ended because its usage could not be
-        measured.
+        """Return `reaped` with the run's usage. Each value is the higher one of what the system
+        reported and what the samples showed. Raise SupervisionError if the run was ended because
+        its usage could not be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -164,22 +163,22 @@ class Deadlines:
                 break
             usage = self.child.measure(exact=True, interrupted=interrupted)
             if interrupted():
-                return usage  # another measurement would end at once, and find less memory
+                return usage  # another measurement would be cut short too, and find less memory
         if usage.steady or time.monotonic() < self._stop_again_at:
             return usage
         return self._measure_stopped(quick, interrupted)
 
     def _measure_stopped(self, quick: Usage, interrupted: Callable[[], bool]) -> Usage:
-        """Measure the memory exactly while the tree is paused. Otherwise a target that starts and
-        ends processes all the time could hide most of its memory.
+        """Pause the tree and measure its memory exactly. Otherwise a target could hide most of its
+        memory by starting and ending processes all the time.
 
-        If processes still start, the target is making the kernel continue them. In that case return
-        the quick measurement, which is an upper bound.
+        If processes start even then, the target is getting the kernel to resume them. In that case
+        return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:
             for _ in range(MAX_STOPPED_MEASUREMENTS):
-                self.child.signal(SIGSTOP)  # repeated, because a process may have started meanwhile
+                self.child.signal(SIGSTOP)  # again, because a process may have started meanwhile
                 time.sleep(STOP_SECONDS)
                 usage = self.child.measure(exact=True, interrupted=interrupted)
                 if usage.steady:  # an interrupted measurement counts as steady
@@ -189,8 +188,8 @@ class Deadlines:
             self.child.signal(SIGCONT)
 
     def _kill(self) -> None:
-        """Measure the CPU time, then kill the tree. The system does not report the CPU time of a
-        tree that was killed with its init.
+        """Kill the tree, but measure its CPU time first, because the system does not report the CPU
+        time of a tree that was killed together with its init.
         """
         try:
             # An interrupted measurement still returns the CPU time, but not the memory.

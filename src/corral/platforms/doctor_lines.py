@@ -1,4 +1,4 @@
-"""Format findings as the lines of `corral doctor`, in the same way for every system."""
+"""Format findings as the lines of `corral doctor`, the same way on every system."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
 """Say how the project knows that a mechanism works, for `corral doctor`.
 
-A probe tests a mechanism on the user's machine. SEEN records where the project itself has tested a
-mechanism: on the real system, or under Wine (for Windows). The project knows all other mechanisms
-only from sources, headers and other people's reports. Linux is not in the table, because every
-change is tested on Linux. `tests/ledger/evidence.py` lists the test of each mechanism.
+A probe tests a mechanism on the user's machine. SEEN, in contrast, records which mechanisms the
+project itself has tested, either on the real system or (for Windows) under Wine. All others are
+known only from sources, headers and other people's reports. Linux is not in the table, because
+every change is tested there. `tests/ledger/evidence.py` lists the test of each mechanism.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ SEEN: dict[System, dict[str, str]] = {
     "darwin": {},
     "windows": {"job_kill_on_close": WINE, "session": WINE},
 }
-"""The capabilities whose tests have passed. The value is the runner and the day of the first
-success on the real system. It is WINE if the test has passed only under Wine, where it runs for
-every change.
+"""Maps each capability whose test has passed to the runner and the day of the first success on the
+real system, or to WINE if the test has passed only under Wine, where it runs for every change.
 """
 
 

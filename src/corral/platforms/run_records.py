@@ -1,8 +1,8 @@
-"""Record live runs, and the leftovers of dead runs, in one locked file for each run.
+"""Record live runs, and the leftovers of dead runs, in one locked file per run.
 
-The file is created and locked before the run makes anything that it could leave behind, and lists
-all such paths. If another process can lock the file later, the run is dead. Every start cleans up
-after dead runs, and so does `corral clean`.
+The file lists every path that the run could leave behind, and is created and locked before the
+first of them exists. The lock ends with the run, so a run is dead if another process can lock its
+file. Every start cleans up after dead runs, and so does `corral clean`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 SEPARATOR = "\n"
 INSTALLER = "install-"
-"""Prefix of the record of a process that is still installing a package after its client has ended.
+"""Prefix of the record of a process that goes on installing a package after its client has ended.
 """
 NAME_OF_STATE = ".server"
-"""Suffix of the file beside a home that is kept between runs. The file contains the server's
-command.
+"""Suffix of the file that contains a server's command, beside the home that the server keeps
+between runs.
 """
 
 
 class Budget:
-    """The number of files that one sweep may remove. It is limited, because a target can leave
-    millions of files, and a start must not wait until all of them are removed.
+    """Limits how many files one sweep removes, because a target can leave millions of files behind,
+    and a start must not wait until all of them are gone.
     """
 
     def __init__(self, max_files: int | None = None) -> None:
@@ -59,8 +59,8 @@ class Entry:
 
 
 class Run:
-    """Keeps the record of this run. If the record cannot be written, corral does not list the run,
-    and does not remove its leftovers later.
+    """Keeps the record of this run. If the record cannot be written, the run is not listed, and its
+    leftovers are not removed later.
     """
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
@@ -167,8 +167,8 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of this user's records. Return an empty list if the directory is a link,
-    belongs to another user, or can be written by other users.
+    """Return the names of this user's records, or an empty list if the directory is a symlink,
+    belongs to another user, or can be written to by other users.
     """
     try:
         for path in (directories().cache, _directory()):
@@ -209,5 +209,5 @@ def _parse(name: str, text: str) -> Entry | None:
 
 
 def format_word(word: str) -> str:
-    """Replace SEPARATOR in a command word, because it separates the fields of a record."""
+    """Replace SEPARATOR in an argument of the command, because it separates a record's fields."""
     return word.replace(SEPARATOR, " ")

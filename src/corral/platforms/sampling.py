@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 INTERVAL = 0.1
-"""Seconds between samples. A target that allocates 1 GiB/s can exceed its limit by 0.1 GiB."""
+"""Seconds between samples. A target that allocates 1 GiB/s can thus exceed its limit by 0.1 GiB."""
 DUTY_INTERVAL = 0.02
 SLACK = DUTY_INTERVAL
 """Seconds of unused CPU time that a tree may save up for a burst."""
@@ -81,14 +81,15 @@ class Sampler:
 
     def needs_exact(self, usage: Usage) -> bool:
         """Return whether the memory seems to exceed the limit, so that an exact measurement is
-        needed. A quick measurement counts a shared page once for each process.
+        needed. A quick measurement can be too high, because it counts a shared page once for each
+        process.
         """
         limit = self.asked.memory
         return limit is not None and usage.memory > limit >= usage.certain
 
     def pause_seconds(self, usage: Usage) -> float:
-        """Return how many seconds the tree must be paused to keep its CPU share, or 0 to let it
-        run.
+        """Return how long the tree must be paused to stay within its CPU share, in seconds, or 0 to
+        let it run.
         """
         if self.asked.cpu is None:
             return 0.0

@@ -1,6 +1,7 @@
-"""List, measure and remove the home directories that servers keep between runs (`state = true`). On
-Windows this home is part of the server's AppContainer profile, so Windows removes it when corral
-deletes the profile.
+"""List, measure and remove the home directories that servers keep between runs (`state = true`).
+
+On Windows such a home is part of the server's AppContainer profile, and Windows removes it when
+corral deletes the profile. So there is nothing to do here.
 """
 
 import os
@@ -39,11 +40,11 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
-    """Return the homes in `base`. Return an empty list if the mode of `base` has a `forbidden` bit,
+    """Return the homes in `base`, or an empty list if the mode of `base` has a bit of `forbidden`,
     because another user could then have created the homes.
     """
     try:
-        # The mode of each home is not checked, because a server can change it.
+        # Only the mode of `base` matters, because a server can change the mode of its home.
         if not is_private(os.lstat(base), forbidden):
             return []
         names = sorted(os.listdir(base))
@@ -55,8 +56,8 @@ def _list_homes(base: str, forbidden: int) -> list[State]:
 
 
 def _read_server(path: str) -> ServerId:
-    """Return the server that a home belongs to. Earlier versions of corral wrote the server's
-    command without a digest.
+    """Return the server that a home belongs to. Its digest is empty if an earlier version of corral
+    made the home, because these wrote only the server's command.
     """
     try:
         with open(path + NAME, "rb") as file:
@@ -69,8 +70,8 @@ def _read_server(path: str) -> ServerId:
 
 
 def measure(path: str) -> int:
-    """Return the total size of the files below `path`, in bytes. Do not follow links. After
-    MAX_ENTRIES entries, do not read any more directories.
+    """Return the total size of the files below `path`, in bytes. Do not follow symlinks, and do not
+    read any more directories after MAX_ENTRIES entries.
     """
     total = seen = 0
     pending = [path]
@@ -92,8 +93,8 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        # The home may belong to another user, because root's targets can have another user id.
-        # Remove the home anyway, because only corral creates entries in the directory above it.
+        # A target that root starts can have another user id, so the home may belong to that user.
+        # It is safe to remove anyway, because only corral creates entries in the directory above.
         owner = os.lstat(state.path).st_uid
         run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):

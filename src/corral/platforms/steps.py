@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 EXECUTED = b"S"
 WAITS = b"W"
-"""A sandbox that was set up before its command is known sends this byte when all its steps are
-verified. Then it waits for the command.
+"""A sandbox that is set up before its command is known sends this byte once all its steps are
+verified, and then waits for the command.
 """
 FAILED = b"F"
 DIED = "died before it was executed"
 
 
 class HintedError(OSError):
-    """An error with a hint for the user, which only the failed step can know."""
+    """An error with a hint for the user that only the failed step can give."""
 
     hint = ""
 

@@ -15,7 +15,7 @@ from corral.abi.whole_file import replace_file
 from corral.directories import directories, home_directory, is_private, refuse_shared
 from corral.disk_hints import disk_hint
 from corral.errors import PolicyError, SandboxError
-from corral.policy.manifest import Manifest, parse_bytes, read_file
+from corral.policy.manifest import MAX_FILE_SIZE, Manifest, parse_bytes, read_file
 from corral.policy.model import Source
 from corral.policy.path_grants import Refused, make_absolute
 from corral.policy.requests import describe_requests
@@ -217,7 +217,14 @@ def refuse_shared_file(found: os.stat_result) -> None:
 
 
 def write_file(directory: str, name: str, content: bytes) -> None:
-    """Write a file completely or not at all, even if the machine crashes."""
+    """Write a file completely or not at all, even if the machine crashes. Refuse content that
+    `read_file` would not read again.
+    """
+    if len(content) > MAX_FILE_SIZE:
+        raise PolicyError(
+            f"what corral would store in {printable(directory)} is larger than"
+            f" {MAX_FILE_SIZE >> 20} MiB"
+        )
     try:
         replace_file(os.path.join(directory, name), content)
     except OSError as error:

@@ -71,7 +71,7 @@ def resolve(written: str, *, is_socket: bool = False) -> str:
         hint = f"is it spelled right? {make}"
         raise Refused(f"{shown(written, 200)} does not exist", hint) from None
     except OSError as error:
-        hint = OTHER_USER if isinstance(error, PermissionError) else ""
+        hint = OTHER_USER if isinstance(error, PermissionError) else "is it spelled right?"
         raise Refused(f"{shown(written, 200)} cannot be reached: {error.strerror}", hint) from None
     path = "/" + path.lstrip("/") if path.startswith("//") else path
     if sys.platform == "linux":
@@ -162,11 +162,16 @@ def make_grant(access: Access, written: str) -> Grant:
     found = os.lstat(path)
     if access == "socket":
         if not stat.S_ISSOCK(found.st_mode):
-            raise Refused(f"{shown(path, 200)} is not a socket")
+            raise Refused(
+                f"{shown(path, 200)} is not a socket",
+                "files and directories belong in filesystem.read or filesystem.write",
+            )
     elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         raise Refused(
             f"{shown(path, 200)} is neither a file nor a directory",
-            "a socket belongs in filesystem.unix_sockets" if stat.S_ISSOCK(found.st_mode) else "",
+            "a socket belongs in filesystem.unix_sockets"
+            if stat.S_ISSOCK(found.st_mode)
+            else "grant a file or a directory",
         )
     check_system_path(path, access, found)
     return Grant(

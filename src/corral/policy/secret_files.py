@@ -8,6 +8,8 @@ two clients' directories, which the user can move with an environment variable.
 
 from __future__ import annotations
 
+import os
+
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -274,14 +276,19 @@ STARTERS = Names(
         ".config/gdb", ".lldbinit", ".config/direnv", ".config/pip", ".config/mise", ".inputrc",
         ".cargo/env", ".cargo/bin", ".cargo/config.toml", ".bun/bin", ".deno/bin", ".volta/bin",
         "go/bin", ".nvm", ".oh-my-zsh", ".ipython", ".config/starship.toml", ".config/kitty",
-        ".config/wezterm", ".config/powershell",
+        ".config/wezterm", ".config/powershell", ".bashrc.d", ".bash_completion",
+        ".local/share/bash-completion", ".zsh", ".zfunc", ".local/share/zsh", ".local/share/fish",
+        ".jupyter", ".local/share/jupyter", ".pyenv", ".rbenv", ".asdf", ".sdkman", ".rustup",
+        ".local/share/uv", ".local/share/pipx", ".local/share/mise", ".local/share/fnm",
+        ".local/share/pnpm", ".npm-global", ".yarn", ".m2", ".gradle", ".tmux", ".fzf",
     ),
     linux=(
         ".config/autostart", ".config/systemd", ".config/environment.d", ".local/share/systemd",
         ".local/share/applications", ".local/share/dbus-1", ".pam_environment", ".xprofile",
         ".xsession", ".xsessionrc", ".xinitrc", ".config/plasma-workspace", ".config/i3",
         ".config/sway", ".config/hypr", ".local/lib", ".local/share/nvim",
-        ".local/share/gnome-shell/extensions", ".local/share/nautilus/scripts",
+        ".local/share/gnome-shell/extensions", ".local/share/nautilus", ".local/share/nemo",
+        ".local/share/plasma", ".local/share/kwin", ".local/share/kio", ".local/share/cinnamon",
     ),
     macos=(
         "Library/LaunchAgents", "Library/Services", "Library/Scripts", "Library/QuickLook",
@@ -318,6 +325,9 @@ GIT = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
 read-only even if a grant names that directory.
 """
 
+BARE = ("HEAD", "objects")
+"""Names in a repository's own directory by which it is recognized, whatever it is called."""
+
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
 """The text of a warning for a server that may write `.git`. Such a server could create the file
 `commondir` there, and corral cannot protect a file that does not exist yet.
@@ -345,6 +355,17 @@ ETC_SECRETS = (
     "ansible", "puppet", "salt", "fstab",
 )  # fmt: skip
 """Files and directories with credentials below /etc. No grant may be or contain any of them."""
+
+RUN_BY_SYSTEM = ("/etc", "/var/spool/cron", "/var/spool/at", "/var/spool/incron")
+"""Directories with files that the system runs, such as crontabs."""
+
+DATA = (".cache/", ".local/share/", ".local/state/")
+"""Directories in which each program keeps its data in a directory of its own."""
+
+RUN_AT_START = ("rc", "profile", "login", "logout", "env", "init")
+"""Endings of files in a home directory that interpreters and other programs run when they start,
+such as `.pythonrc.py`, `.Rprofile` and `.xonshrc`. There are too many of these files for a table.
+"""
 
 PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 """Endings of files such as `.env.example`, which are published on purpose."""
@@ -399,16 +420,54 @@ def is_environment_file(name: str) -> bool:
     return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
 
 
-def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
-    """Return whether a path is, or is inside, a known secret or a file that other programs run.
+def is_sensitive(
+    path: str, home: str, system: Column = "linux", *, access: Literal["read", "write"] = "write"
+) -> bool:
+    """Return whether a grant of this path would cover a known secret or, for `write`, a file that
+    other programs run.
 
-    corral does not suggest a flag that grants such a path, because a hostile target chooses which
-    paths it tries to open.
+    corral does not suggest a flag that grants such a path, because a hostile target or project
+    chooses which paths it names.
     """
-    inside, parts = f"{path}/", path.split("/")
-    anywhere = (*VERSION_CONTROL, *PROJECT, *hidden_anywhere(system))
-    if is_environment_file(parts[-1]) or any(f"/{name}/" in inside for name in anywhere):
+    anywhere = hidden_anywhere(system)
+    tops = [f"{home}/{name}" for name in hidden(system)]
+    if access == "write":
+        anywhere = (*VERSION_CONTROL, *PROJECT, *anywhere)
+        tops += [*RUN_BY_SYSTEM, *(f"{home}/{name}" for name in protected(system))]
+    inside, name = f"{path}/", path.rpartition("/")[2]
+    if is_environment_file(name) or any(f"/{one}/" in inside for one in anywhere):
         return True
-    return any(
-        inside.startswith(f"{home}/{name}/") for name in (*hidden(system), *protected(system))
+    if any(inside.startswith(f"{top}/") or f"{top}/".startswith(inside) for top in tops):
+        return True
+    return access == "write" and (is_anothers(path, home) or is_git_hook(path))
+
+
+def is_anothers(path: str, home: str) -> bool:
+    """Return whether a path is in a hidden entry of a home that may belong to another program. Such
+    entries often contain settings that name programs to run.
+
+    If the entry does not exist, no program uses it yet, unless programs look for a file with this
+    name when they start.
+    """
+    below = path.removeprefix(f"{home}/")
+    if below == path or not below.startswith(".") or below.startswith(DATA):
+        return False
+    parts = below.split("/")
+    entry = "/".join((home, *parts[: 2 if parts[0] == ".config" else 1]))
+    name = parts[-1].lower()
+    return (
+        os.path.lexists(entry)
+        or name.endswith(RUN_AT_START)
+        or (name.rpartition(".")[0].endswith(RUN_AT_START))
     )
+
+
+def is_git_hook(path: str) -> bool:
+    """Return whether a path is a setting or a hook of a bare repository, which can have any
+    name.
+    """
+    above, name = os.path.split(path)
+    for directory, last in ((above, name), os.path.split(above)):
+        if last in GIT and all(os.path.lexists(f"{directory}/{one}") for one in BARE):
+            return True
+    return False

@@ -20,6 +20,7 @@ from corral.policy.schema import (
 )
 from corral.safe_text import shown
 from corral.units import (
+    MAX_DIGITS,
     format_size,
     is_digits,
     parse_cpu,
@@ -233,7 +234,7 @@ def parse_amount(key: Key, value: object, *, flags: bool) -> int | None:
 def parse_count(key: Key, value: object, *, flags: bool) -> int | None:
     if value == "none":
         return None
-    if flags and isinstance(value, str) and is_digits(value) and len(value) < 20:
+    if flags and isinstance(value, str) and is_digits(value) and len(value) <= MAX_DIGITS:
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f'must be a whole number or "none", not {shown(value)}')  # noqa: TRY004

@@ -49,6 +49,8 @@ SHARED_IN_HOME = (
 )  # fmt: skip
 
 MAX_LINKS = 40  # the kernel follows no more links: path_resolution(7)
+RUNTIMES = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "sh"}
+"""Programs that run a script, by the ending of its name, for a hint."""
 MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims of package managers
 MAX_TEXT_BYTES = 1 << 20
 
@@ -322,10 +324,20 @@ def inspect_executable(path: str, needed: NeededFiles) -> Executable:
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise CommandError(f"{path!r} is {kind}", exit_code=EXIT_NOT_EXECUTABLE)
     if not os.access(real, os.X_OK):
-        hint = f"chmod +x {shell_word(path)}, or name the interpreter that runs it"
+        hint = _execution_hint(path, _read_head(real, status)[2])
         raise CommandError(f"{path!r} is not executable", exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
     device, inode, head = _read_head(real, status)
     return Executable(path=path, real=real, device=device, inode=inode, head=head)
+
+
+def _execution_hint(path: str, head: bytes) -> str:
+    """Return what to type for a file that is not executable. `chmod` helps only if the kernel can
+    start the file.
+    """
+    if head.startswith((b"#!", b"\x7fELF")):
+        return f"chmod +x {shell_word(path)}"
+    runtime = RUNTIMES.get(os.path.splitext(path)[1])
+    return f"write {runtime} {shell_word(path)}" if runtime else "name the program that runs it"
 
 
 def _symlink_hint(path: str) -> str | None:

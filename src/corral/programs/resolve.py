@@ -15,6 +15,7 @@ from corral.programs.advice import find_advice
 from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.model import Program
 from corral.programs.needed_files import (
+    RUNTIMES,
     Caller,
     Executable,
     NeededFiles,
@@ -38,8 +39,6 @@ MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, without the final
 MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after this many rewrites
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
-RUNTIMES = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "sh"}
-"""For a hint: the programs that run a script, by the ending of its name."""
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -138,8 +137,11 @@ def locate_program(name: str, caller: Caller) -> str:
             )
     hint = "is it installed? A path with a slash is used as it is"
     here = os.path.join(caller.cwd, name)
-    if is_program(here) or os.path.isdir(here):
-        hint = f"to run the program in this directory, type {shell_word(f'./{name}')}"
+    typed = shell_word(f"./{name}")
+    if is_program(here):
+        hint = f"to run the program in this directory, type {typed}"
+    elif os.path.isdir(here):
+        hint = f"it is a directory; to run the server of its corral.toml, type {typed}"
     elif os.path.isfile(here) and (runtime := RUNTIMES.get(os.path.splitext(name)[1])):
         hint = f"did you mean {runtime} {shell_word(name)}?"
     elif caller.lookup(name.partition(" ")[0]):

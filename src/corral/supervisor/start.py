@@ -143,7 +143,8 @@ def _open_services(
     plan: Plan, child: Child, watch: Watcher, denials: Denials, relay: MessageRelay | None
 ) -> None:
     for kind, path, flag in plan.ungranted:
-        denials.add(kind, path, allow=flag)
+        why = "" if flag else "may contain secrets, or is run by other programs"
+        denials.add(kind, path, allow=flag, why=why)
     held = [control for control in plan.controls if control.control == "network"]
     # If no mechanism enforces the allowlist, allow no connections at all.
     if any(one.status == "degraded" for one in held):

@@ -10,6 +10,7 @@ from corral.safe_text import shell_word
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Literal
 
     from corral.plan.model import Ungranted
 
@@ -26,7 +27,9 @@ def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
     """Return (kind of denial, path, flag) for each word that names a path outside of `visible`. The
-    path must exist on the host, or be a new file in an existing directory. The flag would allow it.
+    path must exist on the host, or be a new file in an existing directory. The flag would allow it,
+    and is "" for a path that may contain secrets or is run by other programs, because a project may
+    have chosen the command.
 
     A relative path counts only if it is written as `./x` or `../x`, because `x` is usually a plain
     word.
@@ -43,18 +46,27 @@ def find_ungranted(
         if shown or f"{home}/".startswith(f"{path.rstrip('/')}/"):
             continue
         try:
-            found[path] = _describe(path, os.lstat(path).st_mode)
+            found[path] = _describe(path, os.lstat(path).st_mode, home)
         except OSError:
             parent = os.path.dirname(path)
             if parent not in SHARED and parent != home and os.path.isdir(parent):
-                found[path] = ("path", path, f"--write {shell_word(parent)}")
+                found[path] = ("path", path, _flag(path, parent, "write", home))
     return tuple(found.values())
 
 
-def _describe(path: str, mode: int) -> Ungranted:
+def _describe(path: str, mode: int, home: str) -> Ungranted:
     if stat.S_ISSOCK(mode):
         return "unix_socket", path, socket_flag(path)
-    return "path", path, f"--read {shell_word(path)}"
+    return "path", path, _flag(path, path, "read", home)
+
+
+def _flag(path: str, granted: str, access: Literal["read", "write"], home: str) -> str:
+    from corral.policy.secret_files import is_sensitive
+
+    paths = (path, granted, os.path.realpath(granted))
+    if any(is_sensitive(one, home, access=access) for one in paths):
+        return ""
+    return f"--{access} {shell_word(granted)}"
 
 
 def socket_flag(path: str) -> str:

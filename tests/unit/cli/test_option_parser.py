@@ -30,8 +30,8 @@ def test_a_value_follows_its_flag_or_is_joined_to_it(words):
     assert (options.get("--size"), rest) == ("1G", ["cmd"])
 
 
-@pytest.mark.parametrize("value", ["", "a=b", "=", "--other", "-", "-1"])
-def test_a_value_may_be_empty_or_look_like_a_flag(value):
+@pytest.mark.parametrize("value", ["a=b", "=", "--other", "-", "-1"])
+def test_a_value_may_look_like_a_flag(value):
     assert parse(FLAGS, [f"--size={value}"])[0].get("--size") == value
     assert parse(FLAGS, ["--size", value])[0].get("--size") == value
 
@@ -47,6 +47,22 @@ def test_a_flag_does_not_take_the_following_option_as_its_value(value):
     assert caught.value.message == "--read needs a value: PATH"
     # The control: after `=` the same text is a value.
     assert parse(FLAGS, [f"--read={value}"])[0].all("--read") == (value,)
+
+
+@pytest.mark.parametrize("words", [["--size", ""], ["--size="], ["--read", "a", "--read", ""]])
+def test_an_empty_value_counts_as_missing(words):
+    with pytest.raises(UsageError, match=r"needs a value"):
+        parse(FLAGS, words)
+
+
+def test_an_empty_word_is_refused_except_in_the_command():
+    with pytest.raises(UsageError, match="an argument is empty"):
+        parse(FLAGS, ["--strict", "", "x"])
+    with pytest.raises(UsageError, match="an argument is empty"):
+        parse(FLAGS, ["x", ""], anywhere=True)
+    # The control: a command's own arguments may be empty.
+    assert parse(FLAGS, ["cmd", ""])[1] == ["cmd", ""]
+    assert parse(FLAGS, ["--", "cmd", ""])[1] == ["cmd", ""]
 
 
 def test_repeatable_flags_collect_their_values():

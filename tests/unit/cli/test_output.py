@@ -78,3 +78,26 @@ def test_a_question_is_not_asked_if_the_text_before_it_cannot_be_written(monkeyp
     with suppress(OSError):
         full.close()
     assert raw.getvalue() == b""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps the current directory")
+def test_a_removed_current_directory_is_named(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    # The control: while the directory exists, the error is about something else.
+    missing = output.from_os_error(FileNotFoundError(2, "No such file or directory"))
+    assert missing.message == "No such file or directory"
+    gone.rmdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        os.path.abspath("relative")
+    named = output.from_os_error(caught.value)
+    assert named.message.startswith("the current directory cannot be found")
+    assert named.hint == "start corral from a directory that exists"
+
+
+def test_a_table_has_its_header_only_above_rows(capfd):
+    output.write_table([("a", "1")], "nothing", header=("NAME", "SIZE"))
+    output.write_table([], "nothing", header=("NAME", "SIZE"))
+    output.flush()
+    assert capfd.readouterr().out == "NAME  SIZE\na     1\nnothing\n"

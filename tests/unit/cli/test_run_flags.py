@@ -3,10 +3,10 @@
 import pytest
 
 from corral.cli import run_flags
-from corral.cli.option_parser import help_lines, parse
-from corral.errors import ManifestError
+from corral.cli.option_parser import UsageError, help_lines, parse
 from corral.platforms.deadlines import GRACE_SECONDS
 from corral.policy import schema
+from corral.policy.model import Limits, format_limit
 
 
 def manifest(*words):
@@ -41,10 +41,18 @@ def test_env_passes_or_sets_variables():
 
 @pytest.mark.parametrize("flag", ["--max-memory", "--max-pids", "--timeout", "--read", "--listen"])
 def test_an_empty_value_is_an_error(flag):
-    with pytest.raises(ManifestError, match=flag):
+    with pytest.raises(UsageError, match=f"{flag} needs a value"):
         manifest(flag, "")
 
 
 def test_the_help_names_the_grace_before_a_kill():
     [line] = [line for line in help_lines(run_flags.FLAGS) if "--timeout" in line]
     assert f"{GRACE_SECONDS:g} s" in line
+
+
+@pytest.mark.parametrize(
+    "flag", [flag for flag in run_flags.FLAGS if flag.key.startswith("limits.")], ids=str
+)
+def test_the_help_of_a_limit_names_its_default(flag):
+    name = flag.key.removeprefix("limits.")
+    assert f"(default: {format_limit(name, getattr(Limits(), name))})" in flag.help

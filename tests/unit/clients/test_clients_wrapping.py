@@ -602,7 +602,7 @@ def test_a_package_is_pinned_on_request(monkeypatch):
             text, jsonc, request, lambda one: wrap_command.check(one, REQUEST, install=pin, pin=pin)
         )
 
-    monkeypatch.setattr(wrap_command, "check_run", lambda flags, arguments: None)
+    monkeypatch.setattr(wrap_command, "check_run", lambda flags, command: None)
     monkeypatch.setattr(wrap_command, "pin_package", pin)
     rehearsed = []
     monkeypatch.setattr(wrap_command, "rehearse", lambda _, command: rehearsed.append(command))
@@ -627,8 +627,8 @@ def test_a_package_is_pinned_on_request(monkeypatch):
 
 
 def test_a_server_that_this_host_would_not_run_is_refused(monkeypatch):
-    def trial(flags, arguments):
-        if "--read" in flags or arguments == ("bad",):
+    def trial(flags, command):
+        if "--read" in flags or command == ("x", "bad"):
             raise SandboxError("this host cannot", hint="another one can")
 
     monkeypatch.setattr(wrap_command, "check_run", trial)
@@ -856,7 +856,7 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
     node.write_bytes(b"\x7fELF")
     node.chmod(0o755)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(wrap_command, "check_run", lambda flags, arguments: None)
+    monkeypatch.setattr(wrap_command, "check_run", lambda flags, command: None)
     monkeypatch.setattr(wrap_command, "prepare", resolved)
     entry = {"command": str(node), "args": [str(home / "server" / "main.js")]}
     text = json.dumps({"mcpServers": {"a": entry}})
@@ -880,7 +880,7 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
     assert json.loads(done.text)["mcpServers"]["a"]["args"][:5] == added
 
 
-def resolved(command, sources, *, environment, cwd, notify):
+def resolved(command, sources, *, server=(), environment, cwd, notify):
     """Run only the step of `prepare` that reads the server's files, which works on any host."""
     from corral.programs.resolve import resolve
 

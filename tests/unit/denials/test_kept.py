@@ -6,6 +6,7 @@ import pytest
 
 from corral.denials import kept
 from corral.denials.records import Denial
+from corral.denials.server_id import ServerId
 from corral.policy.server_identity import identify_command
 
 COMMAND = identify_command(("npm:notes", "--x"))
@@ -172,3 +173,28 @@ def test_a_placeholder_in_place_of_a_secret_matches_the_secret(secret):
     kept.keep(identify_command(("s.py", run)), [denial("a")], 1.0)
     assert kept.load_server(identify_command(("s.py", secret)))
     assert not kept.load_server(identify_command(("s.py", "--other=${TOKEN}", "more")))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "started", "others"),
+    [
+        ("${userHome}/notes.py", "{home}/notes.py", ("/other.py", "/x{home}/notes.py", "x")),
+        ("${env:HOME}/a*[b].py", "{home}/a*[b].py", ("{home}/a1b.py", "{home}/ab.py")),
+        ("${workspaceFolder}/server.py", "/shop/server.py", ("/shop/other.py", "/server.py2")),
+        ("--at=${input:a}/${input:b}.db", "--at=x/y.db", ("--at=x", "-at=x/y.db")),
+        ("${A:-${B}}/x", "/c/x", ("/c/xx",)),
+        ("sk-${input:key}", "***", ("***x",)),
+        ("${input:any}", "anything", ()),
+    ],
+)
+def test_a_command_with_variables_is_only_matched_by_words_with_its_other_text(
+    home, wanted, started, others
+):
+    configured = identify_command(("python3", wanted))
+
+    def is_started(word):
+        ran = ServerId(digest="1", command=("python3", word.replace("{home}", str(home))))
+        return ran.is_started_by(configured)
+
+    assert is_started(started)
+    assert [word for word in others if is_started(word)] == []

@@ -262,6 +262,22 @@ def test_yaml_errors_are_reported(text):
         yaml.read(text)
 
 
+@pytest.mark.parametrize("text", ["a: " + "1:" * 200_000 + "1", "a: " + "1:" * 200_000 + "1.5", "a: !!int '" + "1:" * 200_000 + "1'"])  # fmt: skip
+def test_a_long_yaml_number_to_the_base_of_60_is_refused(text):
+    """PyYAML would need a minute for such a number."""
+    for read in (yaml.read, yaml.load):
+        with pytest.raises(BrokenFileError, match="this number is too long"):
+            read(text)
+    for ordinary, value in (("1:30:00", 5400), ("'" + "1:" * 50 + "'", "1:" * 50)):
+        assert yaml.read(f"a: {ordinary}").data == yaml.load(f"a: {ordinary}") == {"a": value}
+
+
+def test_a_yaml_file_that_needs_minutes_is_refused():
+    with pytest.raises(BrokenFileError, match="too large"):
+        yaml.read("- x\n" * (yaml.MAX_CHARACTERS // 4 + 1))
+    assert yaml.read("- x\n" * 1000).data == ["x"] * 1000
+
+
 def test_values_in_a_yaml_mapping_with_a_merge_key_are_marked_as_shared():
     text = "base: &b {args: [x]}\ns:\n  <<: *b\n  command: c\n"
     entry = yaml.read(text).members["s"]

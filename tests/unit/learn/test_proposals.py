@@ -55,6 +55,32 @@ def test_a_read_file_proposes_its_whole_project_and_a_written_file_only_itself(h
     assert flags(found) == [f"--write {home}/project/main.py"]
 
 
+def test_a_file_that_another_program_may_run_is_never_proposed_for_writing(home):
+    """Use files that programs run at start, a hook of a bare repository, and settings that exist."""
+    for name in (
+        ".config/foo",
+        ".other",
+        ".local/share/server",
+        "store.git/hooks",
+        "store.git/objects",
+    ):
+        (home / name).mkdir(parents=True)
+    for name in (".pythonrc", ".config/foo/settings", "store.git/HEAD"):
+        (home / name).touch()
+    wanted = [
+        ".pythonrc",
+        ".new_profile",
+        ".config/foo/settings",
+        ".other/new",
+        "store.git/hooks/update",
+    ]
+    found = learned(home, *((f"{home}/{name}", True) for name in wanted), private=("/home/user",))
+    assert flags(found) == []
+    assert {path for path, _ in found.never} == {f"{home}/{name}" for name in wanted}
+    found = learned(home, (f"{home}/.local/share/server/db", True), private=("/home/user",))
+    assert flags(found) == [f"--write {home}/.local/share/server"]
+
+
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
     """Read a secret through two symlinks to its directory: ~/.aws, where this secret usually is,

@@ -139,6 +139,8 @@ URIS = [
     "file:///docs\\..\\etc\\key",
     "file:///docs//../etc/key",
     "file:///docs/.\t./etc/key",
+    "file:///docs/../etc/key?/../../docs/a",
+    "file:///docs/../etc/key#/../../docs/a",
 ]
 
 
@@ -152,7 +154,7 @@ def test_another_spelling_of_a_uri_counts_as_the_same_uri(uri):
 
 @pytest.mark.parametrize(
     "uri",
-    ["file:/etc/key", "file://localhost/etc/key", "file:////etc/key", "file:///etc//key", "file:///etc/key?", "file:///etc/key#a"],
+    ["file:/etc/key", "file://localhost/etc/key", "file:////etc/key", "file:///etc//key", "file:///etc/key?", "file:///etc/key#a", "file:///./etc/key?/../../a", "file://localhost/etc/key#/../../a"],
 )  # fmt: skip
 def test_a_denied_uri_is_also_denied_under_other_names(uri):
     guard, _ = make(deny={"resources": ["file:///etc/key"]})
@@ -164,6 +166,11 @@ def test_a_uri_with_slashes_in_its_path_can_be_allowed():
     guard, _ = make(allow={"resources": ["page:https://docs//*"]})
     assert ask(guard, "resources/read", {"uri": "page:https://docs//a"}).onward
     assert ask(guard, "resources/read", {"uri": "page:https://docs//../a"}).back
+
+
+def test_dots_in_the_query_of_an_allowed_uri_are_not_part_of_its_path():
+    guard, _ = make(allow={"resources": ["file:///docs/*"]})
+    assert ask(guard, "resources/read", {"uri": "file:///docs/a?from=../b"}).onward
 
 
 def test_a_list_contains_only_allowed_items():

@@ -79,6 +79,22 @@ def change_name(server):
     (server / "corral.json").write_text('{"version": 1, "filesystem": {"write": ["./data"]}}')
 
 
+def test_an_approval_that_could_not_be_read_again_is_an_error(store, server):
+    """Use paths that need three times as many bytes in the stored approval as in the manifest."""
+
+    def ask(count: int) -> None:
+        paths = ",\n".join(f'"{("é" * 60 + "/") * 30}{at}"' for at in range(count))
+        text = f"version = 1\n[filesystem]\nread = [{paths}]\n"
+        (server / "corral.toml").write_text(text, encoding="utf-8")
+
+    ask(250)
+    with pytest.raises(PolicyError, match="is larger than 1 MiB"):
+        approvals.approve(str(server))
+    assert approvals.list_approvals() == []
+    ask(10)
+    assert approvals.is_approved(approvals.approve(str(server)).digest)
+
+
 @pytest.mark.parametrize(
     "change",
     [change_text, change_place, pytest.param(change_link, marks=pytest.mark.links), change_name],

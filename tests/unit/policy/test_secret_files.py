@@ -98,3 +98,36 @@ def test_a_java_outside_of_an_installation_makes_only_itself_readable():
     # The control: a java inside a JDK makes the whole JDK directory readable.
     needs.runtime("D:\\jdk\\bin\\java.exe", "java", "")
     assert list(needs.reads) == ["D:\\jdk"]
+
+
+RUN_BY_OTHERS = (
+    ".pythonrc", ".pythonrc.py", ".Rprofile", ".xonshrc", ".bashrc.d/x", ".kshrc", ".pyenv/shims/python",
+    ".config/autostart/x.desktop", ".config/foo/settings.toml", ".other/settings.toml", ".config",
+    ".local/share", ".local/share/bash-completion/completions/git", "store.git/hooks/post-update",
+    "store.git/config", "project/.git/hooks/pre-push", "project/.vscode/tasks.json",
+)  # fmt: skip
+ORDINARY_FILES = (
+    "notes.txt", "project/main.py", "store.git/objects/x", ".local/share/server/data.db",
+    ".new-server/data.db", ".cache/server/x", "hooks/post-update", "project/config",
+)  # fmt: skip
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the paths are POSIX paths")
+def test_no_write_of_a_file_that_other_programs_run_is_suggested(tmp_path):
+    for name in (".config/foo", ".other", "store.git/objects", "store.git/hooks", "hooks"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "store.git/HEAD").touch()
+    home = str(tmp_path)
+    for name in RUN_BY_OTHERS:
+        assert secret_files.is_sensitive(f"{home}/{name}", home), name
+    for name in ORDINARY_FILES:
+        assert not secret_files.is_sensitive(f"{home}/{name}", home), name
+    for path in ("/etc/cron.d/x", "/var/spool/cron/crontabs/me"):
+        assert secret_files.is_sensitive(path, home), path
+
+
+def test_a_read_is_suggested_unless_the_file_may_contain_secrets():
+    for name in (".ssh", ".ssh/config", ".bashrc", "project/.env", ".config", "id_rsa"):
+        assert secret_files.is_sensitive(f"{HOME}/{name}", HOME, access="read"), name
+    for name in (".pythonrc", "project/.git/config", "project/.vscode/tasks.json", ".local/bin/x"):
+        assert not secret_files.is_sensitive(f"{HOME}/{name}", HOME, access="read"), name

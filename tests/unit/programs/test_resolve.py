@@ -204,6 +204,26 @@ def test_a_script_in_the_working_directory_needs_its_interpreter(run: Resolver, 
         assert caught.value.hint == f"did you mean {command}?"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "hint"),
+    [
+        ("server.py", "#!/usr/bin/env python3\n", "chmod +x {}"),
+        ("server", "\x7fELF", "chmod +x {}"),
+        ("server.py", "print()\n", "write python3 {}"),
+        ("passwd", "root:x:0:0\n", "name the program that runs it"),
+    ],
+)
+def test_the_hint_for_a_file_that_is_not_executable_works(
+    home: Path, run: Resolver, name: str, text: str, hint: str
+) -> None:
+    path = home / name
+    path.write_text(text)
+    path.chmod(0o644)
+    with pytest.raises(CommandError) as caught:
+        run(str(path))
+    assert caught.value.hint == hint.format(path)
+
+
 def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
     program_at(home / "bin" / "server")
     run.path = [str(home / "bin")]

@@ -37,7 +37,7 @@ SIGINFO_BYTES = 128
 
 
 class Signals:
-    """Reads signals to corral from a descriptor. The signals are blocked, so that they are not lost
+    """Reads the signals that corral gets from a descriptor. They are blocked, so that none is lost
     between the fork and the start of the watcher.
     """
 
@@ -60,8 +60,8 @@ signals = Signals
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Plan the steps of a run. The mechanism that was chosen for the control `tree` decides whether
-    the run uses namespaces.
+    """Plan the steps of a run. It uses namespaces if a PID namespace was chosen for the control
+    `tree`.
     """
     seen = host_files.survey(policy, program, home=home)
     if any(held.mechanism == options.PID_NAMESPACE for held in controls):
@@ -101,8 +101,8 @@ def _masks(count: int) -> Held:
 
 
 def warm_up() -> None:
-    """Import modules, bind system calls and load filters that every run needs. Otherwise each fork
-    of this process would have to do so again.
+    """Import the modules, bind the system calls and load the filters that every run needs, because
+    each fork of this process would otherwise have to do so again.
     """
     from corral.platforms.linux import network_services  # noqa: F401
 
@@ -113,8 +113,8 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove the leftovers of a dead run: its private directory or its cgroup.
 
-    The two are told apart by the path and the type of the file system, not by the content, because
-    the target could have chosen it.
+    The two are told apart by the path and the type of the file system, and not by their content,
+    which the target could have chosen.
     """
     from corral.platforms.posix import run_directories
 

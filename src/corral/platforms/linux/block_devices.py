@@ -1,5 +1,5 @@
-"""Find the major:minor number of the disk that a file is on. io.max needs the number of the whole
-disk, not the number of a partition.
+"""Find the major:minor number of the disk that a file is on. io.max requires the number of the
+whole disk, not that of a partition.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Look up the disks of /usr and of the granted paths. Return the disks, and the paths that are
-    not on a disk.
+    """Return the disks of /usr and of the granted paths, and those of the paths that are not on a
+    disk.
 
-    Overlays, some btrfs volumes and network file systems do not have a disk, so they cannot be
-    limited. A file system in memory does not need a limit.
+    Overlays, some btrfs volumes and network file systems have no disk, so they cannot be limited.
+    File systems in memory do not need a limit.
     """
     paths = ("/usr", *(grant.path for grant in policy.grants))
     found = {path: disk_of(path) for path in paths}

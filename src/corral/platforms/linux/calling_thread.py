@@ -1,9 +1,9 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
 To do so, the supervisor needs a debugger's rights over the target. An ordinary user has these
-rights over processes with the same user id. A target that root starts has a different id, and root
-has these rights over it only with CAP_SYS_PTRACE, which containers do not have by default. So the
-supervisor's thread takes on the target's id while it reads.
+rights over processes with the same user id. But a target that root starts has a different id, and
+root has these rights over it only with CAP_SYS_PTRACE, which containers lack by default. In that
+case the supervisor's thread takes on the target's id while it reads.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TargetIds:
 
     def as_target(self) -> TargetIds:
         """Return ids that a `with` block takes even if this thread could read the target without
-        them. If the block connects to a unix socket, its peer sees these ids.
+        them, so that the peer of a unix socket that the block connects sees the target's ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 
@@ -68,7 +68,7 @@ def find_ids(uid: int, gid: int) -> TargetIds:
 
 class HiddenMemoryError(PermissionError):
     """The target's memory cannot be read, because the target is not dumpable or executes a file
-    that it may not read.
+    that it is not allowed to read.
     """
 
 
@@ -113,8 +113,8 @@ class CallingThread:
     def write(self, address: int, data: bytes) -> None:
         """Write to the caller's memory. Raise ESRCH if the caller is no longer waiting.
 
-        The pid of a dead process may be reused. So open the memory first, and then check that the
-        call is still waiting: if it is, the memory is the caller's.
+        The pid of a dead process may be reused. So open the memory first, and only then check that
+        the call is still waiting: if it is, the memory is the caller's.
         """
         memory = self._open_memory(os.O_RDWR)
         try:
@@ -181,8 +181,8 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # Pass any type and protocol. Otherwise Python would ask the kernel for them with two
-            # more calls. Wrong values do no harm, because no code uses them.
+            # Without a type and a protocol, Python would ask the kernel for them with two more
+            # calls. These values may be wrong, but no code uses them.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)

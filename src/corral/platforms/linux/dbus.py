@@ -1,4 +1,4 @@
-"""Provide a small D-Bus client that calls systemd and follows the D-Bus specification 0.43.
+"""Provide a small D-Bus client for calls to systemd, as specified by the D-Bus specification 0.43.
 
 corral does not use a library, because importing one would take longer than a whole start. All input
 is checked: lengths, zero padding, UTF-8 and nesting.
@@ -34,7 +34,7 @@ CLOSING = {"(": ")", "{": "}"}
 MAX_DEPTH = 32
 """Maximum nesting of arrays and structs; the specification allows 32 of each."""
 MAX_MESSAGE = 1 << 20
-"""The largest message in bytes. systemd's answers are a few hundred bytes long."""
+"""The largest message that is accepted, in bytes. systemd's answers have a few hundred bytes."""
 
 CALL, RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 NO_AUTO_START = 2

@@ -2,8 +2,8 @@
 an allowed host.
 
 In such a run the call `socket` itself is denied, so corral never sees which address or name the
-target wanted. To see them, corral would have to give the target a socket in the host's network. So
-the report only recommends `corral learn`, which shows the names.
+target wanted to reach. To see it, corral would have to give the target a socket in the host's
+network. So the report only recommends `corral learn`, which shows the names.
 """
 
 from __future__ import annotations

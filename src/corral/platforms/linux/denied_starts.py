@@ -1,8 +1,8 @@
 """Record the names of the programs that a target was not allowed to start.
 
-The target calls `fork`, which is denied, before it names the program. So corral guesses the name
-from the arguments that are on the calling thread's stack. No decision depends on the guess. corral
-keeps only the name, because arguments can contain secrets.
+The target calls `fork`, which is denied, before it names the program, so corral guesses the name
+from the arguments that are on the calling thread's stack. No decision depends on this guess. Only
+the name is kept, because the arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FLAG = "--allow-subprocess"
 MAX_NAMED = 64
-"""The supervisor searches for the program's name for at most this many starts."""
+"""The maximum number of starts for which the supervisor searches for the program's name."""
 BURST, RATE = 64, 64
 """The rate limit for answering starts: a burst of BURST starts, and then RATE starts per second.
 Further starts wait, which does not cost CPU time.
@@ -36,8 +36,8 @@ STACK_BYTES = 8 * PAGE
 STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
 MAX_WORDS = 32
 MAX_READS, MAX_PAGES = 8192, 256
-"""The maximum numbers of reads and of copied pages for one start. Without these
-bounds a target could keep the supervisor busy with a stack full of pointers.
+"""The maximum numbers of reads and of copied pages for one start. Without these bounds a target
+could keep the supervisor busy with a stack full of pointers.
 """
 MAX_NAME_LENGTH = 64
 MAX_STRING = 1024
@@ -58,7 +58,7 @@ class DeniedStarts:
 
     def decide(self, call: str, request: Notification) -> Decision:
         self._rate_limit.use()
-        # Python tries vfork first and then fork. Both together count as one start.
+        # Python tries vfork first and then fork, which together count as one start.
         is_vfork = _is_vfork(call, request.arguments)
         again = not is_vfork and request.pid == self._vforked
         self._vforked = request.pid if is_vfork else 0
@@ -137,7 +137,7 @@ def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
     """Return whether libc's vfork() made this call.
 
     On machines without the system call vfork, libc's vfork() calls clone without a stack.
-    posix_spawn makes a similar call, but gives the new process its own stack.
+    posix_spawn makes a similar call, but with a stack of its own for the new process.
     """
     by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
     return call == "vfork" or bool(by_clone)
@@ -147,9 +147,9 @@ def guess_name(memory: Memory, pid: int) -> str:
     """Guess the program's name from a list of arguments that the thread's stack points to. Return
     "" if there is no such list.
 
-    A library's memory also contains lists of words that look like arguments. So a list with a path
-    or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to
-    be ASCII.
+    The memory of libraries also contains lists of words that look like arguments, so a list with a
+    path or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name has
+    to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -205,12 +205,11 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _common_name(words: list[bytes]) -> str:
-    """Return the name of the program that a list of words starts, or "" for a list of environment
-    variables.
+    """Return the name of the program that a list of words would start, or "" for a list of
+    environment variables.
 
-    The words may be a program's arguments, which begin with the program itself. They may also be
-    the paths that Python tries, one for each directory in PATH, which all end in the program's
-    name.
+    The words may be a program's arguments, of which the first is the program itself, or the paths
+    that Python tries, one for each directory in PATH, which all end in the program's name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

@@ -1,7 +1,7 @@
 """Provide the only channel through which descriptors leave a sandbox (SCM_RIGHTS).
 
-Init keeps the sandbox's end of the channel open until it has locked itself down, and the target's
-process keeps it open until exec. The first byte of a message says what its descriptors are.
+The sandbox's end of the channel stays open in init until init has locked itself down, and in the
+target's process until exec. The first byte of a message says what its descriptors are.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 MAX_SEND_SECONDS = 5.0
-"""How long `send` waits for the user's other processes to receive their descriptors. The kernel
-refuses to send a descriptor while the user's processes together have more descriptors in flight
-than the sender's RLIMIT_NOFILE.
+"""How long `send` waits for the user's other processes to receive their descriptors, because the
+kernel refuses to send one while all of the user's processes together have more descriptors in
+flight than the sender's RLIMIT_NOFILE allows.
 """
 FIRST_DESCRIPTOR = 3
 """The lowest descriptor number for the sandbox's end of the channel, because the target's streams

@@ -1,7 +1,8 @@
 """List the files in a target's private home, which are discarded at the end of the run.
 
-All of the target's processes have ended by then, so the files no longer change. The target chose
-the names, so directories are opened without following links, and the number of entries is limited.
+All of the target's processes have ended by then, so the files no longer change. But the target
+chose their names, so directories are opened without following symlinks, and the number of entries
+is limited.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_ENTRIES = 2000
 MAX_DEPTH = 32
 MAX_ROWS = 100
 CACHES = frozenset((".cache", ".npm", ".node-gyp", ".nv", ".pki"))
-"""Directories in the home that are not listed, because programs can create their files again."""
+"""Directories in the home that are not listed, because programs can recreate their contents."""
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 

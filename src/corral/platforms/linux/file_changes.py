@@ -1,14 +1,15 @@
 """Change modes and times of files that a target may write to, for targets without namespaces.
 
-Landlock does not control these changes, so the filter passes the calls to the supervisor. A "place"
-is a file or directory that the target may write to. A thread of the supervisor copies a call's path
-once, and looks it up beneath a place with a flag that makes the kernel refuse a path that leads out
-of the place. So the thread finds only files inside a place, even if the target replaces files
-meanwhile. The thread does not look up a path outside of all places.
+Landlock does not control these changes, so the filter passes the calls to the supervisor, which
+makes them on the target's behalf. A "place" is a file or directory that the target may write to.
+A thread of the supervisor copies a call's path once, and looks it up beneath a place with a flag
+that makes the kernel refuse any path that leads out of the place. So the thread finds only files
+inside a place, even if the target replaces files in the meantime. Paths outside all places are not
+looked up at all.
 
-The calls are made in a thread, because such a call has to wait while the target writes to the file.
-The thread has the target's ids and no capabilities, so the kernel checks ownership as it would for
-the target.
+A thread makes the calls, because such a call has to wait while the target writes to the file. The
+thread has the target's ids and no capabilities, so the kernel checks ownership as it would for the
+target.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 LATER = Decision(verdict="answer_later")
 BURST_SECONDS = 2.0
-"""The processor time that a burst of calls may use. It is enough for about 10 000 calls, so that a
-git clone or an archive of a thousand files is not delayed.
+"""The processor time that a burst of calls may use. It is enough for about 10 000 calls, so a git
+clone or an archive of a thousand files is not delayed.
 """
 SHARE = 0.06
 """The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
@@ -53,21 +54,21 @@ LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
 MAX_JOBS = 1024
 """The maximum number of calls that may wait for the thread. Without it a target could add calls
-without end, by killing its waiting threads and starting new threads.
+endlessly, by killing its waiting threads and starting new ones.
 """
 MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
 FLAGS = abi.AT_SYMLINK_NOFOLLOW | abi.AT_EMPTY_PATH
 RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
-"""Mounts below a place are not entered, because a lookup on a network file system could wait for
-ever.
+"""Mounts below a place are not entered, because a lookup on a network file system could block
+forever.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""The kernel follows links that stay inside a place. corral itself follows links out of a place: at
-most MAX_LINKS, and only among the first MAX_PARTS names of a path.
+"""The kernel follows symlinks that stay inside a place. Those that lead out of a place are followed
+by corral itself: at most MAX_LINKS, and only among the first MAX_PARTS names of a path.
 """
 MAX_RETRIES = 8
-"""How many times corral tries a lookup with `..` while other processes move files."""
+"""How many times corral tries to look up a path with `..` while other processes move files."""
 MICROSECONDS = 1_000_000
 OWN_DESCRIPTORS = ("/proc/self/fd/", "/proc/thread-self/fd/")
 NOT_HERE = frozenset((errno.EXDEV, errno.ENOSYS))
@@ -78,8 +79,8 @@ NOT_HERE = frozenset((errno.EXDEV, errno.ENOSYS))
 class Place:
     """A file or directory that the target may change, with everything in it.
 
-    `fd` was opened with O_PATH. `path` was its path at the start. `written` is the path as the user
-    wrote it, which may contain links.
+    `fd` was opened with O_PATH. `path` is its path at the start of the run, and `written` the path
+    as the user wrote it, which may contain symlinks.
     """
 
     fd: int
@@ -87,8 +88,8 @@ class Place:
     written: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the paths by which the target knows the place. If the place was moved, return only
-        its new path.
+        """Return the paths by which the target knows the place. If the place was moved, this is
+        only its new path.
         """
         now = os.readlink(f"/proc/self/fd/{self.fd}")
         return (now, self.written) if now == self.path else (now,)
@@ -96,7 +97,7 @@ class Place:
 
 @record
 class Arguments:
-    """The positions of a call's arguments. -1 means that the call does not have the argument.
+    """The positions of a call's arguments; -1 means that the call does not have this argument.
     `change` is the position of the mode, or of the pointer to the times.
     """
 
@@ -149,8 +150,8 @@ class FileChanges:
         return LATER
 
     def release(self) -> None:
-        """Close the files of the places. If the thread has been started, only tell the thread to
-        close them. Do not wait for the thread, because it may be waiting for a file system.
+        """Close the files of the places. If the thread has been started, only tell it to close
+        them, without waiting for it, because it may be blocked by a file system.
         """
         if self._listener >= 0:
             self._jobs.put(None)
@@ -207,8 +208,8 @@ class Budget:
 
 
 def _has_become(uid: int, gid: int) -> bool:
-    """Permanently give this thread the target's ids and take away its capabilities. Return whether
-    that worked.
+    """Permanently give this thread the target's ids and drop its capabilities. Return whether that
+    worked.
     """
     try:
         if uid != os.geteuid():
@@ -222,7 +223,7 @@ def _has_become(uid: int, gid: int) -> bool:
 
 
 def _change(finder: Finder, call: str, request: Notification) -> int:
-    """Perform a call that changes the mode or times of a file. Return 0, or the error number."""
+    """Make a call that changes the mode or times of a file. Return 0 or the error number."""
     try:
         ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread already has the target's ids
         thread = calling_thread.CallingThread(request, ids)
@@ -249,7 +250,7 @@ def _do(
         if given.times:
             abi.waiting_syscall("utimensat", fd, b"", times, abi.AT_EMPTY_PATH)
         elif stat.S_ISLNK(seen.st_mode):
-            raise OSError(errno.EOPNOTSUPP, "a link has no mode")
+            raise OSError(errno.EOPNOTSUPP, "a symlink has no mode")
         else:
             os.chmod(f"/proc/self/fd/{fd}", change & MODE_BITS)
     finally:
@@ -261,8 +262,8 @@ def find_file(
 ) -> int:
     """Return an O_PATH descriptor of the file that a call would change.
 
-    First read the caller's memory and descriptors, then check that the caller is still waiting. If
-    the caller has ended, corral may have read from another process with the same pid.
+    First read the caller's memory and descriptors, and only then check that the caller is still
+    waiting: if it has ended, corral may have read from another process with the same pid.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -296,7 +297,7 @@ def find_file(
 def _find_open_file(
     finder: Finder, thread: CallingThread, number: int, *, by_path: bool = True
 ) -> int:
-    """Find an open file of the caller by its path, and check that it is the same file.
+    """Look up an open file of the caller by its path, and check that the path leads to this file.
 
     `by_path` is true if the call names the file by a path such as /proc/self/fd/3, and false if it
     names the descriptor, as fchmod does. A call by descriptor fails if the file was opened with
@@ -328,8 +329,9 @@ def _own_descriptor(text: str) -> int | None:
 
 
 def join(base: str, text: str) -> str:
-    """Join a relative path to `base`. Resolve only the `..` at the start of the path, which is safe
-    because `base` contains no links. A later `..` stays, because the name before it may be a link.
+    """Join a relative path to `base`. Resolve each `..` at the start of the path, which is safe
+    because `base` contains no symlinks. Keep any later `..`, because the name before it may be a
+    symlink.
     """
     parts = text.split("/")
     while parts and parts[0] in {"", ".", ".."}:
@@ -340,7 +342,7 @@ def join(base: str, text: str) -> str:
 
 def clean(text: str) -> str:
     """Remove empty names and `.` from an absolute path. Keep a trailing slash, because it makes the
-    kernel follow a link that is the last name.
+    kernel follow a symlink at the end of the path.
     """
     parts = [part for part in text.split("/") if part not in {"", "."}]
     ending = "/" if text.endswith(("/", "/.")) else ""
@@ -357,8 +359,8 @@ class Finder:
     def find(self, text: str, *, follow: bool) -> int:
         """Return an O_PATH descriptor of a file in a place. Raise OSError (EPERM) for other paths.
 
-        The kernel follows links that stay inside one place. This function follows links that lead
-        from one place to another, such as a link in the private home to a grant.
+        The kernel follows symlinks that stay inside one place. This function follows those that
+        lead from one place to another, such as a symlink in the private home to a grant.
         """
         for _ in range(MAX_LINKS):
             place, name, rest = self._locate(clean(text))
@@ -375,8 +377,8 @@ class Finder:
         raise OSError(errno.ELOOP, "too many links")
 
     def _locate(self, text: str) -> tuple[Place, str, str]:
-        """Return the innermost place that contains a path, the place's own path, and the rest of
-        the path.
+        """Return the innermost place that contains a path, and the two parts of the path: the
+        place's own path, and the rest.
         """
         found = [
             (len(name), place, name)
@@ -404,8 +406,8 @@ def open_beneath(directory: int, path: str, *, follow: bool) -> int:
 
 
 def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
-    """Return the path with its first link replaced by the path that the link contains. Raise
-    OSError (EPERM) if the path leads out of the place without a link.
+    """Return the path with its first symlink replaced by the path that the symlink contains. Raise
+    OSError (EPERM) if the path leads out of the place without a symlink.
     """
     parts = rest.rstrip("/").split("/")
     follow = follow or rest.endswith("/")
@@ -447,4 +449,4 @@ def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None
 
 
 def _refused() -> OSError:
-    return PermissionError(errno.EPERM, "outside of the writable places")
+    return PermissionError(errno.EPERM, "outside the writable places")

@@ -59,8 +59,8 @@ class Entry:
 class Layout:
     """The surveyed host. `home` is the sandbox's home, and `host_home` is the user's own home.
 
-    If root started the run, `owners` contains (path, uid, gid) for each grant, for the state, and
-    for each of the program's files that not every user may read.
+    If root started the run, `owners` contains (path, uid, gid) for each grant, for the state
+    directory, and for each of the program's files that is not readable by every user.
     """
 
     uid: int
@@ -192,8 +192,8 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A link into /usr also works in the sandbox. For any other link, bind the file that it leads
-    # to.
+    # A symlink into /usr also works in the sandbox. For any other symlink, bind the file that it
+    # leads to.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

@@ -1,7 +1,7 @@
 """Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
-PID 1 is a fork of corral, and the target can see its pid. So PID 1 must not offer anything that the
-target could use: it is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has
+PID 1 is a fork of corral whose pid the target can see, so it must not offer anything that the
+target could use. It is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has
 few descriptors, no capabilities, and a filter that allows little more than waiting. The target
 starts only after all of this is done.
 """
@@ -48,7 +48,7 @@ class InitDescriptors:
 @record
 class Pipes:
     """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
-    which it uses to let the target start.
+    through which it lets the target start.
     """
 
     control: int
@@ -63,14 +63,14 @@ class Pipes:
 
 def follow_supervisor() -> None:
     """Make the kernel kill this process when its supervisor dies. Call this again after each change
-    of ids, because the change clears this setting.
+    of ids, which clears the setting.
     """
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
 def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """Run as init. At the end report whether `space`, the tmpfs with the private directories, is
-    full.
+    """Run as init, and report at the end whether `space`, the tmpfs with the private directories,
+    is full.
     """
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
     children = lock_down(pipes, {disk})
@@ -109,7 +109,7 @@ def _is_full(disk: int) -> bool:
 
 
 def lock_down(pipes: Pipes, keep: Iterable[int]) -> int:
-    """Make this process undumpable, so that no process of the same user can trace it.
+    """Make this process undumpable, so that no other process of the same user can trace it.
 
     Connect its standard streams to /dev/null, clear its environment, and close all descriptors
     except `pipes` and `keep`. Return a descriptor that becomes readable when a child has ended.

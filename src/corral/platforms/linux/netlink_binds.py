@@ -1,10 +1,10 @@
-"""Bind route netlink sockets for a target without namespaces, which may not bind any other socket.
+"""Bind route netlink sockets for a target without namespaces, which cannot bind any other socket.
 
-Without a network namespace, the target shares the abstract names of unix sockets with the host. A
-target that binds one end of a unix pair could take a name that a program on the host needs. But the
-C library has to bind a netlink socket to list the interfaces. The filter cannot tell netlink
-sockets from unix sockets, so the supervisor binds a new netlink socket, which replaces the
-target's.
+Without a network namespace, the target shares the abstract names of unix sockets with the host. If
+it could bind one end of a pair of unix sockets, it could take a name that a program on the host
+needs. But the C library has to bind a netlink socket to list the interfaces, and the filter cannot
+tell netlink sockets from unix sockets. So the supervisor binds a new netlink socket, which replaces
+the target's.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def _open_denied_network(found: list[int], denials: Denials) -> Service:
 
 
 class LateNetwork:
-    """Opens a network service at the target's first packet, so that the start does not wait for the
-    service. Until then the target's packets wait in the sockets.
+    """Opens a network service when the target's first packet arrives, so that the start need not
+    wait for the service. The packet waits in the socket until the service is open.
     """
 
     def __init__(self, sockets: list[int], open_service: Callable[[], Service]) -> None:

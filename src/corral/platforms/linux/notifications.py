@@ -1,9 +1,9 @@
 """Provide a run's seccomp listener, which answers the system calls that the kernel passes to it.
 
-The supervisor runs the listener before the target executes, because the tests in `verify` also make
-such calls. The table `notified_calls.CALLS` says which decider answers each call, and which answers
-are permitted. A call is denied if it is not in the table, if this run does not have the decider for
-it, or if the decider's answer is not permitted.
+The supervisor runs the listener even before the target executes, because the tests in `verify` make
+such calls too. The table `notified_calls.CALLS` says which decider answers each call, and which
+answers are permitted. A call is denied if it is not in the table, if this run does not have the
+decider for it, or if the decider's answer is not permitted.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     class Decider(Protocol):
         """Decides a notified call while the calling thread waits.
 
-        The listener asks for `pause_seconds` after each call. During a pause no call is decided,
-        and the callers wait.
+        After each call the listener asks with `pause_seconds` for a pause, during which no call is
+        decided, and the callers wait.
         """
 
         def decide(self, call: str, request: Notification) -> Decision: ...
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 EPERM = 1
 BATCH = 16
 TURN_SECONDS = 0.05
-"""After this time the supervisor checks its deadlines before it decides another call. A target can
-make each decision slow: a long mprotect in another thread delays each read of the target's memory.
+"""After this time the supervisor checks its deadlines before it decides another call, because a
+target can make each decision slow: a long mprotect in another thread delays each read of the
+target's memory.
 """
 POLLIN = 1
 
@@ -110,8 +111,8 @@ class Deciders:
 class Notifications:
     """Answers the calls that seccomp reports to the supervisor.
 
-    `exec_pipe` shows whether the target's exec has happened. Earlier calls are corral's own tests,
-    so they are answered but not recorded.
+    `exec_pipe` shows whether the target's exec has happened. Calls before that are corral's own
+    tests, so they are answered but not recorded.
     """
 
     def __init__(
@@ -125,9 +126,9 @@ class Notifications:
         """Open the service.
 
         With `killable`, only a fatal signal can interrupt a call that the supervisor has received.
-        So the supervisor receives calls during a pause, and decides them afterwards. If it received
-        them only after the pause, any signal could make a waiting fork fail with EINTR, which
-        programs do not expect.
+        So the supervisor receives calls even during a pause, and decides them afterwards. If it
+        received them only after the pause, any signal could make a waiting fork fail with EINTR,
+        which programs do not expect.
         """
         self._channel = channel
         self._killable = killable
@@ -221,8 +222,8 @@ class Notifications:
                 self._deciders.update(self._make_deciders())
                 self._executed = True
             except (OSError, ImportError):
-                # Usually the cause is that too many files are open. Calls are denied until their
-                # deciders can be made.
+                # Usually too many files are open. Calls are denied until their deciders can be
+                # made.
                 pass
         decision = judge(request, self._names, self._deciders) if self._deciders else None
         if decision is not None and decision.verdict == "answer_later":

@@ -1,8 +1,8 @@
 """List the calls that the kernel passes to the supervisor, with their deciders and answers.
 
-If the supervisor answers "continue", the kernel executes the call. It then reads the call's
-arguments in memory again, which another thread of the target may have changed. So this answer is
-not permitted if the decision depends on memory, or if the policy denies the call itself.
+If the supervisor answers "continue", the kernel executes the call and reads its arguments from
+memory again, where another thread of the target may have changed them since. So this answer is not
+permitted if the decision depends on memory, or if the policy denies the call itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Given:
     """A descriptor for the caller. This process closes its copy once the caller has the descriptor.
 
     The descriptor replaces the caller's descriptor `number`. If `number` is -1, the descriptor gets
-    a new number, which the call returns. `flags` are O_CLOEXEC or 0.
+    a new number, which the call returns. `flags` is O_CLOEXEC or 0.
     """
 
     fd: int
@@ -74,20 +74,20 @@ DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
 # Without namespaces only the supervisor changes modes and times. With namespaces these calls may
-# continue, because they cannot reach files outside the private root. `corral learn` then only
-# watches them, with `change_watch`.
+# continue, because they cannot reach files outside the private root; `change_watch` then only
+# records them for `corral learn`.
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
 # The calls in SOCKET_NAMES neither connect nor send, so they may continue on a socket that the
 # broker did not make.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
-# In `corral learn` the target gets Unix sockets that cannot be connected. The paths that it passes
-# to connect and bind are recorded.
+# In `corral learn` the target gets Unix sockets that cannot be connected, and the paths that it
+# passes to connect and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
-# Without namespaces and without the broker, the supervisor binds netlink sockets. It also does so
-# in `corral learn`.
+# With neither namespaces nor the broker, the supervisor binds netlink sockets. It also does so in
+# `corral learn`.
 NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
@@ -122,9 +122,9 @@ PATHS: dict[str, tuple[tuple[int, int], ...]] = {
     "symlinkat": ((2, 1),),
     "inotify_add_watch": ((1, -1),),
 }  # fmt: skip
-"""For each call, a pair of positions for each argument that is a path: the position of the path,
-and that of its base directory. -1 means the working directory. The text of a symbolic link does not
-count as a path.
+"""Maps each call to a pair of positions for each path among its arguments: the position of the path
+and that of its base directory, where -1 means the working directory. The text of a symbolic link
+does not count as a path.
 """
 MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""
@@ -144,7 +144,7 @@ CHANGES = (
 )  # fmt: skip
 """Calls that change the mode or times of a file."""
 CREATES = ("open", "openat", "creat", "mkdir", "mkdirat")
-"""Calls that create files and directories. They are watched in runs that report denied process
+"""Calls that create files and directories, which are watched in runs that report denied process
 starts.
 """
 CALLS: dict[str, tuple[NotifiedCall, ...]] = {
@@ -159,7 +159,7 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     "bind": (SOCKET, NETLINK_BIND, CONNECT_WATCH),
     **dict.fromkeys(SOCKET_NAMES, (SOCKET_NAME,)),
 }
-"""For each call, its possible deciders. If a run has several of them, the first one decides."""
+"""Maps each call to its possible deciders. If a run has several of them, the first one decides."""
 
 
 def name_call(name: str, arguments: tuple[int, ...]) -> str:

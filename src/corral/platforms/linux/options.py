@@ -115,7 +115,7 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _counted(policy: Policy) -> tuple[Option, ...]:
-    """Return the option in which the supervisor answers every start of a process or thread.
+    """Return the option in which the supervisor decides every start of a process or thread.
 
     A signal that arrives before the supervisor receives the call makes a fork fail with EINTR,
     unless the signal is blocked or its handler has SA_RESTART. Common libraries block signals, but
@@ -137,8 +137,8 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process separately. It is used only for a default limit,
-    because a stated limit must apply to the whole tree.
+    """Return the option that limits each process separately. It serves only for a default limit,
+    because a limit that the user states must apply to the whole tree.
     """
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()

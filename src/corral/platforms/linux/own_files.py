@@ -37,7 +37,7 @@ class OwnFiles:
         self._denials = denials
 
     def report(self, call: str, path: str) -> None:
-        """Report a file or directory that the target tried to create where it may not write."""
+        """Report a file or directory that the target tried to create where it must not write."""
         tops = [top for top in (*self._program.reads, *self._granted) if is_inside(path, top)]
         own = max(tops, key=len, default="")
         if not own or BYTECODE in path.split("/"):
@@ -49,7 +49,8 @@ class OwnFiles:
             return
         if own not in self._program.reads:
             wanted = path if os.path.lexists(path) else os.path.dirname(path)
-            allow = "" if _is_sensitive(path) else f"--write {shell_word(wanted)}"
+            refused = any(map(_is_sensitive, (path, wanted)))
+            allow = "" if refused else f"--write {shell_word(wanted)}"
             self._denials.add("path", path, allow=allow, why="read-only")
             return
         allow, why = find_remedy(self._program, own, path, is_directory=is_directory)
@@ -78,11 +79,11 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 
 def find_remedy(program: Program, top: str, path: str, *, is_directory: bool) -> tuple[str, str]:
-    """Return (flag, reason) for a file or directory among the server's own files. The flag allows
-    the server to write it; it is "" if there is no such flag.
+    """Return (flag, reason) for a file or directory among the server's own files. The flag would
+    allow the server to write it; it is "" if there is no such flag.
 
-    A file in a user's directory can be made writable. A package in corral's store cannot be
-    changed, but a profile may let the server write elsewhere.
+    A file in one of the user's directories can be made writable. A package in corral's store cannot
+    be changed, but there may be a profile with which the server writes elsewhere.
     """
     if any(is_inside(top, store) for store in (directories().cache, directories().state)):
         name = _find_profile(program)

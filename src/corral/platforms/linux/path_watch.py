@@ -1,9 +1,9 @@
 """Record the paths that a target uses.
 
 This module does not restrict the target: it lets every call with a path continue. Another thread of
-the target can change a path after corral has read it and before the kernel reads it. So the kernel
-may have used a different path than the recorded one. `corral learn` watches all calls with a path.
-Other runs watch calls that create files.
+the target can change a path after corral has read it and before the kernel does, so the kernel may
+have used a different path from the recorded one. `corral learn` watches all calls with a path, and
+other runs only those that create files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
 """The maximum total number of characters in all paths, because the target chooses the paths, and
-each can be long.
+each of them can be long.
 """
 MAX_READ = 1000
-"""The maximum number of created files whose paths corral reads in a run without `corral learn`."""
+"""The maximum number of created files whose paths corral reads outside `corral learn`."""
 AT_FDCWD = (1 << 32) - 100
 WORD = 0xFFFFFFFF
 O_ACCMODE, O_CREAT, O_TRUNC = 3, 0o100, 0o1000
@@ -52,9 +52,9 @@ CONTINUED = Decision(verdict="continue")
 class PathWatch:
     """Records for `corral learn` what the target uses.
 
-    `seen` counts calls by (path, whether the call writes). `directories` has the paths at which the
-    target tried to make a directory. `unreadable` counts calls whose path
-    could not be read. `bound` is the first name that the target wanted to give its own Unix socket.
+    `seen` counts calls by (path, whether the call writes). `directories` contains the paths at
+    which the target tried to make a directory. `unreadable` counts calls whose path could not be
+    read. `bound` is the first name that the target wanted to give a Unix socket of its own.
     `memory` is the largest amount of memory that a limit denied. `seconds` is the total time that
     calls waited for this object. With `only_opens`, calls that only read metadata are not counted,
     because Landlock allows them.
@@ -108,8 +108,8 @@ class PathWatch:
             self._count((os.path.normpath(os.path.join("/", path)), False))
 
     def _give_socket(self, kind: int) -> Decision:
-        """Give the target one end of a socket pair instead of a new Unix socket. The end is already
-        connected, so the target's `connect` fails, but corral records the path in this call.
+        """Give the target one end of a socket pair instead of a new Unix socket. This end is
+        already connected, so the target's `connect` will fail, but corral can record its path.
 
         The pair was made in the sandbox, because a socket that the supervisor makes would belong to
         the host's network namespace.
@@ -136,8 +136,8 @@ class PathWatch:
 
 
 class CreationWatch:
-    """For each call that creates a file, calls `then` with the call's name and the path when the
-    call continues. Reads at most MAX_READ paths.
+    """Calls `then` with the name and the path of each call that creates a file, once the call
+    continues. Reads at most MAX_READ paths.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:

@@ -1,9 +1,10 @@
 """Watch the covers: mounts that hide or protect a path, but that a host program can remove.
 
 The kernel detaches a mount when a process outside the namespace removes the mount point, or renames
-another file over it. The target could use the path before corral could mount again. So the watcher
-only reports the lost cover, and ends the run if the plan says so. inotify reports the removal of a
-covered file, but not of a directory that a process has open. So the directory above is watched too.
+another file over it. The target could use the path before corral could cover it again, so the
+watcher only reports the lost cover, and ends the run if the plan says so. inotify reports the
+removal of a covered file, but not that of a directory that a process has open. So the directory
+above is watched too.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class ReplacedFiles:
             self._compare(paths)
 
     def _compare(self, paths: Iterable[str]) -> None:
-        """Report the paths where the covered file is gone, or another file has replaced it."""
+        """Report the paths at which the covered file is gone or was replaced by another one."""
         for path in list(paths):
             cover = self._covers.get(path)
             if cover is not None and _identity(path) != (cover.device, cover.inode):

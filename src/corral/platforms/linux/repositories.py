@@ -2,8 +2,8 @@
 names them.
 
 The host's git uses them when the user types `git status`, so a target must not change them. The
-functions here find more files than git would use, because making a file read-only unnecessarily
-does less harm than missing a file that git runs.
+functions here deliberately find more files than git would use, because making a file read-only
+without need does less harm than missing one that git runs.
 """
 
 from __future__ import annotations
@@ -62,14 +62,16 @@ def find_directories(entry: str) -> list[str]:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
-                    # Keep the path with its links too, because a target could replace a link.
+                    # Keep the path with its symlinks too, because a target could replace these.
                     found[named] = None
                 pending.append(real)
     return list(found)
 
 
 def find_run_files(git: str) -> Iterator[str]:
-    """Yield files in a repository, its worktrees and submodules that run or name programs."""
+    """Yield the files of a repository, its worktrees and submodules that git runs, or that name
+    programs to run.
+    """
     pending = [git]
     for path in pending:
         is_repository = path == git or os.path.lexists(f"{path}/HEAD")
@@ -112,8 +114,8 @@ def _files_in_words(
     """Yield the files that the words in a setting refer to. A word may be `$(...)/FILE`,
     `$NAME/FILE`, or a file in a directory that another word names (as after `cd DIRECTORY`).
 
-    `left[0]` is the number of words that may still be read. It is reduced by the number of words
-    read.
+    `left[0]` is the number of words that may still be read, and is reduced by the number of words
+    that were read.
     """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)
@@ -131,8 +133,8 @@ def _files_in_words(
 def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
     """Yield the directories below `top` that git treats as repositories.
 
-    Read them from the index, because only the index lists all of them. A submodule that was never
-    initialised is an empty directory, but git would use a `.git` that a target puts there.
+    Read them from the index, which alone lists all of them: a submodule that was never initialised
+    is just an empty directory, but git would use a `.git` that a target puts there.
     """
     left = MAX_INDEX_BYTES
     for directory in directories:
@@ -224,8 +226,8 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
         key, mark, value = rest.partition("=")
         if not mark:
             value = key  # Mercurial's `%include FILE`
-        # In quotes, `#` and `;` are part of the value; elsewhere they begin a comment. Quotes are
-        # not parsed, so yield the value both with and without the part from `#` or `;` on.
+        # In quotes, `#` and `;` are part of the value; elsewhere they begin a comment. Since quotes
+        # are not parsed here, yield the value both with and without what follows `#` or `;`.
         for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
             if key.strip():
                 plain = _until_zero(one).strip().replace('"', "")
@@ -233,9 +235,9 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _until_zero(text: str) -> str:
-    """Return a string up to its first zero byte, because git also ends a path there. Otherwise a
-    target could write a path with a zero byte into a repository, and every later run would fail,
-    because Python refuses such a path.
+    """Return a string up to its first zero byte, where git also ends a path. Python refuses a path
+    with a zero byte, so a target could otherwise make every later run fail by writing such a path
+    into a repository.
     """
     return text.partition("\0")[0]
 

@@ -1,10 +1,10 @@
 """Cache the directories in which the search for secrets and repositories found nothing.
 
 The kernel updates a directory's change time when an entry is added, removed or renamed, and when
-the mode changes. Programs cannot set this time back. So one system call shows whether corral has to
-list a directory again. Only directories on known file systems are cached. Encrypted directories are
-not cached, because their names look different when the key is removed or added, but the change time
-stays the same.
+the mode changes, and programs cannot set this time back. So one system call shows whether corral
+has to list a directory again. Only directories on known file systems are cached. Encrypted
+directories are not cached, because adding or removing the key changes how their names look, but not
+their change time.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    # The change time of each directory and the names of its subdirectories with "/" between them,
-    # by the directory's inode.
+    # Maps a directory's inode to its change time and the names of its subdirectories, with "/"
+    # between them.
     Known = dict[int, tuple[int, str]]
 
 FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
 )
-"""The file systems with reliable change times. vfat is not listed, because its root has no times.
-Network file systems and overlayfs are not listed, because their files can change elsewhere: on a
-server, or in a lower directory.
+"""The file systems with reliable change times. vfat is missing because its root has no times, and
+network file systems and overlayfs because their files can change elsewhere: on a server, or in a
+lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
-"""The file systems where a directory has two links exactly if it has no subdirectories. In such a
-directory the search does not have to find out which entries are directories.
+"""The file systems where a directory has exactly two links if, and only if, it has no
+subdirectories. The search then need not find out which of its entries are directories.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""If a directory without subdirectories is not larger than this, it is listed completely, even if
-the search may read fewer names. On the file systems in LINK_COUNTS a directory of this size cannot
+"""A directory without subdirectories that is not larger than this is listed completely, even if the
+search should read fewer names. On the file systems in LINK_COUNTS a directory of this size cannot
 have many names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
-"""The files with the rules of a search. When one of them changes, the cache is discarded."""
+"""The files with the rules of the search. When one of them changes, the cache is discarded."""
 SETTLED_NS = 2_000_000_000
 """A directory that changed in the last two seconds is not cached, because change times are not
 exact: a second change soon after the first can have the same time.
@@ -103,10 +103,10 @@ class SearchedDirectories:
         return [entry.name for entry in listed], inner
 
     def add(self, fd: int, seen: os.stat_result, names: Iterable[str]) -> None:
-        """Cache an open directory. `names` are its subdirectories. `seen` is the directory's status
-        from before the subdirectories were listed.
+        """Cache an open directory. `names` lists its subdirectories, and `seen` is its status from
+        before they were listed.
 
-        Do nothing if the directory changed in the last two seconds, or may be encrypted.
+        Do nothing if the directory has changed in the last two seconds, or could be encrypted.
         """
         if seen.st_dev == self._device and seen.st_ctime_ns < self._settled:
             try:
@@ -124,7 +124,7 @@ class SearchedDirectories:
             body = marshal.dumps((self._top, _identify_rules(), numbers, "\0".join(names)))
             write_checked_file(self._path(), body)
         except (OSError, struct.error):
-            pass  # the next search takes longer
+            pass  # the next search just takes longer
 
     def _read(self) -> Known:
         if self._device < 0:

@@ -1,10 +1,10 @@
 """Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
 
-The target can create TCP sockets, but may not connect them. The supervisor copies the requested
-address once and asks the gateway whether the address is allowed. If it is, the supervisor connects
-the target's socket to its own loopback listener, and gives the accepted socket to the gateway. So
-the target's sockets are connected only to corral. If pidfd_getfd does not work, a new, connected
-socket replaces the target's own socket.
+The target can create TCP sockets, but cannot connect them itself. The supervisor copies the
+requested address once and asks the gateway whether the address is allowed. If it is, the supervisor
+connects the target's socket to its own loopback listener, and gives the accepted socket to the
+gateway. So the target's sockets are only ever connected to corral. If pidfd_getfd does not work, a
+new, connected socket replaces the target's own socket.
 
 Instead of a datagram socket the target gets one end of a pair of unix sockets, which ignores
 addresses. At the other end corral answers name lookups. Resolvers check that an answer comes from
@@ -50,8 +50,8 @@ CONTINUED = Decision(verdict="continue")
 MAX_ADDRESS = 128  # sizeof(struct sockaddr_storage)
 BACKLOG, MAX_BACKLOG = 512, 4096
 ACCEPT_SECONDS = 1.0
-"""The maximum time to wait for a connection to the supervisor's own listener. Usually the
-connection comes at once.
+"""The maximum time to wait for a connection to the supervisor's own listener, which usually comes
+at once.
 """
 BURST, RATE = 4096, 4096
 """The rate limit for answering calls: a burst of BURST, and then RATE per second. A call in NAMES
@@ -88,9 +88,9 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return the address that the socket claims to have. It has the family of the peer's
-        address. On an IPv6 socket, map an IPv4 address to IPv6, because otherwise glibc's
-        getaddrinfo aborts the program.
+        """Return the address that the socket claims to have, in the family of the peer's address.
+        On an IPv6 socket, map an IPv4 address to IPv6, because glibc's getaddrinfo would otherwise
+        abort the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -237,7 +237,7 @@ class SocketBroker:
         """Connect a socket to the supervisor's listener without a long wait. Return the accepted
         socket.
 
-        Other users on the host can connect to this listener too. Close their connections.
+        Other users on the host can connect to this listener too, so close all other connections.
         """
         listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
@@ -256,8 +256,8 @@ class SocketBroker:
             if peer[:2] == name:
                 return end
             end.close()
-        # The target can cause this wait. Count it as RATE calls, to limit how often the supervisor
-        # has to wait.
+        # The target can cause this wait, so count it as RATE calls, to limit how often the
+        # supervisor has to wait.
         self._rate_limit.use(RATE)
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
@@ -281,7 +281,7 @@ class SocketBroker:
     def _bind(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
         """Replace the socket with one that is bound on the host, if the policy allows the port.
 
-        If the target asks for port 0, do not bind the socket. The target can then connect it, but
+        If the target asks for port 0, leave the socket unbound. The target can then connect it, but
         cannot listen on it.
         """
         fd, pointer, size = arguments[:3]
@@ -306,9 +306,8 @@ class SocketBroker:
         return netlink_binds.replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
-        """Return a socket that is bound to `port`. Prefer a socket from an earlier bind that does
-        not listen yet, then the socket that was bound before the start. Otherwise make a new
-        socket.
+        """Return a socket that is bound to `port`: preferably one from an earlier bind that does
+        not listen yet, else the one that was bound before the start, else a new one.
         """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
@@ -323,8 +322,8 @@ class SocketBroker:
         thread.check()
         own = self._bound.pop(inode, None)
         if own is None:
-            # The socket already listens, or is not bound. For an unbound socket the kernel would
-            # choose any port.
+            # The socket already listens, or is not bound. An unbound socket is refused, because the
+            # kernel would choose the port.
             return DONE if inode in self._peers else _failed(errno.EACCES)
         try:
             own.listen(min(max(calling_thread.to_int(arguments[1]), 0), MAX_BACKLOG))
@@ -356,7 +355,7 @@ class SocketBroker:
         thread.write(pointer, pair.peer[:size])
         data = self._take_datagram(thread, arguments) if self._prepared.step.same_file else None
         if data is None:
-            return CONTINUED  # the kernel receives the datagram, and reports no sender
+            return CONTINUED  # the kernel receives the datagram, but reports no sender
         thread.write(arguments[1], data[: arguments[2]])
         thread.write(length, len(pair.peer).to_bytes(4, sys.byteorder))
         whole = calling_thread.to_int(arguments[3]) & _socket.MSG_TRUNC
@@ -453,9 +452,9 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 
 def _check_unconnected(own: _socket.socket) -> None:
-    """Raise OSError for a socket that is not TCP, or is connected. If an earlier connect is
-    unfinished, a second connect could complete it. Then the supervisor would wait for a connection
-    to its listener that never comes.
+    """Raise OSError for a socket that is not TCP, or is connected or connecting. A second connect
+    could complete an unfinished one, and the supervisor would then wait for a connection to its
+    listener that never comes.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")

@@ -1,7 +1,6 @@
 """Prepare a spare: a sandbox that waits for its command, with all steps applied and verified.
 
-A spare is used for one command. It ends with its supervisor, and the supervisor ends with the
-caller.
+A spare serves a single command. It ends with its supervisor, which in turn ends with the caller.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ GONE = select.POLLHUP | select.POLLRDHUP
 
 
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
-    """Return a function that makes a spare for a plan, or None if the plan does not allow a spare.
+    """Return a function that makes a spare for a plan, or None if the plan does not allow one.
 
-    A plan does not allow a spare if each run needs a step of the supervisor, or if the streams are
-    needed from the start, as they are for the MCP guard and without Landlock.
+    A spare is impossible if each run needs a step of the supervisor, or if the streams are needed
+    from the start, as they are for the MCP guard and without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -90,9 +89,9 @@ class Spare:
         """Return whether the sandbox's sources and mounts are the same as when the sandbox was
         made.
 
-        The kernel detaches a mask when its path is removed on the host. A new file at this path may
-        get the same inode. So comparing the sources is not enough, and corral also compares the
-        sandbox's mounts.
+        The kernel detaches a mask when its path is removed on the host, but a new file at this path
+        may get the same inode. So it is not enough to compare the sources; the sandbox's mounts are
+        compared too.
         """
         if not self._mounts or self._mounts != self._read_mounts():
             return False
@@ -126,8 +125,8 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """In the target's process, wait until the supervisor sends the command and its streams. First
-    close all descriptors that are not needed for this. Return the plan to execute.
+    """Wait in the target's process until the supervisor sends the command and its streams, with all
+    descriptors closed that are not needed for this. Return the plan to execute.
     """
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})
     os.write(exec_pipe, steps.WAITS)

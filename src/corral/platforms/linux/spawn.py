@@ -84,7 +84,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Take the streams and the home of the command that this waiting sandbox will execute."""
+        """Note the streams and the home of the command that this waiting sandbox will execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -122,8 +122,8 @@ class Child:
         return self._target
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """List the files in the private home, once no process can change them any more, and return
-        whether the list is complete.
+        """Return the files in the private home, and whether the list is complete. Call this only
+        when no process can change the files any more.
         """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
@@ -246,8 +246,8 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. If `request` is given, the target's process calls this function when all
-    steps are applied, and executes the plan that the function returns.
+    """Start the target. If `request` is given, the target's process calls it when all steps have
+    been applied, and executes the plan that it returns.
     """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
@@ -269,8 +269,8 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Replace streams that are files with pipes, because the target could open a file again with
-    more rights. Return None and replace nothing if Landlock prevents both this and truncation.
+    """Replace streams that are files with pipes, because the target could reopen a file with more
+    rights. Return None and replace nothing if Landlock prevents both this and truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -316,7 +316,7 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
     """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
-    paths itself, so that only denied process starts are reported.
+    paths itself and thus needs only a report of denied process starts.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
@@ -342,7 +342,7 @@ def _clone(
 ) -> Child:
     ours, theirs = _open_pipes()
     # Make the path watch before the clone, because this imports modules that the filter is made
-    # from, and these cannot be read in the sandbox.
+    # from and that cannot be read in the sandbox.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:
@@ -417,8 +417,8 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in one of the host's namespaces, because later steps change a namespace's
-    settings.
+    """Refuse to continue in one of the host's namespaces, because later steps change their
+    namespaces' settings.
     """
     if (step := _find_namespaces(plan)) is not None:
         steps.attempt(step, step.verify, results)

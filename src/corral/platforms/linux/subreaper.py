@@ -3,13 +3,13 @@
 Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
 so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills the
 tree until it has no child left, dead or alive. If this kernel's Landlock can confine signals to a
-domain, the subreaper and the tree get a separate domain. Then one call signals the whole tree and
-no other process, even if the tree starts new processes meanwhile. Otherwise the subreaper walks the
+domain, the subreaper and the tree get a domain of their own. Then one call signals the whole tree
+and no other process, even if the tree is starting new processes. Otherwise the subreaper walks the
 tree and signals each process.
 
 The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
-subreaper, the target dies too (PDEATHSIG, which the target may not clear). But processes that the
-target has started then survive, unless they are in a cgroup.
+subreaper, the target dies too (PDEATHSIG, which the target is not allowed to clear). But processes
+that the target has started then survive, unless they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -79,8 +79,9 @@ class ParentDeathSignal:
 def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
-    # From here on, end of file on the control pipe means that the supervisor has died. This process
-    # must then not die too, because the processes that the target has started would keep running.
+    # This process must no longer die with the supervisor, because the processes that the target has
+    # started would keep running. From here on, it notices the supervisor's death by the end of file
+    # on the control pipe.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 
@@ -134,8 +135,8 @@ def _send_scoped(number: int) -> bool:
 
 
 def _send(number: int) -> bool:
-    """Signal the descendants that a walk finds, and return whether it found any. Stop all of them
-    before killing the first, so that they cannot fork meanwhile.
+    """Signal the descendants that a walk finds, and return whether it found any. To kill them, stop
+    all of them first, so that they cannot fork in the meantime.
     """
     pids = usage.tree(os.getpid())
     for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):

@@ -86,9 +86,11 @@ def _view(
     policy: Policy, program: Program, layout: Layout, binds: tuple[Bind, ...]
 ) -> root_filesystem.View:
     masks = _masks(policy, layout)
+    links = _links(program, layout)
+    shown = [*(bind.target for bind in binds), *(path for path, _ in links)]
     return root_filesystem.View(
         binds=binds,
-        links=(*_links(program, layout), *_home_links(policy, layout)),
+        links=(*links, *_grant_links(policy, shown), *_home_links(policy, layout)),
         files=_generated_files(layout.who, layout),
         private=_private(policy, layout),
         size=policy.limits.disk or UNLIMITED_SPACE,
@@ -104,7 +106,7 @@ def _landlock(
         return []
     granted = [grant.path for grant in policy.grants if grant.access == "write"]
     own = [*view.private, *([STATE] if layout.state else [])]
-    # Landlock's rights apply to everything below a directory. So a private directory that contains
+    # Landlock's rights apply to everything below a directory, so a private directory that contains
     # a write grant gets only the rights of a write grant.
     shared = [path for path in own if any(is_below(grant, path) for grant in granted)]
     return [
@@ -160,8 +162,8 @@ def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     that the target sees, because the target could connect to this socket.
 
     A read-only mount does not prevent a connection, and sockets can appear at any time. The
-    system's directories are allowed, because they belong to root. corral's store is allowed,
-    because only corral writes to it.
+    system's directories are allowed because they belong to root, and corral's store because only
+    corral writes to it.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system
@@ -237,8 +239,8 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return all masks: a mask for each path that the policy covers as a whole, and the masks of
-    the layout that are not inside such a path.
+    """Return all masks: one for each path that the policy covers as a whole, and those of the
+    layout that are not inside such a path.
     """
     covered = policy.covered
     reached = [
@@ -301,9 +303,29 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
     return (*system, *devices, *program.links)
 
 
+def _grant_links(policy: Policy, shown: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return the links in the paths of grants, as the user wrote them, so that the target finds the
+    grants under these paths. Leave out links at and below `shown`, which the target sees already.
+    """
+    if not policy.grants:
+        return ()
+    from corral.paths.followed_links import follow
+
+    found: dict[str, str] = {}
+    for grant in policy.grants:
+        links, end = follow(grant.written or grant.path)
+        if end == grant.path:
+            found |= {link: follow(link)[1] for link in links}
+    return tuple(
+        (link, target)
+        for link, target in sorted(found.items())
+        if not any(is_inside(link, top) for top in shown)
+    )
+
+
 def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return links to grants below the user's home, so that these grants also appear below the
-    sandbox's home.
+    """Return the symlinks that make grants below the user's home also appear below the sandbox's
+    home.
     """
     return tuple(
         (f"{layout.home}/{name}", path)

@@ -8,10 +8,10 @@ also mapped memfds and shared anonymous mappings.
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
 measurement divides the size of a shared page by the number of processes that use it. But processes
-are read one after the other. If a process that uses shared pages ends meanwhile, the sum is too
-high, and if such a process starts, the sum is too low. The tree uses at least the memory of its
-largest process, so this lower bound is returned as `certain`. If a process has started during the
-measurement, `steady` is false.
+are read one after the other, so the sum is too high if a process that uses shared pages ends in the
+meantime, and too low if one starts. The tree uses at least the memory of its largest process, so
+this lower bound is returned as `certain`. If a process has started during the measurement, `steady`
+is false.
 
 A target chooses how much there is to read, so a `Budget` limits the work. When the budget is used
 up, no more descriptors and mappings are read, so a file in memory may be missed or counted twice.
@@ -41,14 +41,14 @@ FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Errors which mean that corral itself, or the host, has too many open files or too little memory.
-They say nothing about the measured process. Counting its usage as zero after such an error would
-disable every limit.
+They say nothing about the measured process, and if its usage were then counted as zero, no limit
+would be enforced.
 """
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
 OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
 """Rows of /proc/PID/status that are missing from smaps_rollup. They must be counted, because a
-target that reads one byte in every 2 MiB of a mapping uses memory only for page tables.
+target can use memory for page tables alone, by reading one byte in every 2 MiB of a mapping.
 """
 RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmSwap:", *OF_PROCESS)
 OWN = (b"RssAnon:", b"VmSwap:", *OF_PROCESS)
@@ -149,7 +149,7 @@ def count_tasks(root: int) -> int:
 def tree(root: int) -> list[int]:
     """Return every descendant of `root`. A process that forks during the walk may be missed.
 
-    If a process ends during the walk, its children move to `root`, which adopts orphans. So the
+    If a process ends during the walk, its children move to `root`, which adopts orphans, so the
     children of `root` are read again until nothing new appears.
     """
     found: dict[int, None] = {}
@@ -168,10 +168,10 @@ def _children(pid: int) -> list[int]:
     """Return a process's children. The kernel keeps one list for each thread, with the children
     that this thread forked.
 
-    When a thread ends, its children move to the list of the process's first living thread. A child
-    that moves while the lists are read may be missed. So at the end read the lists again, up to the
-    list of the first living thread. Do not read the lists after it again: a target whose threads
-    keep ending could otherwise make one walk last for minutes.
+    When a thread ends, its children move to the list of the process's first living thread, so a
+    child that moves while the lists are read may be missed. Therefore read the lists again at the
+    end, but only up to that of the first living thread. Otherwise a target whose threads keep
+    ending could make one walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -369,7 +369,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
                         found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
         except OSError as error:
             _check_readable(error)
-            continue  # the mapping is gone, or this root may not read map_files
+            continue  # the mapping is gone, or this root is not allowed to read map_files
         if listed:
             break  # all threads share their memory, but an exited thread lists none
     return found

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 HOMEBREW_PROGRAMS = "/opt/homebrew/bin"
 NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
-"""`find_node` searches these directories after those in PATH, because clients often set a short
+"""The directories that `find_node` searches after those in PATH, because clients often set a short
 PATH.
 """
 
@@ -84,15 +84,15 @@ class Macos:
         return processes.spawn(plan, stdio, self._table)
 
     def warm_up(self) -> None:
-        """Do nothing, because on macOS no preparation would make the next run start faster."""
+        """Do nothing, because on macOS nothing can be prepared that makes the next run faster."""
 
     def clean(self, path: str, budget: Budget) -> None:
         if run_directories.is_work_directory(path):
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the processes below the watcher `root`. Leave out processes whose parents have
-        ended, because only the watcher knows that they belong to the tree.
+        """Measure the processes below the watcher `root`. Those whose parents have ended are
+        missing, because only the watcher knows that they belong to the tree.
         """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)

@@ -24,7 +24,7 @@ def _boot() -> str:
 
 def _confined() -> str:
     """Return "True" if corral itself is in a sandbox, "False" if it is not, or "" if macOS does not
-    report this. In a sandbox the findings differ, because macOS does not apply a second sandbox.
+    report this. Inside a sandbox the findings differ, because macOS refuses to apply a second one.
     """
     try:
         return str(darwin_sandbox.confined(os.getpid()))

@@ -1,15 +1,15 @@
-"""Find the selected Apple developer tools, which programs such as /usr/bin/git only start."""
+"""Find the selected Apple developer tools. Programs such as /usr/bin/git only start them."""
 
 from __future__ import annotations
 
 import os
 
 SELECTED = ("/private/var/select/developer_dir", "/private/var/db/xcode_select_link")
-"""Links to the selected tools, which `xcode-select` creates. The first link exists only on some
-macOS versions.
+"""Symlinks to the selected tools, created by `xcode-select`. The first exists only on some versions
+of macOS.
 """
 USUAL = ("/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools")
-"""Directories to search if `xcode-select` has not created a link."""
+"""Directories to search if `xcode-select` has not created a symlink."""
 
 
 def find_directory() -> str:
@@ -22,8 +22,8 @@ def find_directory() -> str:
 
 
 def find_tool(path: str, directory: str) -> str:
-    """Return the path of the developer tool that the file `path` in /usr/bin starts, or "" if the
-    file does not start a developer tool.
+    """Return the path of the developer tool that is started by `path`, a program in /usr/bin, or ""
+    if the program does not start one.
     """
     parent, name = os.path.split(path)
     tool = f"{directory}/usr/bin/{name}"

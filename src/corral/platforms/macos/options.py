@@ -1,8 +1,8 @@
 """List the mechanisms that can enforce each control on macOS, best first.
 
-Only Seatbelt confines a target. If the probe of Seatbelt fails, or if the policy turns Seatbelt
-off, corral refuses to start the target. With `--best-effort` corral starts the target anyway, but
-only with limits, which a hostile target can evade.
+Only Seatbelt confines a target, so corral refuses to start one if the probe of Seatbelt fails or
+the policy turns Seatbelt off. With `--best-effort` corral starts the target anyway, but only with
+limits, which a hostile target can evade.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the control `tree`, which kills all processes of the target when it
-    ends. All options need Seatbelt, because without Seatbelt a target could kill the watcher.
+    """Return the options for the control `tree`, which kills all of the target's processes when it
+    ends. They all need Seatbelt, because without it a target could kill the watcher.
     """
     if policy.macos.seatbelt == "off":
         return ()
@@ -112,8 +112,8 @@ def _tree(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the sampling option for `control` if the policy sets this limit. For a default limit
-    return none, because sampling keeps the processor awake.
+    """Return the sampling option for `control` if the policy sets this limit. A default limit gets
+    no such option, because sampling keeps the processor awake.
     """
     if control not in policy.stated:
         return ()
@@ -125,8 +125,8 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
     """Return the jetsam option for the default memory limit, but only if the target may not start
-    processes, because jetsam limits only one process. If the policy sets a memory limit, sampling
-    enforces that limit instead.
+    processes, because jetsam limits a single process. A limit that the policy sets is enforced by
+    sampling instead.
     """
     if policy.subprocess or "memory" in policy.stated:
         return ()
@@ -135,8 +135,8 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 
 
 def _rlimit(policy: Policy, control: Control) -> Option:
-    """Return the rlimit option for `control`. Try an address space limit in a child process first,
-    because macOS refuses small limits.
+    """Return the rlimit option for `control`. First try an address space limit in a child process,
+    because macOS refuses small ones.
     """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))

@@ -1,4 +1,4 @@
-"""Read the host's processes from libproc, and their forks from a kernel queue."""
+"""Read the host's processes from libproc, and their forks from a kqueue."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """One process. `unique` is an id that no other process has until the next boot. `parent` is the
-    `unique` of the process that forked this process.
+    """One process. `unique` is an id that no other process gets until the next boot, and `parent`
+    is the unique id of the process that forked this one.
     """
 
     pid: int
@@ -28,8 +28,8 @@ class Process:
 class ProcessTable:
     """Reads the host's live processes.
 
-    `fileno` becomes readable when a followed process has forked. Only one process may use a table:
-    the process that made the table, or a fork of that process.
+    The descriptor `fileno()` becomes readable when a followed process has forked. Only one process
+    may use a table: the one that made it, or a fork of that process.
     """
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class ProcessTable:
     def has_marker(self, pid: int, marker: str) -> bool:
         """Return whether a process's profile contains this marker.
 
-        The marker is a service name that the profile allows. The profile must also deny another
-        name, because the profile of another program may allow every name.
+        The marker is a service name that the profile allows the process to look up. The profile
+        must also deny a different name, because some other program's profile may allow every name.
         """
         try:
             return (

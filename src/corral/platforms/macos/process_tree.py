@@ -1,15 +1,13 @@
 """Find, measure and kill all processes of a target, even if they have left its session.
 
-A process can leave its group and session, and launchd can adopt it. But the unique id of the
-process that forked it (`p_puniqueid`) never changes. So a tree consists of its root and of every
-process that a process of the tree has forked. The tree also remembers the ids of ended processes,
-because their children may be alive. Processes in the target's own process group also belong to the
-tree.
+A process can leave its group and session, and launchd can adopt it, but the unique id of the
+process that forked it (`p_puniqueid`) never changes. A tree is therefore its root and every process
+that was forked by a process of the tree. The tree also remembers the ids of ended processes, whose
+children may still be alive. Processes in the target's own process group belong to the tree too.
 
-If a process forks and ends between two reads of the process table, corral never sees its id. Under
-Seatbelt corral recognizes the children of such a process by their profile, which contains a marker
-of this run. corral also recognizes them by their responsible process, which is the target unless
-they have disclaimed it.
+If a process forks and ends between two reads of the process table, corral never sees its id, so its
+children have to be recognized in other ways. Under Seatbelt their profile contains a marker of this
+run. In addition, their responsible process is the target, unless they have disclaimed it.
 """
 
 from __future__ import annotations
@@ -28,18 +26,20 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0
 EMPTY_WALKS = 2
-"""The tree counts as dead when this many reads of the process table in a row find no process."""
+"""How many consecutive reads of the process table must find no process before the tree is dead."""
 PAUSE_SECONDS = 0.002
-"""The time that the kernel gets to remove killed processes."""
+"""How long the kernel gets to remove killed processes."""
 
 
 class Tree:
-    """`grouped` is true if `root` has not been reaped. Until then no other process can get its pid,
-    so the tree includes all processes in its group, and all processes whose responsible process is
-    `root`. `unique` is the unique id of `root` (not its pid), or 0 if `root` ended before the id
-    was read. No process counts as a child of 0, because the process table also reports 0 for
-    unknown parents. `marker` is the name in the target's Seatbelt profile that identifies its
-    processes.
+    """The processes of one target, found again by each `walk`.
+
+    `grouped` says that `root` has not been reaped, so no other process can have its pid. The tree
+    then includes all processes in its group and all processes whose responsible process is `root`.
+
+    `unique` is the unique id of `root` (not its pid), or 0 if `root` ended before the id was read.
+    No process counts as a child of 0, because the process table also reports 0 for unknown parents.
+    `marker` is the name in the target's Seatbelt profile that identifies its processes.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Tree:
         self._grouped = grouped
         self._marker = marker
         self._known = {unique} - {UNKNOWN}
-        # These pids never belong to a target, whatever a table reports.
+        # These processes never belong to a target, whatever the table reports.
         self._excluded = frozenset((0, 1, os.getpid(), os.getppid()))
         self._followed: set[int] = set()
         self._others: set[int] = set()
@@ -83,8 +83,7 @@ class Tree:
 
     def _is_recognized(self, row: Process) -> bool:
         """Return whether the marker or the responsible process of a new process shows that it
-        belongs to the tree. Check each process only once, because a process cannot join a tree
-        later.
+        belongs to the tree. Check each process only once, because none can join a tree later.
         """
         if row.unique in self._known or row.unique in self._others:
             return False
@@ -100,7 +99,7 @@ class Tree:
             self._send(row, number)
 
     def kill(self) -> None:
-        """Stop all processes, so that none can fork, and kill them. Repeat until none is left."""
+        """Stop all processes, so that none can fork, then kill them. Repeat until none is left."""
         empty = 0
         while empty < EMPTY_WALKS:
             living = self._stop_all()
@@ -119,7 +118,7 @@ class Tree:
         )
 
     def _stop_all(self) -> list[Process]:
-        """Stop processes until a walk finds only stopped processes, and return these processes."""
+        """Stop processes until a walk finds only stopped ones, and return these."""
         stopped: set[int] = set()
         while True:
             living = [row for row in self.walk() if row.unique not in self._not_permitted]

@@ -1,8 +1,9 @@
 """Spawn a macOS target: supervisor -> watcher -> target.
 
-Pipes (`watcher.Pipes`) connect supervisor and watcher, and the executed program inherits none of
-them. The target waits for a byte on `start`, so the supervisor knows its pid before exec. corral
-starts no thread before the last fork, because a process with threads must not fork.
+Pipes (`watcher.Pipes`) connect the supervisor and the watcher, and the executed program inherits
+none of them. The target waits for a byte on `start` before exec, so that the supervisor learns its
+pid first. corral starts no thread before the last fork, because a process with threads must not
+fork.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from corral.platforms.macos.process_table import ProcessTable
 
 ANSWER_MS = 100
-"""If the watcher has not answered after this time, it gets another SIGCONT, because the target may
-have stopped it.
+"""If the watcher has not answered after this time, the target may have stopped it, so it gets
+another SIGCONT.
 """
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -62,7 +63,7 @@ class Child:
         self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """Send a signal number to the watcher. If the watcher is stopped, continue it first."""
+        """Send a signal number to the watcher, and continue it first, in case it is stopped."""
         try:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
@@ -91,7 +92,7 @@ class Child:
         raise NotImplementedError  # Seatbelt hides files with rules and covers no path
 
     def measure(self, **_: object) -> Usage:
-        """Ask the watcher for the tree's usage. Return zero usage if the target has ended."""
+        """Ask the watcher for the tree's usage. If the target has ended, return a usage of zero."""
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:
@@ -101,11 +102,11 @@ class Child:
         return Usage(cpu=cpu, memory=memory, tasks=tasks, certain=memory)
 
     def reap(self) -> Reaped:
-        """Wait for the watcher. Return the target's wait status, and the usage of the tree."""
+        """Wait for the watcher, and return the target's wait status and the usage of the tree."""
         raw = self._status or self._read_answer(watcher.STATUS.size)
         if len(raw) < watcher.STATUS.size and self._root:
             # The watcher was killed, so kill the tree here. `grouped` is false, because launchd has
-            # adopted the target and may have reaped it.
+            # adopted the target and may already have reaped it.
             process_tree.Tree(
                 self._table, self._root, self._unique, grouped=False, marker=self._marker
             ).kill()
@@ -124,8 +125,8 @@ class Child:
         )
 
     def _read_answer(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the pipe. Continue the watcher again while it
-        does not answer, because without Seatbelt a target can stop it at any moment.
+        """Return `size` bytes, or fewer at the end of the pipe. Until the watcher answers, continue
+        it again and again, because without Seatbelt a target can stop it at any moment.
         """
         poll = select.poll()
         poll.register(self._pipes.answers, select.POLLIN)
@@ -186,8 +187,7 @@ def _become_watcher(
             _become_target(plan, results, stdio, start_read, pipes.exec_result)
         os.close(start_read)
         os.close(pipes.exec_result)
-        # The watcher's copy of `exec_result` is closed, so only the target can write to this pipe
-        # now.
+        # With the watcher's copy of `exec_result` closed, only the target can write to this pipe.
         pipes = replace(pipes, exec_result=-1, start=start_write)
         directory = results.find(run_directories.PrivateDirectory)
         marker = seatbelt.find_marker(plan.steps)

@@ -1,4 +1,4 @@
-"""Compose the steps of a run on macOS from its policy and program, without changing any file."""
+"""Compose the steps of a macOS run from its policy and program, without changing any file."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""If the policy sets a limit on processes, sampling enforces that limit, and RLIMIT_NPROC is higher
-by this number.
+"""How much higher RLIMIT_NPROC is than a process limit that the policy sets. Sampling enforces the
+limit itself.
 """
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""Homebrew on Apple silicon, and MacPorts. Each pair contains a directory that exists only if the
-manager is installed, and the directories that every target may then read, because libraries in them
-are also used by other programs, such as a python that pyenv has built. Homebrew on Intel needs no
-pair: it is in /usr/local, which every target may read.
+"""Homebrew on Apple silicon, and MacPorts. Each pair consists of a directory that exists only if
+the manager is installed, and the directories that every target may then read. Their libraries are
+also used by other programs, such as a python that pyenv has built. Homebrew on Intel needs no pair,
+because it is in /usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
@@ -65,8 +65,8 @@ def compose(
     running.
     """
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
-    # The path of the private directory is short, because the target makes unix sockets in this
-    # directory, and a socket's path can be at most 103 bytes long.
+    # The private directory has a short path, because the target creates unix sockets in it, and the
+    # path of a socket can be at most 103 bytes long.
     private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""
@@ -118,9 +118,9 @@ def _state(path: str, program: Program) -> run_directories.State:
 def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) -> rlimits.Rlimits:
     """Return the step that sets the rlimits.
 
-    RLIMIT_DATA is not set, because on macOS it limits the address space, and node could not start.
-    RLIMIT_NPROC counts all of the user's processes, so the number of running processes is added to
-    the limit.
+    RLIMIT_DATA is not set, because on macOS it limits the address space, so node could not start.
+    RLIMIT_NPROC counts all of the user's processes, so the number of those already running is added
+    to the limit.
     """
     limits = replace(policy.limits, memory=None)
     if not mechanisms.get("address_space"):
@@ -202,9 +202,9 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories where installed services keep data and settings, except granted
-    directories. corral hides them from the target. Otherwise the target could read databases and
-    keys in them, because on a Mac the user owns these directories.
+    """Return the directories where installed services keep data and settings, except granted ones.
+    They are hidden, because on a Mac they belong to the user, so the target could otherwise read
+    the databases and keys in them.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -212,8 +212,8 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check when the program starts: its typed path, its real
-    path, and the programs that it executes in its place, such as the shell behind /bin/sh.
+    """Return every path that the kernel may check when the program starts: the path as typed, the
+    real path, and the programs that it executes in its place, such as the shell behind /bin/sh.
     """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
@@ -229,8 +229,8 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the programs that the python of a framework build executes, or none for other
-    programs. The frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
+    """Return the programs that the python of a framework build executes in its place, or none for
+    other programs. The frameworks are Python, Python3 (Apple's) and PythonT (free-threaded).
     """
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")

@@ -1,9 +1,9 @@
 """Watch and kill a target's processes from a process between supervisor and target.
 
-The watcher has its own session, so it gets no signals from a terminal. It kills the tree when
-corral is killed, because macOS has no parent-death signal and no subreaper. If the watcher is
-killed, the supervisor kills the tree. Without Seatbelt a target can signal the user's processes,
-and could kill both the watcher and the supervisor.
+macOS has no parent-death signal and no subreaper, so it is the watcher that kills the tree when
+corral is killed. It has its own session, and therefore gets no signals from a terminal. If the
+watcher itself is killed, the supervisor kills the tree. Without Seatbelt a target can signal the
+user's processes, so it could kill both the watcher and the supervisor.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MEASURE = 0x80
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""The formats of the watcher's messages on `answers`. First the watcher writes the target's pid
-(ROOT), then a USAGE whenever the supervisor asks for the usage, and at the end the wait status
+"""The formats of the watcher's messages on `answers`. The watcher first writes the target's pid
+(ROOT), then the usage (USAGE) whenever the supervisor asks for it, and finally the wait status
 (STATUS).
 """
 
@@ -45,8 +45,8 @@ class Pipes:
     control: int  # signal numbers and requests; end of file means that corral has ended
     answers: int  # the watcher's answers
     # If a step fails, the target writes the step's name and error. Otherwise it writes EXECUTED
-    # just before exec. End of file after EXECUTED means that exec succeeded. End of file without
-    # data means that the target died before exec.
+    # just before exec, and end of file after that means that exec succeeded. End of file without
+    # any data means that the target died before exec.
     exec_result: int
     end: int  # end of file means that the whole tree has ended
     start: int = -1  # a byte on this pipe lets the target call exec
@@ -70,8 +70,8 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches the target's tree, and kills it when the target or corral ends. Removes the private
-    directory `directory` if corral has not removed it. `marker` is the marker of the target's
+    """Watches the target's tree, and kills it when the target or corral ends. Then removes the
+    private directory `directory`, in case corral could not. `marker` is the marker in the target's
     profile.
     """
 
@@ -89,8 +89,8 @@ class TreeWatcher:
         self._pipes = pipes
         self._directory = directory
         # The signal pipe is opened before the target's unique id is read, so that no SIGCHLD is
-        # missed. SIGPIPE is caught, because a killed supervisor must not end the watcher, which
-        # still has to kill the tree.
+        # missed. SIGPIPE is caught, because the watcher still has to kill the tree if the
+        # supervisor is killed.
         self._children = signals.SignalPipe((SIGCHLD, SIGPIPE))
         self._unique = table.unique_id(root)
         self._tree = process_tree.Tree(table, root, self._unique, grouped=True, marker=marker)
@@ -154,7 +154,7 @@ class TreeWatcher:
             pass  # corral has ended, which `control` reports
 
     def _end(self) -> NoReturn:
-        """Kill the tree and report its end. When corral has closed `control`, remove the private
+        """Kill the tree and report its end. Once corral has closed `control`, remove the private
         directory and exit.
         """
         try:

@@ -1,9 +1,9 @@
 """Choose another working directory for a Python server whose `.env` is hidden.
 
 Many Python servers (FastMCP before version 2 of `mcp`, with pydantic-settings) read a `.env` file
-in their working directory, and exit if the file exists but they may not read it. Seatbelt can deny
-a file, but cannot show an empty file in its place. So corral starts such a server in its private
-home directory, unless its command needs the working directory.
+in their working directory, and exit if it exists but cannot be read. Seatbelt can deny a file, but
+cannot show an empty one in its place. So corral starts such a server in its private home directory,
+unless its command needs the working directory.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory where the server starts, and warnings. "" means the program's own
-    directory.
+    """Return the directory in which the server starts, and warnings. The directory "" stands for
+    the program's own working directory.
     """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
@@ -46,8 +46,8 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
 
 
 def uses_directory(words: Sequence[str], directory: str) -> bool:
-    """Return whether an argument is the relative name of a file or a module in the directory. The
-    option `-c` counts too, because its code may import a module from the directory.
+    """Return whether an argument is the relative name of a file or module in the directory. The
+    option `-c` counts too, because its code may import a module from there.
     """
     options = takewhile(lambda word: word.startswith("-"), words)
     return "-c" in options or any(

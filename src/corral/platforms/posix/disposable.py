@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""The byte that ends an answer, which may be an error. If several processes answer, only the first
-answer is used, because later errors are consequences of the first one.
+"""Ends an answer, which may be an error. If several processes answer, only the first answer counts,
+because later errors are consequences of the first one.
 """
 
 
@@ -31,8 +31,8 @@ def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Findin
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
-    """Run `attempt` in a forked child. Return whether it succeeded, and the returned text or the
-    error's message.
+    """Run `attempt` in a forked child. Return whether it succeeded, and the text that it returned
+    or the message of its error.
     """
     read, write = os.pipe()
     pid = os.fork()
@@ -44,8 +44,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # If `attempt` forks and that child raises an error, the child also writes its error
-            # here. The parent waits for the child, so the child's error comes first.
+            # If `attempt` forks and its child raises an error, that child gets here too. Its error
+            # comes first, because the parent waits for it.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
@@ -80,7 +80,7 @@ def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> st
     """Return the system's error message when it refuses `attempt`.
 
     Raise RuntimeError if `attempt` succeeds. `by` is the class of the expected error. Any other
-    error is raised, because it may have a cause other than a refusal.
+    error is raised, because its cause might not be a refusal.
     """
     try:
         attempt()

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Policy limits that apply to each process separately. No other mechanism enforces them."""
+"""Policy limits that apply to each process separately, and that no other mechanism enforces."""
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 
 
 @record
 class Rlimits:
-    """Sets resource limits. `values` are pairs (name without the prefix RLIMIT_, limit)."""
+    """Sets resource limits. `values` lists pairs (name without the prefix RLIMIT_, limit)."""
 
     name = "rlimits"
     values: tuple[tuple[str, int], ...]
@@ -55,26 +55,26 @@ def set_limit(name: str, value: int) -> None:
     # Keep a lower limit that the host has set, because corral never raises a limit.
     hard = resource.getrlimit(kind)[1]
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    # A program may catch SIGXCPU at the soft limit. Then the hard limit kills it a second later.
+    # A program that catches SIGXCPU at the soft limit is killed by the hard limit a second later.
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))
-    # macOS returns EINVAL if an address space limit is below the memory that is already mapped. For
-    # this error Python raises a ValueError with an unrelated message.
+    # macOS returns EINVAL if an address space limit is below the memory that is already mapped.
+    # Python turns this error into a ValueError with an unrelated message.
     except ValueError as error:
         raise OSError(22, f"RLIMIT_{name} of {bound} was refused") from error
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because with 0 Linux still runs the core dump
-    handler.
+    """Return the limits to set. CORE is 1 and not 0, because with 0 Linux would still run the core
+    dump handler.
     """
     values = [("CORE", 1)]
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))
     if limits.pids is not None:
-        # RLIMIT_NPROC also counts init, the sandbox's first process, because init runs with the
-        # target's user id.
+        # RLIMIT_NPROC also counts init, the sandbox's first process, which has the target's user
+        # id.
         values.append(("NPROC", limits.pids + int(count_init)))
     for field, name in PER_PROCESS.items():
         if (value := getattr(limits, field)) is not None:

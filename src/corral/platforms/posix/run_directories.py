@@ -27,8 +27,8 @@ TEMPORARY, PREFIX = WORK_DIRECTORIES.rsplit("/", 1)
 MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
 TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EACCES))
-"""Errors which mean that a name is taken, or that a parent is a file, a link, or a directory that
-the target has made inaccessible.
+"""Errors which mean that a name is taken, or that a parent is a file, a symlink, or a directory
+that the target has made inaccessible.
 """
 SET_ASIDE = ".before-grant"
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -50,19 +50,19 @@ def is_work_directory(path: str) -> bool:
 
 
 def inner(path: str) -> tuple[str, ...]:
-    """Return the target's directories in the private directory `path`. The private directory itself
-    belongs to corral.
+    """Return the directories that belong to the target in the private directory `path`, which
+    itself belongs to corral.
     """
     return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
 
 @record
 class WorkDirectory:
-    """Makes a private directory, on hosts where the target cannot have its own root directory.
+    """Makes a private directory on hosts where the target cannot have a root directory of its own.
 
-    The directory itself belongs to corral. The directories in it belong to the target's `uid` and
-    `gid`. `links` are pairs (name in the home, granted path) for the links to make, so that the
-    target finds grants below its home.
+    The directory itself belongs to corral, and the directories in it to the target's `uid` and
+    `gid`. `links` lists the symlinks to make, as pairs (name in the home, granted path), so that
+    the target finds its grants below its home.
     """
 
     name = "work_directory"
@@ -106,10 +106,10 @@ class PrivateDirectory:
 class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
-    `inside` is the path at which the target sees this directory. `links` are pairs (name in the
-    home, granted path) for the links to make. Links from earlier runs stay, but the target cannot
-    use a link without a grant for its path. If root runs corral and the target has another user id,
-    `owner` is the target's uid and gid. Otherwise it is None.
+    `inside` is the path at which the target sees this directory. `links` lists the symlinks to
+    make, as pairs (name in the home, granted path). Symlinks from earlier runs stay, but are of no
+    use to the target without a grant for their path. `owner` is the target's uid and gid if root
+    runs corral and the target has another user id; otherwise it is None.
     """
 
     name = "state_directory"
@@ -130,17 +130,17 @@ class State:
         elif not os.path.isdir(self.path):
             self._make()
         elif not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
-            # The server removed its own access to its home, so it could not start there again.
+            # The server has removed its own access to its home, so it could not start there again.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make or check the home of a target, if root runs corral and the target has another user
-        id. Raise OSError if the home belongs to a third user.
+        """Make or check the target's home when root runs corral and the target has another user id.
+        Raise OSError if the home belongs to a third user.
 
-        The directory above belongs to root, and only the target's group can search it. So other
-        processes can neither replace a home nor list the homes. A server that opens its home to
+        The directory above belongs to root, and only the target's group can search it. So no other
+        process can replace a home or list the homes, and even a server that opens its home to
         everyone does not give other users access.
         """
         above = os.path.dirname(self.path)
@@ -150,9 +150,9 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # Wait while another run makes the same home. Otherwise that run may give the home to
-            # the target first, and this run would then refuse to make root's directories in it.
-            # Targets cannot hold this lock, because they cannot open `above`.
+            # Wait while another run makes the same home. Otherwise that run could give the home to
+            # the target halfway, and this run would then refuse to make root's directories in it.
+            # A target cannot hold this lock, because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -188,15 +188,16 @@ class State:
 
 
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
-    """Make symbolic links below a directory that targets may have written to. Do not follow links
-    that a target put into the path.
+    """Make symlinks below a directory that targets may have written to, without following symlinks
+    that a target has put into the path.
 
-    A server may have a file of its own where a link belongs, because it wrote the file before the
-    user granted the path. This file gets the ending SET_ASIDE. Otherwise the server would use its
-    own file, and the grant would have no effect.
+    Before the user granted a path, the server may have written a file of its own where the symlink
+    belongs. Add the suffix SET_ASIDE to such a file's name. Otherwise the server would go on using
+    its own file, and the grant would have no effect.
 
     Ignore a name that stays taken, or that the target has made inaccessible. Raise OSError for any
-    other failure, such as a full disk, because the target would not find the grant below its home.
+    other failure, such as a full disk, because the target would then not find the grant below its
+    home.
     """
     for name, target in links:
         try:
@@ -232,10 +233,10 @@ def _is_link(name: str, target: str, above: int) -> bool:
 
 
 def _set_aside(name: str, above: int) -> None:
-    """Rename a file. Raise FileExistsError if it cannot get the ending SET_ASIDE.
+    """Add the suffix SET_ASIDE to a file's name. Raise FileExistsError if that is not possible.
 
-    Two runs may do this at once, and `rename` replaces an existing file. So a run first makes an
-    empty file or directory with the new name, which only one of them can do.
+    Two runs may do this at once, and `rename` replaces an existing file. So each of them first
+    makes an empty file or directory with the new name, which only one of them can do.
     """
     aside = name + SET_ASIDE
     try:
@@ -257,12 +258,12 @@ def _set_aside(name: str, above: int) -> None:
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory that belongs to the owner of its parent directory. If the directory belonged
-    to root, the parent's owner could not remove the files in it.
+    """Make a directory and give it to the owner of its parent directory. If it belonged to root,
+    the parent's owner could not remove the files in it.
 
     Before the owner is changed, another run's target may replace the new directory with a hard link
-    to one of root's files. So the directory is opened with a flag that refuses files, and its owner
-    is changed through that descriptor.
+    to one of root's files. So open the directory with a flag that refuses files, and change its
+    owner through that descriptor.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -282,7 +283,7 @@ def state_path(program: Program) -> str:
 
     The same program with the same arguments counts as the same server, and so do all versions of a
     package. A file beside the directory, whose name ends in NAME_OF_STATE, contains the digest of
-    the typed command, and the command with masked secrets.
+    the command as typed, and the command with its secrets masked.
     """
     import hashlib
 
@@ -294,9 +295,9 @@ def state_path(program: Program) -> str:
 def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and modes.
 
-    Do nothing if `path` is a link, or belongs neither to this user nor to `owner`. After an error,
-    or when `budget` allows no more files, the remaining files stay. In a home that is kept between
-    runs, the removal also stops at a directory that does not belong to the home's owner.
+    Do nothing if `path` is a symlink, or belongs neither to this user nor to `owner`. After an
+    error, or when `budget` allows no more files, the remaining files stay. In a home that is kept
+    between runs, the removal also stops at a directory that does not belong to the home's owner.
     """
     try:
         top = _open_top(path)
@@ -315,9 +316,9 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
 
 
 def remove_whole(path: str) -> None:
-    """Remove a directory with everything below it, whatever its depth and modes. Raise OSError if a
-    part cannot be removed. The caller ensures that no process changes the directory meanwhile,
-    because owners are not compared.
+    """Remove a directory with everything below it, whatever its depth and modes. Raise OSError if
+    any part of it cannot be removed. Owners are not compared, so the caller must ensure that no
+    process changes the directory in the meantime.
     """
     top = _open_top(path)
     try:
@@ -357,9 +358,10 @@ def reopen(path: str) -> None:
 
 def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) -> None:
     """Empty a directory. Move deeper directories up into `top`, because a tree can be deeper than
-    the longest path or than Python's stack. Raise OSError if a directory in `top` does not belong
-    to `owner`, unless `owner` is None. Raise OSError if a deeper directory does not belong to the
-    owner of its parent, unless `mixed` is true.
+    the longest path or than Python's stack.
+
+    Raise OSError if a directory in `top` does not belong to `owner` (None allows any owner), or if
+    a deeper directory does not belong to the owner of its parent (`mixed` allows this).
     """
     while names := _some_names(top):
         for name in names:
@@ -368,7 +370,7 @@ def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) 
 
 
 def _some_names(directory: int) -> list[str]:
-    """Return up to a thousand names, because all names of a directory may not fit into memory."""
+    """Return up to a thousand names, because a directory can have more than fit into memory."""
     with os.scandir(directory) as entries:
         return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
 
@@ -400,11 +402,11 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
     """Make a directory accessible and open it. Raise OSError if it does not belong to `owner`,
     unless `owner` is None.
 
-    On Linux, read and change the owner and the mode through one descriptor, because the target may
-    replace the directory with a link or another directory.
+    On Linux, check the owner and change the mode through one descriptor, because the target may
+    replace the directory with a symlink or another directory in between.
     """
     if sys.platform != "linux":
-        # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.
+        # Only Linux has O_PATH, but elsewhere chmod can refuse to follow a symlink.
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         _refuse_foreign(name, found.st_uid, owner)
         _clear_flags(name, directory)

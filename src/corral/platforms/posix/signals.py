@@ -1,7 +1,7 @@
-"""Block, reset and read signals in the way that every POSIX system supports.
+"""Block, reset and read signals by means that every POSIX system has.
 
-Python ignores SIGPIPE and SIGXFSZ, and exec would keep them ignored, so `reset` is called before
-exec. The module `signal` is not used, because it would import `enum` on the start path.
+Python ignores SIGPIPE and SIGXFSZ, and they would stay ignored after exec, so `reset` is called
+before it. The module `signal` is not used, because it would import `enum` on the start path.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def unblock(numbers: Iterable[int]) -> None:
 
 
 def reset() -> None:
-    """Reset every signal to its default and unblock it, so that corral's handlers no longer run."""
+    """Unblock every signal and reset it to its default, so that corral's handlers no longer run."""
     _signal.set_wakeup_fd(-1)
     for number in _signal.valid_signals():
         try:
@@ -36,9 +36,7 @@ def reset() -> None:
 
 
 class SignalPipe:
-    """Writes the number of each signal that this process gets into a pipe. The signals have no
-    other effect.
-    """
+    """Writes the number of each signal that arrives to a pipe. The signals have no other effect."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._read, self.writer = os.pipe()

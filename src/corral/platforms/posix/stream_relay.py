@@ -1,8 +1,9 @@
 """Give the target a pipe in place of each standard stream that is a file.
 
 Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than it was given. It could
-write to the file behind its stdin, or read what other programs wrote to the log behind its stderr.
-So processes outside the sandbox copy the data between pipe and file.
+then write to the file behind its stdin, or read what other programs wrote to the log behind its
+stderr. So it gets only pipes, and processes outside the sandbox copy the data between pipe and
+file.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the processes that copy files to the target. Wait until the processes that copy the
-        target's output have written everything. They end on their own, because the target has ended
-        and its pipe ends are closed.
+        """Kill the processes that copy a file to the target's stdin, and wait until those that copy
+        its output have written everything. The latter end on their own, because the target has
+        ended and its pipe ends are closed.
         """
         self.started()
         for pid in self.readers:

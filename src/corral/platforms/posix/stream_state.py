@@ -1,15 +1,15 @@
 """Undo a target's changes to the files and terminals behind its standard streams.
 
-Through a descriptor that is only open for reading, a target can change a file's mode, owner and
-access list. It can change a terminal's settings. It can set the terminal's exclusive mode, so that
-no other process can open the terminal. It can suspend the terminal's output in such a way that no
-key resumes it.
+Even through a descriptor that is open only for reading, a target can change a file's mode, owner
+and access control list. On a terminal it can change the settings, set the exclusive mode, which
+keeps other processes from opening the terminal, and suspend the output in such a way that no key
+resumes it.
 
-corral keeps these files open during the run. For a named pipe it uses O_PATH, because otherwise
-corral's own descriptor would hide from the client that the target has closed the pipe. corral does
-not restore unnamed pipes and sockets, because no other process can open them. But other programs
-may share an unnamed pipe, and the target could set O_NONBLOCK on it, so that their later writes
-fail. So on Linux the target gets its own open file for each unnamed pipe.
+So corral keeps these files open during the run, and restores them at the end. It opens a named pipe
+with O_PATH, because any other descriptor would hide from the client that the target has closed the
+pipe. It does not restore unnamed pipes and sockets, because no other process can open them. But
+other programs may share an unnamed pipe, and if the target set O_NONBLOCK on it, their later writes
+could fail. So on Linux the target gets an open file of its own for each unnamed pipe.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
-# These are the numbers of ioctl requests for terminals on Linux. On other systems these requests
-# fail, so the settings of terminals are not restored there.
+# Linux's ioctl requests for terminals. On other systems they fail, so the settings of terminals are
+# not restored there.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
 F_OFD_SETLK, LOCKS_OF_OPEN_FILES = 37, (b"FLOCK", b"OFDLCK")
 TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
@@ -72,7 +72,8 @@ def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
     """Return the streams, with a new open file in place of each unnamed pipe. Add the new
     descriptors to `opened`, which the caller closes.
 
-    Named pipes stay as they are, because opening them again may wait for another process.
+    Named pipes stay as they are, because opening one again could block until another process opens
+    it too.
     """
     found = [_reopen_pipe(fd, opened) for fd in stdio]
     return found[0], found[1], found[2]
@@ -105,8 +106,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only the owner of a file may change aspects that are not in OF_OPEN_FILE. Root could
-            # change them too, but must not change another user's file.
+            # Aspects that are not in OF_OPEN_FILE can be changed only by the file's owner and by
+            # root, but corral must not change another user's file if root runs it.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -166,8 +167,8 @@ def _set_flags(fd: int, value: object) -> None:
 
 
 def _get_locks(fd: int) -> object:
-    """Return the kinds of locks on the open file. A lock that belongs to the open file, and not to
-    a process, remains after the run if the client has the file open, too.
+    """Return the kinds of locks that belong to the open file rather than to a process. Such a lock
+    remains after the run if the client has the file open too.
     """
     if sys.platform != "linux":
         return None
@@ -199,7 +200,7 @@ def _set_owner(fd: int, value: object) -> None:
 
 
 def _get_attributes(fd: int) -> object:
-    """Return the extended attributes, which include the access list."""
+    """Return the extended attributes, which include the access control list."""
     if sys.platform != "linux":
         return None
     return {name: os.getxattr(_at(fd), name) for name in _attribute_names(fd)}
@@ -224,7 +225,7 @@ def _set_attributes(fd: int, value: object) -> None:
 
 
 def _get_mode(fd: int) -> object:
-    """Return the mode without set-id bits. A write clears them, and corral never restores them."""
+    """Return the mode without the set-id bits, which a write clears and corral never restores."""
     return os.fstat(fd).st_mode & 0o1777
 
 
@@ -243,8 +244,8 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral is in the foreground of this terminal. If it is in the background, the
-    shell has changed the settings for itself, and the kernel would suspend corral for changing
+    """Return whether corral is in the foreground of this terminal. If corral is in the background,
+    the shell has changed the settings for itself, and the kernel would suspend corral for changing
     them.
     """
     try:
@@ -272,8 +273,8 @@ def _set_settings(fd: int, value: object) -> None:
 
 FLAGS, LOCKS, EXCLUSIVE, SETTINGS = "status flags", "locks", "exclusive mark", "settings"
 OF_OPEN_FILE = (FLAGS, LOCKS, EXCLUSIVE, SETTINGS)
-"""The entries of ASPECTS that every process that shares the open file can change, even if it does
-not own the file.
+"""The entries of ASPECTS that any process sharing the open file can change, even if it does not own
+the file.
 """
 # The owner is restored before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (

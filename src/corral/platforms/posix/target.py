@@ -44,8 +44,8 @@ def close_on_exec() -> None:
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor except those in `keep`, on systems without close_range. List the open
-    descriptors first, because trying every number would take a million calls.
+    """Close every descriptor except those in `keep`, on systems without close_range. To find them,
+    list the open descriptors, because trying every number would take a million calls.
     """
     for fd in _open_descriptors():
         if fd not in keep:
@@ -73,15 +73,15 @@ def enter(
     """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
     EXECUTED. Exit if `start` is closed.
 
-    Return the plan to execute. If the sandbox was set up before its command was known, read this
-    plan from `request`. Otherwise it is `plan`.
+    Return the plan to execute. This is `plan`, unless the sandbox was set up before its command was
+    known: then `request` waits for the command and returns the plan.
     """
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")
     steps.apply(plan.steps, "target", results)
     steps.verify(plan.steps, results)
-    # Wait only now, so that init can lock itself down meanwhile on another processor.
+    # Wait only now, so that init can lock itself down on another processor in the meantime.
     if os.read(start, 1) != b"\0":
         os._exit(1)  # the process that watches the target has ended
     if request is not None:
@@ -100,8 +100,8 @@ def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
-    """Write the failed step and its error to the exec pipe, then exit. If `error` does not name a
-    step, write `where` instead.
+    """Write the name of the failed step and its error to the exec pipe, then exit. If `error` does
+    not name a step, write `where` in its place.
     """
     if isinstance(error, StepFailed):
         step, code, cause = error.step, error.code, error.cause

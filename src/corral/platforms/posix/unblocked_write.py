@@ -21,7 +21,7 @@ RWF_NOWAIT = 8
 
 
 def write_at_once(fd: int, data: bytes) -> bool:
-    """Write as much as the stream takes now. Return whether all data was written."""
+    """Write as much as the stream accepts at once. Return whether all data was written."""
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.write(fd, data) == len(data)
     try:

@@ -1,7 +1,7 @@
 """Watch one sandbox until it has ended, in one event loop.
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills the
-server. The target inherits stdin, so it sees the end of file itself. corral passes signals on to
+server. The target inherits stdin and sees the end of file itself, while corral passes signals on to
 the whole tree. The loop wakes up only for an event or a deadline.
 """
 
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""After this time the supervisor imports modules that it may need later, because the package can be
-replaced on disk during a long run. Shorter runs need not wait for these imports.
+"""How long a run lasts before the supervisor imports the modules that it may need later. It must
+not wait until it needs them, because the package can be replaced on disk during a long run, but
+shorter runs should not have to wait for these imports.
 """
 
 

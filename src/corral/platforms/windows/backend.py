@@ -39,8 +39,8 @@ def compose(
 
 
 def warm_up() -> None:
-    """Do nothing, because Windows cannot fork. So each run starts its own supervisor, and nothing
-    can be prepared for the next run.
+    """Do nothing. Windows cannot fork, so each run starts its own supervisor, and nothing can be
+    prepared for the next run.
     """
 
 

@@ -1,6 +1,7 @@
 """Build the cache key of findings from everything that can change a probe's result.
 
-The key says whether corral itself is in a job, because UI limits may not work in a nested job.
+The key includes whether corral itself is in a job, because UI limits do not always work in a nested
+job.
 """
 
 import os

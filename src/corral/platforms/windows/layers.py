@@ -1,8 +1,8 @@
-"""Compose the steps for a target on Windows, in the order they are applied.
+"""Compose the steps for a target on Windows, in the order in which they are applied.
 
 Every step works from outside the target. The first steps create the journal, the profile, entries
-in access lists, the token, the desktop and the job. Then the process is created suspended. Every
-step is verified in the suspended process before the process is resumed.
+in access lists, the token, the desktop and the job. Then the process is created suspended, and it
+is resumed only after every step has been verified in it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ SHARED_DESKTOP = (
 )
 SHELLS = ("cmd.exe", "powershell.exe", "pwsh.exe")
 SHELL = (
-    "in an AppContainer `cd`, `dir` and `if exist` fail without a message, and PowerShell may not "
-    "start: name the server's own program instead"
+    "in an AppContainer `cd`, `dir` and `if exist` fail without a message, and PowerShell might "
+    "fail to start: name the server's own program instead"
 )
 RELAY, CHILDLESS = "relay", "child process policy"
 BASE = (
@@ -69,7 +69,9 @@ PASSED = (
     "SystemRoot", "SystemDrive", "windir", "ComSpec", "PATHEXT", "OS", "ProgramData",
     "ProgramFiles", "CommonProgramFiles", "NUMBER_OF_PROCESSORS", "PROCESSOR_ARCHITECTURE",
 )  # fmt: skip
-"""Variables that describe the machine, not the user. Several runtimes do not start without them."""
+"""Environment variables that describe the machine, not the user. Several runtimes need them to
+start.
+"""
 
 
 def compose(
@@ -114,9 +116,9 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in order. The mechanism that was chosen
-    for the control `syscalls` decides whether the target gets an AppContainer, a restricted token,
-    or neither.
+    """Return the target's private directory, and all steps in order. Whether the target gets an
+    AppContainer, a restricted token or neither is decided by the mechanism that was chosen for the
+    control `syscalls`.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
@@ -197,7 +199,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
     if any(grant.access == "write" for grant in policy.grants):
         raise PolicyError(
             "filesystem.write cannot be granted without an AppContainer, because a target of Low "
-            "integrity can write only files with a Low label",
+            "integrity can write only files that are labelled Low",
             hint="use AppContainers, or let the server write into its own directory",
         )
     return private, [*steps, RestrictedToken(), LowIntegrity(), PrivateDesktop()]
@@ -206,9 +208,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or no step if there is no driver. No wall depends on the
-    driver.
-    """
+    """Return the minifilter's step, or none if there is no driver, since no wall depends on it."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]
@@ -232,7 +232,7 @@ def environment(private: str, *, own: bool) -> dict[str, str]:
     """Return the environment variables that every target has, except PATH.
 
     With `own`, corral creates the directories in `private`. Otherwise `private` is the folder of an
-    AppContainer profile. Windows then requires the user's LOCALAPPDATA, and replaces it for the
+    AppContainer profile, for which Windows requires the user's LOCALAPPDATA and replaces it in the
     target.
     """
     home = f"{private}\\home" if own else private

@@ -1,8 +1,8 @@
 """List the mechanisms that can enforce each control on Windows, best first.
 
-A run uses an AppContainer or a restricted token, never both, because node and python do not start
-with both. An AppContainer confines files, network and other processes. A restricted token does not
-restrict reads or the network, and is used only if the user allows it.
+A run uses an AppContainer or a restricted token, but never both, because node and python do not
+start under both. An AppContainer confines files, network and other processes. A restricted token
+restricts neither reads nor the network, and is used only if the user allows it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SWITCHED_ON = "windows.app_container = true"
 EXTRAS = {
     OWN_DESKTOP: "desktop", MITIGATIONS: "mitigations", UI: "job_ui", PRIORITY: "job_priority",
 }  # fmt: skip
-"""Further restrictions, each with its capability. The finding for this capability says whether a
-runtime starts under the restriction.
+"""Further restrictions, each with the capability whose finding says whether a runtime starts under
+it.
 """
 FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"
 NOT_HELD = {
@@ -35,7 +35,7 @@ NOT_HELD = {
     "network": f"{FALLBACK}: the target can reach every host that you can reach",
     "syscalls": f"{FALLBACK}, nor do restricted tokens: the target runs with all of your rights",
 }
-"""For each control: the warning if AppContainers do not work on this host, but the policy lets the
+"""The warning for each control if AppContainers do not work on this host, but the policy lets the
 target run without the control.
 """
 
@@ -106,14 +106,14 @@ def _network(policy: Policy) -> Sequence[Option]:
         return (Option(mechanism=f"{APP_CONTAINER} + relay", needs=needs, note=note),)
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
-    # The probe tries only windows.network = "none", so other values are reported as applied, not as
-    # verified.
+    # The probe tries only windows.network = "none", so other values are reported as applied instead
+    # of verified.
     return (option if level == "none" else replace(option, status="applied"),)
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
     """Return the options for the control `syscalls`: for each kind of token, one option for each
-    subset of `EXTRAS`. The option with all extras comes first.
+    subset of `EXTRAS`, beginning with all of them.
     """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
@@ -136,8 +136,8 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Return the sampling option for CPU time if the policy sets this limit. For a default limit
-    return none, because sampling keeps the processor awake.
+    """Return the sampling option for CPU time if the policy sets this limit. A default limit gets
+    no such option, because sampling keeps the processor awake.
     """
     if "cpu_time" not in policy.stated:
         return ()

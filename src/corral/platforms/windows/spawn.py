@@ -36,7 +36,9 @@ class Child:
         return self.pid
 
     def signal(self, number: int) -> None:
-        """Kill the tree on SIGKILL. Otherwise close the target's input: Windows has no signals."""
+        """Kill the tree on SIGKILL. For any other number close the target's input, because Windows
+        has no signals.
+        """
         if number == SIGKILL:
             self.kill()
         else:
@@ -75,8 +77,8 @@ class Child:
         raise NotImplementedError  # Windows hides files with access lists and covers no path
 
     def reap(self) -> Reaped:
-        """End the remaining processes after the first process has ended. Return the exit code in
-        the form of a POSIX wait status.
+        """End the remaining processes after the first has ended, and return its exit code in the
+        form of a POSIX wait status.
         """
         code = abi.exit_code(self.pidfd)
         self._job.end()
@@ -92,8 +94,9 @@ class Child:
 
 
 def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
-    """Start the target. Apply all steps in the order of the plan, and verify them in the suspended
-    process. On failure raise StepFailed with the failed step, and leave nothing behind.
+    """Start the target: apply all steps in the order of the plan, verify them in the suspended
+    process, and resume it. On failure raise StepFailed with the failed step, and leave nothing
+    behind.
     """
     results = Results()
     results.add(Launch(plan=plan, stdio=stdio))
@@ -113,7 +116,7 @@ def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
 
 
 def _kill(results: Results) -> None:
-    """Kill the job, and also the process itself, because it may not be in the job yet."""
+    """Kill the job, and the process itself too, in case it is not in the job yet."""
     process, job = results.find(abi.Process), results.find(LimitedJob)
     if process is not None:
         with suppress(OSError):  # the process may have ended

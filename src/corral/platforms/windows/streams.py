@@ -1,10 +1,9 @@
 """Give a target its three standard streams. The target inherits no other handles.
 
-Pipes and files are inherited directly, so messages take no extra time. In three cases the target
-gets a pipe that is served by one of the supervisor's threads. A console is replaced, because the
-target does not share corral's console, and so cannot use its handles. NUL is replaced, because an
-AppContainer may not be able to open it. A missing stream is replaced, because several runtimes do
-not start without one.
+Pipes and files are inherited directly, so messages take no extra time. Three kinds of streams are
+replaced by a pipe that one of the supervisor's threads serves: a console, because the target does
+not share corral's console and so cannot use its handles; NUL, because an AppContainer may be unable
+to open it; and a missing stream, because several runtimes do not start without one.
 """
 
 import os
@@ -41,7 +40,7 @@ class Streams:
 
     def end_input(self) -> None:
         """Send end of file if this process writes the target's input. Do nothing during a write,
-        because the write may be blocked.
+        which may be blocked.
         """
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
@@ -69,7 +68,7 @@ class Streams:
 
     def _start_copying(self, number: int, ours: int, outside: int) -> None:
         if number == 0:
-            # This thread is not joined, because it may wait forever for a user at a console.
+            # `drain` does not join this thread, which may wait forever for a user at a console.
             self._input = ours
             threading.Thread(target=self._copy_input, args=(outside,), daemon=True).start()
         else:
@@ -86,7 +85,7 @@ class Streams:
 
     def _write_input(self, chunk: bytes) -> bool:
         """Write to the target's input. Return False if the input is closed. The lock keeps
-        `end_input` from closing the descriptor meanwhile, because its number could be reused.
+        `end_input` from closing the descriptor meanwhile, since its number could then be reused.
         """
         with self._writing:
             try:

@@ -1,8 +1,8 @@
 """Undo the changes that a run made outside its processes, when the run ends or in a later run.
 
 Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
-them. Each granted root has a mutex. corral locks the mutex while it checks whether another run uses
-the root's entries, removes the entries, and records the removal in the journal.
+them. Each granted root has a mutex, which corral holds from the check whether another run uses the
+root's entries until it has removed them and recorded the removal in the journal.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """Cleans up after dead runs, and writes this run's changes into the journal. The changes are
-    undone at the end of the run, when the results of its steps are released. This is the first step
-    of a run with an AppContainer.
+    """Cleans up after dead runs, and writes the changes that this run will make into the journal.
+    They are undone at the end of the run, when the results of its steps are released. This is the
+    first step of a run with an AppContainer.
     """
 
     name = "journal"
@@ -43,7 +43,7 @@ class Claim:
         return journal.journal_path(self.directory, self.run)
 
     def describe(self) -> str:
-        return f"write a journal in {self.directory} of the changes that {self.run} makes"
+        return f"keep a journal in {self.directory} of the changes that {self.run} makes"
 
     def apply(self, results: Results) -> None:
         sweep(self.directory)
@@ -62,8 +62,8 @@ class OpenClaim:
 
 
 def undo_run(own: Journal, *, keep: bool) -> list[str]:
-    """Undo a run's changes. With `keep`, keep the entries of its grants. Return the failures as
-    text. After a failure the journal stays, so that a later run tries again.
+    """Undo a run's changes, except for the entries of its grants if `keep` is true. Return the
+    failures as text. After a failure the journal stays, so that a later run tries again.
     """
     problems: list[str] = []
     entry = own.entry
@@ -109,9 +109,9 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 def withdraw(root: Root) -> list[str]:
     """Remove this root's entries from every object in the root. Return the failures as text.
 
-    A root that has been moved keeps its entries, but no token has their capability unless the root
-    returns to its path. A file that has been moved out of its root keeps its entries too, so a
-    later run with the same grant can open the file.
+    A root that has been moved keeps its entries, but as long as it does not return to its path, no
+    token has their capability. A file that has been moved out of its root also keeps its entries,
+    and a later run with the same grant can therefore open it.
     """
     problems: list[str] = []
     top = extended_path(root.path)
@@ -131,8 +131,8 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
     """Remove the root's entries from one object. Return whether the object is a directory whose
     content has to be cleared too.
 
-    If `top` is true, `path` is the path of the root itself. Then do nothing if a different object
-    is now at this path.
+    With `top`, `path` is the path of the root itself, and nothing is done if a different object is
+    there now.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
@@ -156,8 +156,8 @@ def _is_clear(path: str, sid: str) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile that no other run uses. Also delete files in the profile whose names Windows
-    does not accept when it removes the profile.
+    """Delete a profile that no other run uses, including files whose names keep Windows itself from
+    removing them with the profile.
     """
     if any(entry.profile == profile for entry in own.others()):
         return []
@@ -176,8 +176,8 @@ def _delete_profile(profile: str) -> list[str]:
     try:
         win32_security.DeleteAppContainerProfile(profile)
     except OSError as error:
-        # A missing profile is not a failure, because a run may have died after it wrote its journal
-        # and before it created the profile.
+        # A missing profile is not a failure, because a run may have died between writing its
+        # journal and creating the profile.
         if win32.winerror(error) not in {*GONE, win32_security.ERROR_NOT_FOUND}:
             return [f"AppContainer profile {profile}: {error.strerror}"]
     return []

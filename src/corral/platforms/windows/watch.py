@@ -1,8 +1,8 @@
 """Watch one job until its first process has ended.
 
-Windows has no SIGTERM. To stop a target, corral closes the target's input if corral writes this
-input, waits, and then kills the whole job. The job also ends when its first process ends, and when
-the supervisor ends, because the supervisor has the only handle to the job.
+Windows has no SIGTERM. To stop a target, corral closes the target's input (if it is corral that
+writes it), waits, and then kills the whole job. The job also ends when its first process ends, and
+when the supervisor ends, which has the only handle to it.
 
 Ctrl-C, Ctrl-Break and the console's close event reach only corral, because the target does not
 share corral's console.
@@ -59,7 +59,7 @@ class Watch:
         return self.deadlines.reason
 
     def until_exec(self) -> bytes:
-        """Return at once, because on Windows the steps are verified before the target runs."""
+        """Return at once, because on Windows all steps are verified before the target runs."""
         return EXECUTED
 
     def open(
@@ -68,8 +68,8 @@ class Watch:
         gateway: contract.Gateway | None,
         others: Sequence[contract.Service],
     ) -> None:
-        """Store the services, so that they can be closed at the end. They need no other call,
-        because on Windows each service has its own thread.
+        """Store the services only to close them at the end. They need no other call, because on
+        Windows each service has its own thread.
         """
         self._denials = denials
         self._gateway = gateway
@@ -96,8 +96,8 @@ class Watch:
         )
 
     def stop(self, reason: contract.StopReason, number: int) -> None:
-        """Ask the target to stop. Kill it if the console closes, because Windows then ends
-        corral.
+        """Ask the target to stop. If the console closes, kill it, because Windows then ends corral
+        too.
         """
         if number == SIGHUP:
             self.child.kill()
@@ -136,7 +136,7 @@ class Watch:
 
 class Signals:
     """Receives console events as signal numbers. `fileno` returns the handle of an event that is
-    set while there are unread numbers.
+    set as long as there are unread numbers.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -167,15 +167,15 @@ class Signals:
             self._waiting.append(number)
             abi.SetEvent(self._event.value)
         if number == SIGHUP:
-            # Windows ends corral when this handler returns, or after five seconds. So the handler
-            # never returns, to give the main thread these five seconds.
+            # Windows ends corral when this handler returns, or after five seconds. Never return, so
+            # that the main thread has these five seconds.
             threading.Event().wait()
         return True
 
 
 class Control:
-    """Receives bytes from the caller's pipe. A thread reads the pipe and sets an event, because
-    Windows cannot wait for a pipe.
+    """Receives bytes from the caller's pipe. Windows cannot wait for a pipe, so a thread reads it
+    and sets an event.
     """
 
     def __init__(self, fd: int) -> None:

@@ -23,7 +23,7 @@ from corral.programs.runtimes import find_own_python
 from corral.record import record, replace
 from corral.safe_text import printable, shell_word, shown
 from corral.servers.bundles import user_values
-from corral.servers.bundles.archive import Limits, extract_archive
+from corral.servers.bundles.archive import ArchiveError, Limits, extract_archive
 from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
 from corral.servers.bundles.policy import (
     build_request,
@@ -189,8 +189,11 @@ def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
         target.writelines(_read_bundle(path))
     if bundle_digest(copy) != digest:
         raise SandboxError(f"{printable(path)} changed while corral was reading it")
-    with open(copy, "rb") as file:
-        extract_archive(file, tree)
+    try:
+        with open(copy, "rb") as file:
+            extract_archive(file, tree)
+    except ArchiveError as error:
+        raise SandboxError(f"{printable(origin)}: {error.message}", hint=error.hint) from error
     if not os.path.isfile(os.path.join(tree, MANIFEST)):
         raise SandboxError(f"{printable(path)} has no {MANIFEST}: it is not a bundle")
     with open(os.path.join(tree, MANIFEST), "rb") as file:

@@ -11,7 +11,7 @@ import os
 import sys
 
 from corral.errors import SandboxError
-from corral.safe_text import printable, shown
+from corral.safe_text import has_escapes, printable, shown
 from corral.servers.store.tree import sha256_of_file
 from corral.units import MAX_DIGITS, is_digits
 
@@ -122,7 +122,7 @@ def _copy_body(
 
 
 def is_progress_shown() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
+    return has_escapes(sys.stderr)
 
 
 def show_progress(text: str) -> None:

@@ -167,7 +167,7 @@ def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privile
     [
         (1753, "firewall service", "MpsSvc"),
         (1058, "firewall service", "MpsSvc"),
-        (win32.ERROR_ACCESS_DENIED, "may not create", "outside of any sandbox"),
+        (win32.ERROR_ACCESS_DENIED, "not allowed to create", "outside any sandbox"),
         (win32.ERROR_NOT_SUPPORTED, "no AppContainers", "WSL2"),
     ],
 )

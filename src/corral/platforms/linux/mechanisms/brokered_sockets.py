@@ -1,8 +1,8 @@
 """Prepare the sockets that `socket_broker` uses to serve a target without a network namespace.
 
-The supervisor binds the ports of `network.listen` before the target starts. If a port is in use,
-the run fails. The supervisor also opens the granted unix sockets before the start. So later
-connections go to the granted files, even if other files have taken their paths.
+The supervisor binds the ports of `network.listen` before the target starts, and the run fails if
+one of them is in use. It also opens the granted unix sockets before the start, so that later
+connections go to the granted files even if other files have taken their paths.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class BrokeredSockets:
     """Opens the sockets before the target starts, and contains the broker's settings.
 
     `unix` contains (path as written, path, device, inode) for each granted socket. `uid` and `gid`
-    are the target's ids. If `same_file` is true, the broker connects the target's own TCP socket.
-    Otherwise the broker connects a new socket, which replaces the target's socket.
+    are the target's ids. If `same_file` is true, the broker connects the target's own TCP socket;
+    otherwise it connects a new socket, which replaces the target's.
     """
 
     name = "brokered_sockets"

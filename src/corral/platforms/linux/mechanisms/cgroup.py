@@ -1,10 +1,10 @@
 """Limit the whole tree with cgroup v2, whose limits the kernel enforces. corral never uses v1.
 
-Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user may write to. The
+Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user can write to. The
 leaf is beside the cgroups that contain processes, not below them, because a cgroup with processes
 of its own cannot enable controllers for its children. corral reads back every value that it writes.
-It moves init into the leaf while init waits for its id maps, so the target is in the leaf before
-its first instruction.
+Init is moved into the leaf while it waits for its id maps, so the target is in the leaf before its
+first instruction.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd. Return None if `best` has at least as many
-    controllers, or if systemd cannot be called.
+    """Return the cgroup of this user's systemd, or None if `best` has at least as many controllers,
+    or if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
@@ -171,8 +171,8 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """Return the mount point of cgroup v2 and a process's directory in it. This also works for
-    hybrid layouts.
+    """Return the mount point of cgroup v2 and a process's directory in it, even in a hybrid layout
+    with cgroup v1.
     """
     mounts, own = abi.read_file("/proc/self/mountinfo"), abi.read_file(f"/proc/{process}/cgroup")
     found = locate(mounts, own)
@@ -265,7 +265,7 @@ def _set(path: str, value: str) -> None:
     try:
         write(path, value)
     except FileNotFoundError:
-        # A kernel without swap accounting does not have memory.swap.max, and does not need it.
+        # A kernel without swap accounting has no memory.swap.max, and does not need it.
         if path.endswith("/memory.swap.max"):
             return
         raise
@@ -303,7 +303,7 @@ def is_leaf(path: str) -> bool:
 
 
 def _open_cgroup(path: str) -> int:
-    """Open a directory in the hierarchy without following any link in its path."""
+    """Open a directory in the hierarchy without following any symlink in its path."""
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in path.removeprefix("/").split("/"):
         above = fd
@@ -328,8 +328,8 @@ def _check_cgroup(fd: int, path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Kill the processes of a leaf, and remove the leaf. Try again while the kernel reports that
-    the leaf is busy.
+    """Kill the processes of a leaf and remove it. Try again while the kernel reports that it is
+    busy.
     """
     head, _, name = path.rpartition("/")
     try:
@@ -376,7 +376,7 @@ def _remove_around(path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file in a cgroup. Raise OSError for a link, a pipe or any file outside cgroups."""
+    """Write to a file in a cgroup. Raise OSError for a symlink, pipe or file outside cgroups."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_cgroup(fd, path)

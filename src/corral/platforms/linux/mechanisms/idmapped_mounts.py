@@ -1,9 +1,9 @@
 """Make idmapped mounts, which show another user's files as the target's own.
 
-On disk the files still belong to their owner. Only the host's root may make such mounts. So the
+On disk the files still belong to their owner. Only the host's root can make such mounts, so the
 supervisor makes them before the namespaces exist, and init attaches them. Some file systems, such
-as overlayfs, cannot be idmapped. On such a file system the target can use only files that its own
-id may use, and the run fails if a grant needs more.
+as overlayfs, cannot be idmapped. There the target can use only files that are open to its own id,
+and the run fails if a grant needs more.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class IdmappedMounts:
     """Makes a mount for each bind. In the mount, the owner's files belong to the target.
 
     Each entry of `binds` is a bind with the uid and gid of the owner on disk. `uid` and `gid` are
-    the target's ids. All ids are ids on the host, not of the target's namespace. `state` is the
-    directory that corral keeps for the target. If this directory cannot be idmapped, corral gives
-    it to the target with chown.
+    the target's ids. All ids are those on the host, not in the target's namespace. `state` is the
+    directory that corral keeps for the target. If it cannot be idmapped, corral gives it to the
+    target with chown.
     """
 
     name = "idmapped_mounts"
@@ -64,7 +64,7 @@ class IdmappedMounts:
                 source = root_filesystem.open_source(bind)
                 try:
                     # If masks cover the mounts below a path, clone the path without these mounts.
-                    # They may belong to the kernel's own file systems, which cannot be idmapped.
+                    # They may be the kernel's own file systems, which cannot be idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree
@@ -98,7 +98,7 @@ class IdmappedMounts:
         problem = HintedError(
             error.errno,
             f"{kind} cannot map one user's files to another user{place}, and uid {self.uid}, the"
-            f" target's user id, may not {bind.access} them",
+            f" target's user id, is not allowed to {bind.access} them",
             bind.source,
         )
         if not os.access(bind.source, os.R_OK):  # NFS denies root access to other users' files
@@ -128,7 +128,7 @@ def _find_unmappable(top: str, userns: int) -> tuple[str, str]:
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:
-    """Return a descriptor of a user namespace with these maps. No process is in the namespace."""
+    """Return a descriptor of a new user namespace with these maps, in which no process runs."""
     wait_read, wait_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:

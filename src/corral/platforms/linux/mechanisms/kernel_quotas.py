@@ -1,9 +1,9 @@
 """Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
 
-The kernel also counts what a user namespace uses against the quotas of the user outside. So without
-a lower maximum a target could use up the user's inotify instances. The maxima for System V objects
-and message queues belong to the IPC namespace. corral lowers them because the supervisor reads the
-list of all these objects.
+What a user namespace uses also counts against the quotas of the user outside, so without a lower
+maximum a target could use up that user's inotify instances. The maxima for System V objects and
+message queues belong to the IPC namespace. They are lowered because the supervisor reads the list
+of all these objects.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class KernelQuotas:
 
 
 def _lower(path: str, position: int, most: int) -> None:
-    """Lower a maximum of the IPC namespace. Only uid 0 in the namespace may do this. An ordinary
-    user's namespace has no uid 0, so its maximum stays as it is.
+    """Lower a maximum of the IPC namespace. Only uid 0 in the namespace is allowed to do this, so
+    the maximum stays as it is if an ordinary user runs corral, whose namespace has no uid 0.
     """
     words = _read(path)
     if len(words) > position and int(words[position]) > most:

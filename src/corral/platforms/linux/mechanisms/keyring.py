@@ -33,9 +33,9 @@ class Keyring:
         except OSError as error:
             # A kernel without keyrings has nothing to hide. The call may also fail because a
             # container's filter forbids it, or because the user's servers have used up
-            # kernel.keys.maxkeys (200). Then the target keeps the caller's keyring, but cannot use
-            # its keys: the target's filter denies the system calls for keys, and a private root
-            # masks /proc/keys. Only without a private root can a target that may start processes
-            # read the names of the keys in /proc/keys.
+            # kernel.keys.maxkeys (200). In these cases the target keeps the caller's keyring, but
+            # cannot use its keys: the target's filter denies the system calls for keys, and a
+            # private root masks /proc/keys. Without a private root, a target that may start
+            # processes can still read the names of the keys in /proc/keys.
             if error.errno not in {errno.ENOSYS, errno.EPERM, errno.EDQUOT}:
                 raise

@@ -26,7 +26,7 @@ PROC_FILES = (
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
 # The files that the target may read in its own /proc directory. `net` and `task` are missing: `net`
-# shows the host's sockets, and `task` has a `net` for each thread. Links such as `exe` need no
+# shows the host's sockets, and `task` has a `net` for each thread. Symlinks such as `exe` need no
 # rule, because only the rules for the files that they lead to count.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
@@ -53,14 +53,14 @@ class Landlock:
     """Restricts files: the target may read and execute everything below `read` and `write`, and
     change everything below `write`.
 
-    `private` is writable too. The target can make sockets only there, because a socket in `write`
-    could deceive a program on the host. A directory cannot be moved from `write` into `private`,
-    because the kernel refuses moves that add rights.
+    `private` is writable too, and the only place where the target can make sockets, because a
+    socket in `write` could deceive a program on the host. A directory cannot be moved from `write`
+    into `private`, because the kernel refuses moves that add rights.
 
     With `unix_scope` the target can connect only to its own unix sockets and to those in `sockets`.
-    If the target sees the host's /proc, `proc` says what the target may read there: nothing, its
-    own directory, or everything. `seen` contains (path, device, inode) of granted files. If another
-    file has taken such a path, the step fails. With `deny_tcp` the target cannot bind or connect
+    If the target sees the host's /proc, `proc` says what it can read there: nothing, its own
+    directory, or everything. `seen` contains (path, device, inode) of granted files, and the step
+    fails if another file has taken such a path. With `deny_tcp` the target cannot bind or connect
     TCP sockets, if this kernel's Landlock can deny that.
     """
 
@@ -91,7 +91,7 @@ class Landlock:
         tcp = TCP_RIGHTS if self.deny_tcp and version >= 4 else 0
         handled = rights | (RESOLVE_UNIX if self.unix_scope else 0)
         attributes = struct.pack("=QQQ", handled, tcp, SCOPES if version >= 6 else 0)
-        # A kernel can refuse a struct longer than its own, so send only the part that it knows.
+        # A kernel can refuse a struct longer than its own, so pass only the part that it knows.
         size = 24 if version >= 6 else 16 if version >= 4 else 8
         ruleset = abi.landlock_create_ruleset(attributes[:size])
         try:
@@ -151,8 +151,7 @@ def open_proc_files(pid: int) -> list[int]:
     the files open until the target has ended.
 
     A rule belongs to an inode. When memory is short, procfs drops inodes that no process has open,
-    and later makes new inodes without the rule. Then the target would lose access to its own
-    directory.
+    and later makes new ones without the rule, so the target would lose access to its own directory.
     """
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (f"/proc/{pid}", *_proc_files(pid))]
 

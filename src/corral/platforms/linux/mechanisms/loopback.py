@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """Brings up loopback. If `alone` is true, there is no route to an address outside the sandbox,
-    which `verify` checks.
+    """Brings up loopback. If `alone` is true, `verify` checks that there is no route to an address
+    outside the sandbox.
     """
 
     name = "loopback"
@@ -40,7 +40,7 @@ class Loopback:
             os.close(fd)
 
     def verify(self, _results: Results) -> None:
-        """Check that a route leads to loopback, but no route to TEST-NET-1, which has no hosts."""
+        """Check that there is a route to loopback, but none to TEST-NET-1, which has no hosts."""
         if not self.alone:
             return
         fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)

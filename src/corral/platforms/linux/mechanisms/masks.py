@@ -46,7 +46,6 @@ SECRETS = secret_files.hidden("linux")
 AT_HOME = dict.fromkeys(secret_files.protected("linux"), "protect") | dict.fromkeys(SECRETS, "hide")
 VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
-BARE = frozenset({"HEAD", "objects"})
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 2.0
 OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -61,11 +60,11 @@ MAX_PATH = 4000  # in bytes: the kernel accepts 4095, but a target can make long
 class Found:
     """The result of a search.
 
-    `masks` are ordered from the outermost to the innermost. `absent` are paths to cover that do not
-    exist, but that the target can create. `named` are paths that corral warns about, because the
-    target can use them to make git run programs: repositories, and paths that a repository's
-    settings name. Each of them is a write grant or contains a write grant. `unsearched` are paths
-    that the search had to skip.
+    `masks` is ordered from the outermost to the innermost. `absent` lists paths to cover that do
+    not exist, but that the target can create. `named` lists paths that corral warns about, because
+    the target can use them to make git run programs: repositories, and paths that a repository's
+    settings name. Each of them is a write grant or contains one. `unsearched` lists the paths that
+    the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -77,9 +76,9 @@ class Found:
 def find(
     grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Found:
-    """Return the paths to cover in these grants. `needed` are paths that the program itself has to
-    read, so they stay visible. `empty` are directories that the target sees as empty, so they are
-    not searched.
+    """Return the paths to cover in these grants. `needed` lists paths that stay visible because the
+    program itself has to read them. `empty` lists directories that are not searched because the
+    target sees them as empty.
     """
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
@@ -185,9 +184,9 @@ class _Search:
     def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
         """Return the subdirectories to search. Hide `.env` files, and record repositories.
 
-        In a write grant, also hide a directory that this user may not list, because the target runs
+        In a write grant, also hide a directory that this user cannot list, because the target runs
         as the same user and could make it readable again. Also hide a directory that has just
-        disappeared or become a file or a link, because the target of another run could move the
+        disappeared or become a file or a symlink, because the target of another run could move the
         directory back after the search.
         """
         fd = -1
@@ -204,8 +203,8 @@ class _Search:
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
-            # Test all names of a directory together, because that is fast, and most directories
-            # contain none of the names that are searched for.
+            # Test all names of a directory at once, which is fast, because most directories contain
+            # none of the names that are searched for.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
             is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
@@ -234,7 +233,7 @@ class _Search:
             if not os.path.isdir(path):
                 self.consider(path, "hide")
         is_repository = any(_has(fd, name) for name in VERSION_CONTROL)
-        is_repository = is_repository or all(_has(fd, name) for name in BARE)
+        is_repository = is_repository or all(_has(fd, name) for name in secret_files.BARE)
         if is_repository and self._layer_above(f"{directory}/.git") == "write":
             self.found.append(directory)
         return is_repository or bool(secrets)
@@ -251,7 +250,7 @@ class _Search:
                 self.repository(f"{top}/{name}", top)
             else:
                 self.consider(f"{top}/{name}", "protect")
-        if all(os.path.lexists(f"{top}/{name}") for name in BARE):
+        if all(os.path.lexists(f"{top}/{name}") for name in secret_files.BARE):
             self.repository(top)
 
     def repository(self, entry: str, top: str = "") -> None:
@@ -281,7 +280,7 @@ class _Search:
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
         """Protect a path, unless the user granted its repository by name (`named`). If the path is
-        a write grant or contains a write grant, record it for a warning.
+        a write grant or contains one, record it for a warning.
         """
         if not named:
             self.consider(path, "protect", role=role)
@@ -300,10 +299,9 @@ class _Search:
         )
 
     def consider(self, path: str, kind: str, *, role: Role = "") -> None:
-        """Cover a path if it exists. If it does not, record it if the target can create it.
+        """Cover a path if it exists. If it does not, but the target can create it, record it.
 
-        If the path is a link, the file that it points to is covered, and the link itself is
-        protected.
+        If the path is a symlink, cover the file that it points to, and protect the symlink itself.
         """
         if not os.path.lexists(path):
             if self._layer_above(path) == "write":
@@ -327,8 +325,8 @@ class _Search:
         return ""
 
     def refuse(self, path: str) -> None:
-        """Raise PolicyError because there are too many masks. `path` is one of the masked paths,
-        which the hint is based on.
+        """Raise PolicyError because there are too many masks. The hint is based on `path`, one of
+        the masked paths.
         """
         above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
         less = f"grant less, such as {flag} {above}"
@@ -371,8 +369,8 @@ class _Search:
 
 
 def _has(fd: int, name: str) -> bool:
-    """Return whether a directory contains a name. Let the kernel look the name up, because a
-    directory may ignore case, and characters that are not displayed.
+    """Return whether a directory contains a name. Let the kernel look the name up, because lookups
+    in a directory may ignore case, and characters that are not displayed.
     """
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)

@@ -1,7 +1,7 @@
 """Make new namespaces.
 
-The clone of init makes the user, mount, pid, network, ipc and uts namespaces. Init makes the cgroup
-namespace later.
+The clone that starts init makes the user, mount, pid, network, ipc and uts namespaces. Init itself
+makes the cgroup namespace later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The /proc links of the host's namespaces, by kind. The sandbox's links must differ from
+    """The host's namespaces as their links in /proc, by kind. The sandbox's links must differ from
     these.
     """
 
@@ -60,8 +60,8 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Makes the cgroup namespace. Its root is init's cgroup, so init has to be in its cgroup
-    already.
+    """Makes the cgroup namespace. Its root is the cgroup in which init is at this moment, so init
+    must have joined its own cgroup before.
     """
 
     name = "cgroup_namespace"

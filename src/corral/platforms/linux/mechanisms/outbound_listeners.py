@@ -1,9 +1,9 @@
-"""Make sockets in the target's network namespace. Init makes them, and the supervisor uses them.
+"""Make the sockets in the target's network namespace that init sends to the supervisor.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
 With `network.allow`, local routes send the packets for all addresses to loopback. So a connection
-to any address reaches corral's listener on the same port. The accepted socket shows which address
-the target wanted.
+to any address reaches corral's listener on the same port, and the accepted socket shows which
+address the target wanted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ LOCALHOST = bytes((127, 0, 0, 1))
 ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
 RST = 4
 # Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The filters
-# accept TCP resets with sequence number 0. The kernel answers a refused connection with such a
-# reset, but never ends an open connection with it. Only IPv4 raw sockets see the IP header.
+# accept TCP resets with sequence number 0, with which the kernel answers a refused connection, but
+# never ends an open one. Only IPv4 raw sockets see the IP header.
 IF_ZERO = ((0x15, 1, 0, 0), (0x06, 0, 0, 0), (0x06, 0, 0, 128))
 REFUSED = {
     sockets.AF_INET: (
@@ -100,8 +100,8 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Makes the sockets for a run without network. The supervisor uses them to answer lookups and
-    to see refused connections, and reports both.
+    """Makes the sockets for a run without network, with which the supervisor answers lookups and
+    sees refused connections. It reports both.
     """
 
     name = "denied_network"

@@ -1,10 +1,9 @@
 """Publish the target's ports on the host's loopback (`network.listen`).
 
-corral binds the ports on the host before anything starts. It binds them on loopback, unless the
-user chose all addresses. To connect to the target, corral needs sockets in the target's network
-namespace. So a small process joins the target's user and network namespaces, makes sockets there,
-and sends them to the supervisor. The process does not join the other namespaces, so the target
-cannot see it.
+corral binds the ports on the host before anything starts, on loopback unless the user chose all
+addresses. To connect to the target, corral needs sockets in the target's network namespace. So a
+small process joins the target's user and network namespaces, makes sockets there, and sends them to
+the supervisor. It does not join the other namespaces, so the target cannot see it.
 """
 
 from __future__ import annotations

@@ -38,14 +38,14 @@ ATTRIBUTES = {
 }
 MAX_PARENTS = 64
 TRIED = "/.corral"
-"""The link that the target's process tries to create, to check that the root is read-only."""
+"""The symlink that the target's process tries to create, to check that the root is read-only."""
 PRIVATE = "private-{}"
 """The name of a directory in the private space. The number is the directory's position in
 `View.private`.
 """
 BYTES_PER_INODE = 16384
-"""The private space gets one inode for this many bytes. Otherwise 300 000 empty files would fit
-into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
+"""The private space gets one inode for this many bytes. With more inodes, 300 000 empty files would
+fit into a tmpfs of 16 MB, although each of them uses a kilobyte of kernel memory.
 """
 
 
@@ -53,9 +53,9 @@ into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
 class Bind:
     """A path on the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw. They are 0 for a system path, which
-    corral does not compare. `covers` is true if masks cover the mounts below the path. An idmapped
-    mount of the path then leaves these mounts out.
+    `device` and `inode` identify the file that the policy saw, or are 0 for a system path, which is
+    not compared. `covers` is true if masks cover the mounts below the path; an idmapped mount of
+    the path then leaves these mounts out.
     """
 
     source: str
@@ -71,9 +71,9 @@ class Mask:
     """A path in the sandbox to hide or protect.
 
     `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
-    If a grant is below a masked path, the grant is mounted later and stays visible. `role` is
-    "repository" for a version-control directory. It is "named" for a file in such a directory if
-    the user grants the directory by name.
+    A grant below a masked path stays visible, because it is mounted later. `role` is "repository"
+    for a version-control directory, and "named" for a file in such a directory that the user
+    granted by name.
     """
 
     path: str
@@ -100,7 +100,7 @@ class DetachedTrees:
 
 @record
 class Sources:
-    """Opens the sources of binds before init changes its ids, because the new ids may not be
+    """Opens the sources of binds before init changes its ids, because the new ids might not be
     allowed to open them.
     """
 
@@ -126,10 +126,10 @@ class Sources:
 class View:
     """Builds the private root and enters it.
 
-    `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
-    `anchors` are directories in a write grant that contain a bind or a mask. corral binds them onto
-    themselves, so that the target cannot rename them. Otherwise the host would later find a
-    different directory under that name.
+    The `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
+    `anchors` lists the directories in a write grant that contain a bind or a mask. They are bound
+    onto themselves, so that the target cannot rename them. Otherwise the host could later find a
+    different directory under such a name.
     """
 
     name = "root_filesystem"
@@ -216,8 +216,8 @@ def _check_mask(mask: Mask, binds: list[str]) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Return whether the mount at `path` is read-only. If `path` is a symbolic link, do not follow
-    it, because a protected link has its own mount.
+    """Return whether the mount at `path` is read-only. If `path` is a symlink, do not follow it,
+    because a protected symlink has its own mount.
     """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -299,8 +299,8 @@ class _NewRoot:
         try:
             os.close(self._open(mask.path))
         except PermissionError:
-            # The directory has lost its permissions since the search, but the target could restore
-            # them. So hide the whole directory.
+            # The directory has lost its permissions since the search. Hide it as a whole, because
+            # the target could restore them.
             self.mask(Mask(path=os.path.dirname(mask.path), kind="hide", directory=True))
             return
         if mask.kind == "protect":
@@ -376,7 +376,7 @@ class _NewRoot:
         if directory is None:
             directory = stat.S_ISDIR(os.fstat(tree).st_mode)
         try:
-            # The mount point is one name in an open directory, so no link is followed.
+            # The mount point is one name in an open directory, so no symlink is followed.
             abi.move_mount(tree, *self._point(path, directory=directory))
             self._forget_parents(path)
         except FileNotFoundError:

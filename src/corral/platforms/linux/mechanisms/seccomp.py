@@ -1,8 +1,8 @@
 """Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules`. Compiled filters are kept on disk. If subprocess is false,
-the filter allows an exec only with a random cookie in its registers. The cookie exists only in the
-memory of the process that becomes the target, so it is gone after the first exec.
+The rules are data in `seccomp_rules`, and the compiled filters are kept on disk. If subprocess is
+false, the filter allows exec only with a random cookie in the call's registers. The cookie exists
+only in the memory of the process that becomes the target, so it is gone after the first exec.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Seccomp:
         """Load the filter with a listener, and return whether that worked.
 
         Return False if a seccomp filter around corral prevents a listener and this run can do
-        without one. The caller then loads a filter without a listener. That filter denies process
-        starts and changes to modes and times, but corral does not report these denials. Raise
-        OSError for any other failure, and if the run needs the listener.
+        without one. The caller then loads a filter without a listener, which denies process starts
+        and changes to modes and times without a report. Raise OSError for any other failure, and if
+        the run needs the listener.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -257,8 +257,8 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor decides socket calls. Until the target's exec, the supervisor
-    denies these calls.
+    """Check that socket calls are passed to the supervisor for a decision. It denies them all until
+    the target's exec, so every call tried here must fail with EPERM.
     """
     from corral.abi import linux_sockets as sockets
 
@@ -277,7 +277,7 @@ def _check_denied(call: str, *arguments: object) -> None:
     except OSError as error:
         if error.errno == EPERM:
             return
-    raise OSError(0, f"the supervisor is not asked about {call}")
+    raise OSError(0, f"{call} is not passed to the supervisor")
 
 
 def _check_no_child() -> None:

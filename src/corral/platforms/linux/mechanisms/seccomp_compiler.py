@@ -1,16 +1,17 @@
 """Compile rules about syscalls into a classic BPF program for seccomp(2).
 
 A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and an
-action if none of them is met. An alternative is met if all its conditions on arguments are met.
-Conditions cannot test for "not equal". Use an earlier alternative with a different action instead.
+action for the case that none of them is met. An alternative is met if all its conditions on the
+arguments are. Conditions cannot test for "not equal"; use an earlier alternative with a different
+action instead.
 
 The program kills a process that makes a call of another architecture. Then it finds the syscall's
 number by binary search over ranges that share a rule. For numbers that are always allowed, the
 program loads no argument, so kernels since 5.11 answer from a bitmap without the program.
 
 The compiler emits instructions from the last to the first, so the distance of every jump is known.
-A conditional jump has 8 bits for the distance. If a jump is longer, the compiler inserts a copy of
-the return or a long unconditional jump.
+A conditional jump has only 8 bits for the distance, so for a longer jump the compiler inserts a
+copy of the return or a long unconditional jump.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # (index of the argument, mask, value). The condition is met if `argument & mask == value`. If
-    # the kernel truncates the argument, the mask has 32 bits, so the high word is ignored.
+    # (index of the argument, mask, value). The condition is met if `argument & mask == value`. For
+    # an argument that the kernel truncates, the mask has 32 bits, so that the high word is ignored.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
     Choice = tuple[tuple[Alternative, ...], int]
@@ -209,8 +210,8 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Return the program. It kills a process that makes a syscall of another architecture, or a
-    syscall whose number is `number_limit` or higher.
+    """Return the program, which kills a process that makes a syscall of another architecture, or
+    one whose number is `number_limit` or higher.
     """
     out = Backwards()
     ranges = _ranges(rules, unknown)
@@ -230,10 +231,10 @@ def assemble(
 def assemble_by_name(
     machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
 ) -> bytes:
-    """Return the program for a machine. `named` contains the rules by syscall name. Leave out
-    syscalls that this machine does not have.
+    """Return the program for a machine. `named` contains the rules by syscall name; those for
+    syscalls that this machine does not have are left out.
 
-    `others` is the rule for all other syscalls of the machine. Its default is `unknown`.
+    `others` is the rule for all other syscalls of the machine, by default `unknown`.
     """
     table = TABLES[machine]
     rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)

@@ -1,10 +1,10 @@
 """List the target's syscall rules as data, which `seccomp_compiler` turns into a filter.
 
-The filter denies calls that reach out of the sandbox. It allows all others, because servers are
+The filter denies calls that reach out of the sandbox, and allows all others, because servers are
 ordinary programs and need most calls. Numbers newer than the table fail with ENOSYS, as on an older
 kernel. A filter sees only registers, so it cannot check memory behind a pointer (clone3's flags,
-paths). If the kernel truncates an argument to 32 bits, the rule compares only these bits. Otherwise
-a target could get past the rule with junk in the high word.
+paths). If the kernel truncates an argument to 32 bits, the rule compares only these bits, because a
+target could otherwise get past it with junk in the high word.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_OPTION = errno_action(92)  # ENOPROTOOPT
 NOT_SUPPORTED = errno_action(95)  # EOPNOTSUPP
 DONE = errno_action(0)
 
-# The names of the calls that are denied for each reason. mbind, set_mempolicy and seccomp are not
+# Maps each reason for a denial to the names of the calls. mbind, set_mempolicy and seccomp are not
 # denied, because they affect only the caller, and programs should be able to sandbox themselves.
 _DENIED = {
     "does file and socket work that no filter sees": """
@@ -64,10 +64,10 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# The names of calls that are denied without namespaces, because Landlock does not cover them. Calls
-# on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough to
-# change a file's mode. With a listener, the supervisor changes modes and times for the target, but
-# only of files that the target may write to.
+# The calls that are denied in addition if there are no namespaces, because Landlock does not cover
+# them. Calls on descriptors are as dangerous as calls on paths: a descriptor opened for reading is
+# enough to change a file's mode. With a listener, the supervisor changes modes and times on the
+# target's behalf, but only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -89,7 +89,8 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
 }
 
 # Calls on extended attributes fail as they do on a file system without attributes, because `ls -l`,
-# `cp -p` and `install`, which use access lists, continue after this error, but not after EPERM.
+# `cp -p` and `install`, which use access control lists, continue after this error, but not after
+# EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
 # These calls have a number, but today's kernels do not implement them on x86_64 and aarch64.
@@ -105,14 +106,14 @@ CLONE_THREAD = 0x10000
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
-# The arguments of personality(2) that are allowed, as in Docker: PER_LINUX and PER_LINUX32, both
-# also with UNAME26, and the query of the current personality. Not allowed are flags that turn off
-# address randomization or make readable pages executable.
+# The arguments of personality(2) that are allowed, as in Docker: PER_LINUX and PER_LINUX32, each
+# with and without UNAME26, and the query of the current personality. This excludes the flags that
+# turn off address randomization or make readable pages executable.
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# A process of the target must not become a subreaper. Otherwise an orphan could get a new parent
-# twice while the supervisor counts the tree, and the count would miss the orphan.
+# No process of the target may become a subreaper. Otherwise an orphan could get a new parent twice
+# while the supervisor counts the tree, and the count would miss the orphan.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -123,8 +124,8 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
-# The target may not change the size of a terminal. The terminal would keep the new size after the
-# run, and corral could not tell whether the user or the target set it.
+# The target must not change the size of a terminal, because the terminal would keep the new size
+# after the run, and corral could not tell whether the user or the target had set it.
 TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
 # All ioctls of btrfs and bcachefs are denied. With a snapshot a target could put a whole subvolume,
@@ -135,7 +136,7 @@ IOC_TYPE = 0xFF00
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 # ioctls that can change a file through a descriptor that was opened only for reading, such as a
-# standard stream. Verity even makes the file immutable permanently.
+# standard stream. Enabling verity even makes the file immutable for good.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -168,8 +169,8 @@ TCP_ULP = 31
 NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# The options that the target may set on a TCP socket. Options are missing here if they connect,
-# choose another device, protocol or route, or let another process of the user share a port.
+# The options that the target may set on a TCP socket. These exclude options that connect, choose
+# another device, protocol or route, or let another of the user's processes share a port.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT RCVTIMEO
     # SNDTIMEO (the last two also in their 64-bit form)
@@ -182,8 +183,8 @@ SOCKET_OPTIONS = {
 }
 # Setting one of these options succeeds but has no effect. Resolvers give up if they cannot set
 # RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets are not internet sockets and
-# do not have these options. LINGER makes the process that closes a socket last wait, and the target
-# could send its socket to the supervisor, which would then have to wait.
+# do not have these options. With LINGER, the last process to close a socket has to wait, and by
+# sending its socket to the supervisor the target could make the supervisor wait.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -242,9 +243,9 @@ def _sockets(
 
 
 def _brokered() -> dict[str, Rule]:
-    """Return the rules for sockets that the supervisor connects and binds for the target.
+    """Return the rules for sockets that the supervisor connects and binds on the target's behalf.
 
-    An unconnected socket reaches nothing. A send with MSG_FASTOPEN would connect a socket, so the
+    An unconnected socket reaches nothing, but a send with MSG_FASTOPEN would connect it, so the
     filter denies this flag. The supervisor also answers calls that return the addresses of a
     socket.
     """
@@ -273,9 +274,8 @@ def _netlink_binds(*, notified: bool) -> Rule:
 
     The target then has only unix pairs and netlink sockets. It must not bind unix sockets, because
     their abstract names belong to the host. The filter sees only the length of the address, so it
-    denies all lengths except the length of a netlink address. With a listener, the supervisor
-    checks the address itself. Without a listener, the target can still bind a unix name of exactly
-    this length.
+    denies all lengths except that of a netlink address. With a listener, the supervisor checks the
+    address itself. Without one, the target can still bind a unix name of exactly this length.
     """
     return (((low(2, NETLINK_ADDRESS_BYTES),), NOTIFY if notified else ALLOW),), DENY
 
@@ -285,8 +285,9 @@ def _processes(
 ) -> dict[str, Rule]:
     """Return the rules for processes.
 
-    clone3 fails with ENOSYS, because its flags are behind a pointer. libc then uses clone. With
-    `notices`, the filter passes process starts to the supervisor, which denies and reports them.
+    clone3 fails with ENOSYS, so that libc uses clone instead, because clone3's flags are behind a
+    pointer. With `notices`, the filter passes process starts to the supervisor, which denies and
+    reports them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
@@ -338,8 +339,8 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "personality": (tuple(((low(0, value),), ALLOW) for value in PERSONALITIES), DENY),
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
-        # Device files are denied. Most of them work only where the mount allows devices. But any
-        # user may make a whiteout, which is also a character device.
+        # Device files are denied. Most of them would work only where the mount allows devices, but
+        # any user can make a whiteout, which is also a character device.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -359,11 +360,11 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 def _set_ids() -> dict[str, Rule]:
     """Deny calls that make a set-user-ID or set-group-ID file. Such a file in a write grant could
-    be executed on the host, with the rights of its owner, who may be root.
+    be executed on the host with the rights of its owner, who may be root: the sandbox's mounts are
+    nosuid, but the host's are not.
 
-    The sandbox's mounts are nosuid, but the host's mounts are not. openat2 takes its mode from
-    memory, which a filter cannot read, so openat2 fails with ENOSYS. Programs then use another
-    call.
+    openat2 takes its mode from memory, which a filter cannot read, so it fails with ENOSYS, and
+    programs use another call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -392,11 +393,11 @@ ADJUSTING = (
 
 
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
-    """Deny calls on other processes, because without a PID namespace the target knows the pids of
-    other processes.
+    """Deny calls on other processes, because without a PID namespace the target shares its pids
+    with the host's processes.
 
-    The pid 0 stays allowed. It means the caller, or for kill the caller's process group. All
-    processes of this group are in the target's own session.
+    The pid 0 stays allowed. It means the caller or, for kill, the caller's process group, whose
+    processes are all in the target's own session.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -415,9 +416,9 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
 
 def not_init() -> dict[str, Rule]:
     """Deny calls that limit or slow down PID 1. All other processes are the target's own, so they
-    are not protected.
+    need no protection.
 
-    PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, which includes PID 1.
+    PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, including PID 1.
     """
     of_users = {"setpriority": PRIO_USER, "ioprio_set": IOPRIO_WHO_USER}
     return {
@@ -447,8 +448,8 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
 
 
 def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Deny calls that make the kernel send SIGCONT. corral limits the target's CPU share with
-    SIGSTOP, and SIGCONT would continue the target too early.
+    """Deny calls that make the kernel send SIGCONT. corral enforces the target's CPU share with
+    SIGSTOP, and SIGCONT would resume the target too early.
 
     timer_create and mq_notify take their signal through a pointer, so they are always denied.
     """
@@ -527,7 +528,9 @@ def target_rules(
 def _without_namespaces(
     own_pid: int | None, *, scoped: bool, broker: bool, file_changes: bool
 ) -> dict[str, Rule]:
-    """Return the rules that replace what namespaces would hide: other processes' files and pids."""
+    """Return the rules that take the place of namespaces, which would hide the host's files and
+    processes.
+    """
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
     }
@@ -537,8 +540,8 @@ def _without_namespaces(
     if not broker:
         rules["bind"] = _netlink_binds(notified=file_changes)
     own = _own_process_only(own_pid)
-    # With Landlock's signal scope no rules for signals are needed. Landlock denies signals to
-    # other processes, and unlike the rules it permits signals to the caller's children.
+    # With Landlock's signal scope, no rules for signals are needed: Landlock denies signals to
+    # other processes but, unlike the rules, permits them to the caller's children.
     rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 
@@ -550,8 +553,8 @@ def _watched_paths(rules: dict[str, Rule]) -> dict[str, Rule]:
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
     """Return the rules that `corral learn` uses to watch connections. If Unix sockets are denied,
-    the supervisor is also notified when the target makes a Unix socket. The supervisor then gives
-    the target a Unix socket without a peer, and records the name that the target binds it to.
+    the supervisor is also notified when the target makes one. It then gives the target a Unix
+    socket without a peer, and records the name that the target binds it to.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -572,7 +575,7 @@ def _large_mappings() -> Rule:
 
 def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
     """Return rules that notify the supervisor of calls that create a file or directory. Calls that
-    open an existing file do not wait for the supervisor, so they stay fast.
+    only open a file do not wait for the supervisor, so they stay fast.
     """
     found: dict[str, Rule] = {}
     for name in CREATES:

@@ -1,13 +1,13 @@
-"""Get a cgroup from systemd, for users who may not make a cgroup in their session's cgroup.
+"""Get a cgroup from systemd, for users who cannot make a cgroup in their session's cgroup.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. corral makes the leaf of `cgroup` inside the scope. In
-the leaf corral can make the kernel kill the whole tree at once when memory runs out, and systemd
-changes nothing below a delegated unit.
+properties, and systemd puts init into it. Inside the scope corral makes the leaf of `cgroup`. There
+it can have the kernel kill the whole tree at once when memory runs out, and systemd changes nothing
+below a delegated unit.
 
 systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
-process stays in the scope, beside the leaf, until corral has read the counts. The idle process dies
-with the supervisor.
+process, which dies with the supervisor, stays in the scope beside the leaf until corral has read
+the counts.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ INTERFACE = "org.freedesktop.systemd1.Manager"
 OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""The cgroup of the scope's processes that are not in the leaf. They cannot be in the scope's own
-cgroup, because that cgroup enables controllers for its children.
+"""The cgroup of those processes of the scope that are not in the leaf. They cannot be in the
+scope's own cgroup, because that one enables controllers for its children.
 """
 START_SECONDS = 5.0
 END_SECONDS = 1.0
@@ -51,8 +51,8 @@ END_SECONDS = 1.0
 about this long to end. If systemd does not answer, the empty scope ends by itself.
 """
 STOP_USEC = 5_000_000
-"""Microseconds between SIGTERM and SIGKILL when the user stops the unit. This is as long as
-corral's own grace period.
+"""Microseconds between SIGTERM and SIGKILL when the user stops the unit, as long as corral's own
+grace period.
 """
 OWN_MEMORY = 16 << 20
 """How many more bytes of memory the scope may use than its leaf, for the idle process and for the
@@ -112,7 +112,7 @@ def _slice() -> str:
 
 
 def buses(uid: int) -> list[str]:
-    """Return the sockets where this user's systemd may answer, the most likely one first."""
+    """Return the sockets at which this user's systemd might answer, the most likely one first."""
     if uid == 0:
         return [SYSTEM_BUS]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -215,7 +215,7 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
         found.append(("MemoryMax", "t", int(chosen["memory.max"]) + OWN_MEMORY))
     if "memory.swap.max" in chosen:
         found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
-    # If the policy has no limit on tasks, ask systemd for none. Otherwise systemd would set its
+    # If the policy has no limit on tasks, ask systemd for none, because it would otherwise set its
     # default limit.
     tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
     found.append(("TasksMax", "t", tasks))
@@ -254,7 +254,7 @@ class _Manager:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
             # corral and systemd are in different PID namespaces, so to systemd the pids of this run
-            # belong to other processes.
+            # would mean other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
@@ -300,8 +300,8 @@ def _connect(seconds: float) -> tuple[Bus, str]:
 
 
 def _until_owned(bus: Bus) -> str:
-    """Wait until systemd joins the bus, and return its name on the bus. A session's first client
-    starts the bus before systemd joins.
+    """Wait until systemd joins the bus, and return its name there. A session's first client starts
+    the bus, and systemd joins only afterwards.
     """
 
     def owned(message: Message) -> bool:

@@ -1,8 +1,8 @@
 """Count the System V objects of the sandbox, where no cgroup counts memory.
 
-The kernel keeps these objects even if no process uses them, so the processes' memory does not
-include them. A file in /proc/sysvipc lists the objects of the namespace in which it was opened. So
-init opens the files, and the supervisor reads them.
+The kernel keeps these objects even if no process uses them, so they are not part of the processes'
+memory. A file in /proc/sysvipc lists the objects of the namespace in which it was opened, so init
+opens the files, and the supervisor reads them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _open(name: str) -> int:
 
 
 def _sums(fd: int) -> Callable[[bytes], int]:
-    """Read a list, and return a function that adds up the column with a certain name."""
+    """Read a list, and return a function that adds up the column with a given name."""
     parts: list[bytes] = []
     at = 0
     while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):

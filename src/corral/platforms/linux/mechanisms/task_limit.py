@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 EAGAIN = 11
 IN_CALL = (b"R", b"D")
 """The states of a thread that may still be inside its clone: running, and uninterruptible sleep. A
-thread in ordinary sleep is no longer inside its clone.
+thread in ordinary sleep is no longer inside it.
 """
 MAX_CLONE_NANOSECONDS = 50_000_000
-"""When the calling thread has used this much processor time, its clone has certainly ended. Clock
+"""When the calling thread has used this much processor time, its clone has certainly ended. Wall
 time would not show this, because a busy host can stop a thread for any length of time in the middle
 of a call.
 """

@@ -75,7 +75,7 @@ class SetIds:
     def verify(self, _results: Results) -> None:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
             ids = f"uid {self.uid} and gid {self.gid}"
-            raise OSError(0, f"the process does not have {ids}, which were set")
+            raise OSError(0, f"the process does not have {ids}, although they were set")
         if self.drop_groups and os.getgroups():
             raise OSError(0, "the process still has supplementary groups")
 
@@ -102,11 +102,11 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids. An ordinary user's target has the user's own ids. Root's target has
-    ids that own no files, if this namespace has such ids.
+    """Return the target's ids. If an ordinary user runs corral, the target has that user's ids. If
+    root does, the target has ids that own no files, provided that this namespace has such ids.
 
-    If root lacks a capability in NEEDED, as in a container that drops all of them, root's target
-    has root's ids on the host.
+    If root lacks a capability in NEEDED, as in a container that drops all of them, the target has
+    root's ids on the host.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -124,8 +124,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    If the user namespace maps only root, the last mapped id is root's own id. Outside the
-    namespace, it is the id of an ordinary user.
+    If the user namespace maps only root, the last mapped id is root's own, which outside the
+    namespace is the id of an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -144,8 +144,8 @@ def write_maps(maps: IdMaps, pid: int) -> None:
     """Write the maps of a waiting child from outside, because the child itself could map only its
     own ids.
 
-    Refuse to map the host's root, because it would own /proc/sys in the sandbox, and RLIMIT_NPROC
-    would not apply to it.
+    Refuse to map the host's root, which would own /proc/sys in the sandbox and be exempt from
+    RLIMIT_NPROC.
     """
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
         raise OSError(1, "root has no capabilities here, so the target cannot get another user id")

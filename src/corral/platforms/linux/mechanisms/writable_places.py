@@ -1,8 +1,8 @@
 """Open the places where a target without namespaces may write, for `file_changes`.
 
-corral changes modes and times only of files in these places. It opens them before the start. Like
-Landlock's rules, a place is a file and not a path, so nothing changes if another file takes the
-path of a grant later.
+corral changes modes and times only of files in these places, which it opens before the start. Like
+one of Landlock's rules, a place belongs to a file and not to a path, so nothing changes if another
+file takes the path of a grant later.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @record
 class WritablePlaces:
     """Opens every file and directory that Landlock lets the target write to. The step fails if a
-    granted path no longer refers to the file that it referred to when the run was planned.
+    granted path no longer leads to the same file as when the run was planned.
     """
 
     name = "writable_places"

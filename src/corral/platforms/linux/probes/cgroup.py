@@ -1,5 +1,5 @@
-"""Probe whether a cgroup enforces limits. Exceed each limit, and then do the same under a higher
-limit or without a limit.
+"""Probe whether a cgroup enforces limits: exceed each limit, and then do the same under a higher
+limit or without one.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def probe() -> tuple[Finding, ...]:
         why = (
             "cgroup v2 is not mounted"
             if mounted is None
-            else f"this user may not write {mounted[1]}"
+            else f"this user cannot write to {mounted[1]}"
         )
         return tuple(_absent(name, why) for name in cgroup.CONTROLLERS)
     return tuple(_probe(base, name) for name in cgroup.CONTROLLERS)
@@ -205,7 +205,7 @@ def _io(base: cgroup.Base) -> str:
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
     """Return whether io.max holds back a read: the reading process waits, and the kernel has not
-    counted a byte. Do not use the duration of the read, because it proves little on a busy host.
+    counted a byte. The duration of the read is not used, because it proves little on a busy host.
     """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0

@@ -95,7 +95,7 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _fill_space() -> str:
-    """Write a file that fits into the private space. Return the error of a file that is larger."""
+    """Write a file that fits into the private space. Return the error for a file that is larger."""
 
     def write(name: str) -> None:
         with open(f"{tier_namespaces.TEMPORARY}/{name}", "wb", buffering=0) as file:
@@ -134,7 +134,7 @@ def _try_sandbox() -> str:
     os.close(listener)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    # The plan executes "/" after the trial. This must fail, because "/" is a directory. If a
+    # After the trial the plan executes "/", which must fail because "/" is a directory. If a
     # different step failed, the sandbox does not work here.
     if failed is None or failed.step != "exec":
         raise failed or StepFailed("trial", "the plan could execute a directory")

@@ -22,8 +22,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 UNUSED_ADDRESS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
 MAX_SECONDS = 15
-"""The maximum time to wait for a connection. It is long enough for a busy host, because a
-connection that comes too late makes the capability count as absent until the next boot.
+"""The maximum time to wait for a connection. It has to be long enough for a busy host, because the
+capability counts as absent until the next boot if the connection comes too late.
 """
 
 
@@ -68,7 +68,7 @@ def catch_connection() -> str:
     hint="a kernel with network namespaces that their owner may join",
 )
 def connect_into() -> str:
-    """Check that only a socket that was made in a namespace reaches a port in the namespace."""
+    """Check that a port in a namespace can be reached only by a socket that was made in it."""
     results = Results()
     port_read, port_write = os.pipe()
 

@@ -42,8 +42,8 @@ class Probe:
 
 
 def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
-    """Start a child in new namespaces, with the id maps of a target. Call `act` in the child, and
-    return the child's pid.
+    """Start a child that calls `act` in new namespaces, with the id maps of a target. Return the
+    child's pid.
     """
     go_read, go_write = os.pipe()
     pid, pidfd = abi.clone(flags)

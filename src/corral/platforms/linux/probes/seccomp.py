@@ -1,5 +1,5 @@
-"""Probe whether a filter can deny calls, allow an exec only with a cookie, and ask a listener about
-a call.
+"""Probe whether a filter can deny calls, allow exec only with a cookie, and pass a call to a
+listener for a decision.
 """
 
 import os
@@ -19,13 +19,17 @@ from corral.platforms.posix import disposable
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 HINT = "a kernel with CONFIG_SECCOMP_FILTER"
+ALREADY_DENIED = "a sandbox around corral denies TIOCSTI already"
 
 
-@probe.probe("seccomp", "Seccomp", hint=HINT)
+@probe.probe(
+    "seccomp", "Seccomp", ((ALREADY_DENIED, "start corral outside this sandbox"),), hint=HINT
+)
 def deny_call() -> str:
-    before = seccomp.is_filtered()
+    if seccomp.is_filtered():
+        raise RuntimeError(ALREADY_DENIED)
     _load(subprocess=True)
-    if before or not seccomp.is_filtered():
+    if not seccomp.is_filtered():
         raise RuntimeError("a filter that denies TIOCSTI makes no difference")
     os.getppid()
     return "the filter denies TIOCSTI, which the kernel answered before"

@@ -1,4 +1,4 @@
-"""Probe whether the supervisor can connect sockets for a process that may not do so itself."""
+"""Probe whether the supervisor can connect sockets for a process that cannot do so itself."""
 
 import os
 import select
@@ -56,8 +56,8 @@ def _try_broker(*, same_file: bool) -> str:
     """Try the broker with a process under the filter, and return the evidence.
 
     First check that both ports can be reached without the filter. Raise RuntimeError unless the
-    process under the filter reaches the allowed port and cannot reach the other port, and can reach
-    neither port after the seccomp listener is closed.
+    process under the filter reaches the allowed port but not the other one, and can no longer reach
+    even the allowed port once the seccomp listener is closed.
     """
     allowed, server = network.listen()
     other, second = network.listen()

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from corral.abi import linux as abi
+from corral.platforms.linux.mechanisms import seccomp
 from corral.record import record
 from corral.safe_text import printable
 
@@ -19,8 +20,8 @@ STORES = (
     (b"containerd", "containerd"),
     (b"/containers/storage", "podman"),
 )
-"""Pairs (part of a path, container engine). If the path of the root directory's layers contains
-this part, this engine made the container.
+"""Pairs (part of a path, container engine). The engine made the container if the path of the root
+directory's layers contains this part.
 """
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
@@ -50,10 +51,12 @@ def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
         around = "container" if engine else "sandbox"
+        # A sandbox such as corral's own also leaves no seccomp for a run inside it.
+        inside = "" if seccomp.is_filtered() else f"; inside, {_walls_left()}"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
             forbids=f"its {'engine' if engine else 'seccomp filter'} forbids namespaces",
-            hint=f"start corral outside this {around}; inside, {_walls_left()}",
+            hint=f"start corral outside this {around}{inside}",
             space_hint=SPACE.get(engine, SPACE[""]),
         )
     if os.geteuid() and _read_sysctl(APPARMOR) == b"1":
@@ -74,8 +77,8 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files here without namespaces. Landlock's version does
-    not matter for the network and signals, because seccomp restricts them.
+    """Describe whether Landlock can restrict files here without namespaces. Network and signals are
+    restricted by seccomp, so Landlock's version does not matter for them.
     """
     try:
         version = abi.landlock_abi()

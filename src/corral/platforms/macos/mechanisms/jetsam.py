@@ -1,10 +1,10 @@
 """Have the kernel (jetsam) kill the target when the physical footprint of its first program exceeds
 a limit.
 
-`spawn` sets the limit when it executes the target. The kernel drops the limit when the target
-executes another program. So the target can evade the limit, and the report calls it "cooperative".
-The limit costs no CPU time, so corral uses it if the policy does not set a memory limit. If the
-policy sets a memory limit, corral enforces that limit by sampling instead.
+`spawn` sets the limit when it executes the target, and the kernel drops it when the target executes
+another program. The target can therefore evade the limit, and the report calls it "cooperative".
+Unlike sampling, it costs no CPU time, so corral uses it for the default memory limit of a target
+that may not start processes. A memory limit that the policy sets is enforced by sampling instead.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class FootprintLimit:
     def has_killed(self, status: int | None, memory: int) -> bool:
         """Return whether this limit probably killed a target with this wait status and peak memory.
 
-        The kernel does not report why a process got SIGKILL. If the peak was more than a tenth
-        below the limit, assume that another process killed the target.
+        The kernel does not report why a process got SIGKILL, so assume that another process sent it
+        if the peak was more than a tenth below the limit.
         """
         if status is None:
             return False

@@ -6,9 +6,9 @@ number. The only host that a Seatbelt rule can name is `localhost`, which means 
 this Mac, so the rule also allows the same port on ::1. corral binds that port too, but does not
 listen on it, so connections to it are refused.
 
-Every process on the Mac can connect to the port, so the proxy asks for a password, which the target
-gets in its proxy variables. The password is generated when the step is applied, so it is not in the
-plan, and no command can print it.
+Every process on the Mac can connect to the port, so the proxy requires a password, which the target
+gets in its proxy variables. The password is generated only when the step is applied. It is
+therefore not in the plan, and no command can print it.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ class ProxyPort:
         self.password = os.urandom(16).hex()
 
     def variables(self) -> dict[str, str]:
-        """Return the target's proxy variables in upper and lower case: curl ignores HTTP_PROXY."""
+        """Return the target's proxy variables, in lower case too: curl ignores HTTP_PROXY."""
         proxy = f"http://{USER}:{self.password}@{LOOPBACK}:{self.number}"
         upper = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": ""}
         lower = {name.lower(): value for name, value in upper.items()}
         return {**upper, **lower, "NODE_USE_ENV_PROXY": "1"}
 
     def authorization(self) -> bytes:
-        """Return the value of the header that clients send the password in (RFC 7617)."""
+        """Return the value of the header in which clients send the password (RFC 7617)."""
         import binascii
 
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
 
     def serve(self, plan: Plan, denials: Denials) -> HttpProxy:
-        """Start the proxy, which closes the listener when it ends. Call this after the last fork,
-        because the proxy starts threads.
+        """Start the proxy, which will close the listener when it ends. Call this only after the
+        last fork, because the proxy starts threads.
         """
         import socket
 

@@ -1,9 +1,9 @@
 """Make macOS ask the user for consent in the target's own name.
 
-Each process has a responsible process, usually the application that started it. If the user lets
-that application use the calendar, macOS lets every process below the application use the calendar
-too. So `spawn` makes the target its own responsible process, and macOS asks the user again, for the
-target itself.
+Each process has a responsible process, usually the application that started it. If the user has
+allowed that application to use the calendar, for example, every process below it may use the
+calendar too. So `spawn` makes the target its own responsible process, and macOS asks the user again
+on behalf of the target.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 IN_HOME = ("Desktop", "Documents", "Downloads", "Library/Mobile Documents")
-"""Before a program reads these directories or other volumes, macOS asks the user for consent."""
+"""Directories in the user's home that macOS protects like other volumes: it asks the user for
+consent before a program reads them.
+"""
 
 
 @record

@@ -1,8 +1,8 @@
 """Confine files, network, mach services and other processes with Seatbelt.
 
-A library call, not the `sandbox-exec` tool, applies the profile after the fork and right before
-exec. All modules that the process needs later are imported before the call, because afterwards the
-process may not be able to read the interpreter's library.
+The profile is applied after the fork and right before exec, by a library call instead of the
+`sandbox-exec` tool. All modules that the process still needs are imported before that call, because
+afterwards the process may be unable to read the interpreter's library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DISCARD_PORT = 9
 if Seatbelt denies it.
 """
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
-"""Directories that exist on every Mac, and that every process can read without Seatbelt."""
+"""Directories that exist on every Mac and that, without Seatbelt, every process can read."""
 
 
 @record
@@ -40,7 +40,7 @@ class Seatbelt:
     profile: str
     parameters: tuple[tuple[str, str], ...]
     closed: str  # a directory that the target could list without Seatbelt, but not with it
-    alone: bool  # the target may not start a process
+    alone: bool  # the target must not start other processes
     proxy: bool = False  # the target may reach the proxy; only `apply` knows its port
     marker: str = ""  # identifies the profile
     stage: Stage = "target"
@@ -52,8 +52,8 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # Both calls succeed here, before Seatbelt is applied. So if they fail in `verify`, Seatbelt
-        # has denied them.
+        # Both calls succeed here, before Seatbelt is applied, so if they fail in `verify`, it is
+        # Seatbelt that denies them.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""
@@ -81,8 +81,8 @@ def _proxy_port(results: Results) -> int:
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
-    """Return a directory that is outside all granted paths. `verify` checks that the target cannot
-    read it. Raise PolicyError if all candidates are granted.
+    """Return a directory outside all granted paths, so that `verify` can check that the target
+    cannot read it. Raise PolicyError if all candidates are granted.
     """
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):

@@ -18,8 +18,8 @@ MAXPATHLEN = 1024
 
 
 def to_kernel_path(path: str) -> str:
-    """Return the kernel's spelling of a path, without following a link at the end of the path.
-    Names that cannot be opened keep their spelling.
+    """Return the kernel's spelling of a path, without following a symlink at its end. Names that
+    cannot be opened keep their spelling.
     """
     opened = _path_of_opened(path)
     if opened is not None:

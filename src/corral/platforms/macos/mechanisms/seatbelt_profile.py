@@ -1,18 +1,17 @@
 """Write a target's Seatbelt profile: its text and its parameters.
 
 The profile denies everything that no rule allows, and the last matching rule decides. Paths from
-the policy and the program are parameters (`(param "READ_0")`), so they cannot be read as rules.
-They have to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches
-nothing.
+the policy and the program are passed as parameters (`(param "READ_0")`), so that they cannot be
+read as rules. They have to be real paths, because Seatbelt compares real paths: a rule for /tmp
+silently matches nothing.
 
 `(version 1)` allows 28 operations even after `deny default`. The profile denies each of them by
-name, unless a list in the tests gives a reason to allow it. Some macOS versions do not know all of
-these operations, and one unknown word makes the whole profile fail. So a denial of an operation
-that may be unknown is inside `(if (defined? ...))`.
+name, unless a list in the tests gives a reason to allow it. A single operation that is unknown to
+the Mac's version of macOS makes the whole profile fail, so the denial of an operation that may be
+unknown is wrapped in `(if (defined? ...))`.
 
-A rule for one operation (`file-write-data`) has precedence over rules for a class of operations
-(`file-write*`), whatever their order. The rules below are written so that this precedence does not
-change their result.
+A rule for one operation (`file-write-data`) takes precedence over rules for a class of operations
+(`file-write*`), whatever their order. The rules below are written so that this makes no difference.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ SYSTEM = (
     "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/nix/store", "/private/var/db/dyld",
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
-"""Paths that every target may read and map as code. If the target may start processes, it may also
-execute the programs in these paths.
+"""Paths that every target may read and map as code. A target that may start processes may also
+execute the programs in them.
 """
 
 FILES = (
@@ -41,16 +40,16 @@ FILES = (
     "/private/etc/services", "/private/var/select/sh", "/private/var/select/developer_dir",
     "/private/var/db/xcode_select_link",
 )  # fmt: skip
-"""Single files that every target may read. `/` is in this list because the loader opens it. On a
-Mac, passwd does not contain passwords.
+"""Single files that every target may read. The loader opens `/`. passwd is harmless, because on a
+Mac it contains no passwords.
 """
 
 LINKS = (
     "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - only the links
     "/System/Volumes/Data",
 )  # fmt: skip
-"""Paths that every target may stat: symbolic links such as /tmp, the directories /dev and /private,
-and the mount point of the user's volume.
+"""Paths that every target may stat: symlinks such as /tmp, the directories /dev and /private, and
+the mount point of the user's volume.
 """
 DEVICES = ("/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
@@ -61,18 +60,18 @@ SYSCTLS = (
     "kern.version", "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
 )  # fmt: skip
 SYSCTL_PREFIXES = ("hw.", "net.routetable.")
-"""A target may read the sysctls in SYSCTLS, and those with these prefixes. Two of them are less
-obvious: Python's ProcessPoolExecutor needs `kern.sysv.semmns` (in SYSCTLS), and node's
-`os.networkInterfaces` needs `net.routetable.`.
+"""A target may read the sysctls in SYSCTLS and those with these prefixes. Two entries are less
+obvious: `kern.sysv.semmns` is for Python's ProcessPoolExecutor, and `net.routetable.` is for node's
+`os.networkInterfaces`.
 """
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""The mach service that returns the user name for a uid. launchservicesd, lsd, Apple events and
-SecurityServer must never be added, because they act outside the sandbox for any process that asks.
+"""The mach service that returns the user name for a uid. Never add launchservicesd, lsd, Apple
+events or SecurityServer, which act outside the sandbox on behalf of any process that asks.
 """
 
 TRUSTD = ("com.apple.trustd", "com.apple.trustd.agent")
-"""Services that check certificates, for example for Go programs. They are not allowed by default,
-because they fetch URLs outside the sandbox.
+"""Services that check certificates, which Go programs need, for example. They are not allowed by
+default, because they fetch URLs outside the sandbox.
 """
 
 CLOSED = (
@@ -83,16 +82,16 @@ CLOSED = (
     "system-memorystatus-control",
 )  # fmt: skip
 """Operations that the last rules of the profile deny for all paths. Some macOS versions do not know
-all of these operations.
+all of them.
 
-A clone or a hard link gives a file a second name that the rule for the first name does not apply
-to. A clone of a directory also copies its hidden files. A set-id file would keep its rights after
-the run. With an access list that denies deletion, the target could create a file that the user
-cannot remove.
+A clone or a hard link would give a file a second name, to which the rule for the first name does
+not apply, and a clone of a directory would even include its hidden files. A set-id file would keep
+its privileges after the run. With an access list that denies deletion, the target could create a
+file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""Operations that a program can use to learn about the Mac's network. They are allowed only if the
-target may use the proxy.
+"""Operations through which a program can learn about the Mac's network. They are allowed only if
+the target may use the proxy.
 """
 
 
@@ -105,8 +104,8 @@ VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 ENVIRONMENT = f'(regex #"/{_any_case(".env")}(\\.[^/]*)?$")'
 PUBLISHED = f'(regex #"({"|".join(map(_any_case, secret_files.PUBLISHED))})$")'
 REPOSITORY = f'(regex #"/({"|".join(map(_any_case, secret_files.VERSION_CONTROL))})(/.*)?$")'
-"""These patterns match `.env` files, published examples of `.env` files, and repositories. A rule
-with such a pattern applies at any depth in a grant.
+"""Patterns for `.env` files, published examples of `.env` files, and repositories. A rule with such
+a pattern applies at any depth in a grant.
 """
 
 STAT = "file-read-metadata file-test-existence"
@@ -123,17 +122,17 @@ MAX_PORT = 65535
 class View:
     """The paths and services that the profile allows or denies to the target.
 
-    If the target may not start processes, it can execute only the programs in `execute`. `needed`
-    are the program's own files. `read`, `write` and `sockets` are the policy's grants. If a grant's
-    path contains links, `links` contains the path as the policy spells it. The target can list the
-    directories above the `listed` paths.
+    `execute` lists the only programs that a target without the right to start processes can
+    execute, and `needed` lists the program's own files. `read`, `write` and `sockets` list the
+    policy's grants. For a grant whose path contains symlinks, `links` lists the path as the policy
+    spells it. The target can list the directories above the `listed` paths.
 
-    The target cannot read `hidden` paths, although they are inside readable paths, and cannot
-    change `held` paths, although they are inside writable paths. Hidden and held paths need not
-    exist, and a grant below them still applies. The target cannot rename the `anchors`, which are
-    the directories above hidden and held paths. `services` are mach services in addition to `MACH`.
-    `marker` is a name that does not belong to any service; `process_tree` uses it to recognize
-    processes under this profile.
+    The target cannot read `hidden` paths, even inside readable paths, and cannot change `held`
+    paths, even inside writable paths. Neither need exist, and a grant below them still applies. The
+    target cannot rename the `anchors`, which are the directories above hidden and held paths.
+
+    `services` lists the mach services that are allowed in addition to `MACH`. `marker` is a service
+    name that no service has, by which `process_tree` recognizes processes under this profile.
     """
 
     execute: tuple[str, ...]
@@ -184,8 +183,8 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield a rule with these filters. Without filters yield nothing, because a rule without
-    filters would apply to everything.
+    """Yield a rule with these filters, or nothing if there are none, because a rule without filters
+    would apply to everything.
     """
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
@@ -200,8 +199,8 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # process-info-codesignature is named too, because `(version 1)` has its own rule for it, which
-    # a rule for process-info* does not change.
+    # process-info-codesignature needs its own rules, because `(version 1)` has a rule for it that a
+    # rule for process-info* does not override.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
@@ -234,7 +233,7 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
     yield from _rule("allow", f"{READ} file-write-data", devices)
     yield from _layers(view, named)
-    # These rules come after those for hidden paths, because the directories above a grant must be
+    # These rules follow those for hidden paths, because the directories above a grant must be
     # accessible even if they are hidden.
     above = named.filters("path-ancestors", "ABOVE", _paths(view))
     passed = above + named.filters("literal", "LINK", view.links)
@@ -251,15 +250,15 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
     decides. If a path has rules of several kinds, the kind that is last in `kinds` decides. For
     example, a grant of a hidden path makes that path visible.
 
-    The target cannot write files in a read grant. It cannot execute files in a write grant or map
-    them as code, because these files remain after the run. This is also true if a read grant is
-    inside a write grant, or the other way round. There is one exception: the target can execute the
-    program's own files (NEEDED) inside a write grant too, even though it can change them there.
+    The target cannot write files in a read grant, and cannot execute files in a write grant or map
+    them as code, because these files remain after the run. Both rules also apply where one grant is
+    inside the other. The one exception is the program's own files (NEEDED): the target can execute
+    them inside a write grant too, even where it can change them.
 
     ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories from changes, at any depth
-    in a grant. Both rules come after the rule for the grant, but before the rules for paths inside
-    the grant. So a grant of a single `.env` file or repository overrides them, and so do the rules
-    for the program's own files in the grant.
+    in a grant. Both rules follow the rule for the grant itself, but precede the rules for paths
+    inside the grant. They are therefore overridden by a grant of a single `.env` file or
+    repository, and by the rules for the program's own files in the grant.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]
@@ -279,8 +278,8 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
         if name == "ENVIRONMENT":
             yield from _environment_files(value, f"{seen} file-write*")
             continue
-        # `subpath` alone reportedly does not match a name that does not exist yet, so `literal` is
-        # added.
+        # `literal` is added because `subpath` alone reportedly does not match a name that does not
+        # exist yet.
         filters = [f"(literal {value})", f"(subpath {value})"]
         if name == "REPOSITORY":
             filters = [f"(require-all (subpath {value}) {REPOSITORY})"]
@@ -289,8 +288,8 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _environment_files(top: str, operations: str) -> Iterator[str]:
-    """Hide the content of `.env` files. The target can still check whether such a file exists,
-    because many servers do this when they start, and exit if the check fails.
+    """Hide the content of `.env` files, but not their existence: many servers check it when they
+    start, and exit if the check itself is denied.
     """
     files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
     yield from _rule("deny", operations, files)
@@ -298,8 +297,8 @@ def _environment_files(top: str, operations: str) -> Iterator[str]:
 
 
 def hides_environment_file(view: View, path: str) -> bool:
-    """Return whether the rules hide this `.env` file. The rule for the deepest path around the file
-    decides, as in `_layers`.
+    """Return whether the rules hide this `.env` file. As in `_layers`, the rule for the deepest
+    path around the file decides.
     """
     around = [one for one in (*view.read, *view.write) if not _is_environment_file(one)]
     hiding = [one.count("/") + 1 for one in around if is_inside(path, one)]
@@ -339,7 +338,7 @@ def _sockets(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def proxy_rules(port: int) -> str:
-    """Return the rules that allow connections to one TCP port of this Mac. They are appended to the
+    """Return the rules that allow connections to one TCP port of this Mac, to be appended to the
     profile. The only host that a rule can name is `localhost`, which means every address of this
     Mac.
     """

@@ -1,9 +1,9 @@
 """Find the paths in granted directories that stay hidden or read-only on macOS.
 
-Seatbelt compares names, so a file that does not exist yet is protected too. On a volume that
-ignores case, a target can still create such a file under a different spelling, and corral reports
-this after the run. The profile itself has rules for `.env` files and repositories at any depth. If
-a grant already contains a hard link to a secret, corral does not find the link.
+Seatbelt compares names, so even a file that does not exist yet is protected. On a volume that
+ignores case, though, a target can create such a file under a different spelling, and corral reports
+this after the run. `.env` files and repositories have rules in the profile itself, which apply at
+any depth. A hard link to a secret that already exists in a grant is not found.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
-"""Names at the top of a write grant that the target may not change. Repositories are included,
-because the profile's own rules do not protect a `.git` that is a link.
+"""Names at the top of a write grant that the target must not change. Repositories are included,
+because the profile's own rules do not protect a `.git` that is a symlink.
 """
 
 
@@ -31,12 +31,12 @@ def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
     """Return the secrets in granted directories, except those that the policy grants by name."""
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
-    # If a secret's path contains links, the rule has to be for the real path.
+    # If a secret's path contains symlinks, the rule has to be for the real path.
     return _within(map(os.path.realpath, found), named, named)
 
 
 def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the paths in write grants that the target may not change."""
+    """Return the paths in write grants that the target must not change."""
     writable = [grant.path for grant in grants if grant.access == "write" and grant.directory]
     found = [f"{home}/{name}" for home in homes for name in STARTERS]
     found += [f"{path}/{name}" for path in writable for name in PROJECT]
@@ -48,9 +48,9 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the topmost parent of `path` below `tops` that is not a directory, or `path` itself if
-    all parents are directories. The target could create this parent if it is missing, or replace it
-    if it is a file or a link.
+    """Return the path that must not change, so that the target cannot replace `path`: its topmost
+    parent below `tops` that is not a directory, or `path` itself if all parents are directories.
+    The target could create such a parent if it is missing, or replace a file or symlink there.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
@@ -70,8 +70,8 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
     """Return the write grants that contain `kept` paths, and the directories between each grant and
-    the kept path. The target may not rename these directories, because a rename would evade the
-    rules for the `kept` paths.
+    the kept path. The target must not rename any of them, because that would evade the rules for
+    the kept paths.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

@@ -1,10 +1,9 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child.
 
-If an operation must be denied, the probe also checks that the same operation succeeds without the
-mechanism. Seatbelt needs two test runs with the steps of a real run. The first run tries operations
-that must be denied. The second run starts a system program, because a profile under which no
-program starts is useless. Each runtime has its own finding, so that one broken runtime does not
-prevent all runs.
+Whenever an operation must be denied, the probe also checks that it succeeds without the mechanism.
+Seatbelt is probed in two test runs with the steps of a real run. The first tries operations that
+must be denied, and the second starts a system program, because a profile under which nothing starts
+is useless. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ LABELS = (
 def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
     python = (sys.executable, "-c", "import ctypes, json, socket, ssl")
     script = (node, "-e", "require('fs').realpathSync('.')")
-    hint = "the evidence says why; servers that need this runtime may not start"
+    hint = "the evidence says why; servers that need this runtime might fail to start"
     return (
         disposable.probe("seatbelt", lambda: _seatbelt(table), "use a Linux virtual machine"),
         disposable.probe("starts python", lambda: _start(table, python), hint),
@@ -76,8 +75,8 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """A step that calls `attempt` and writes the returned text to `fd`. Then the step fails on
-    purpose, so that no program is executed.
+    """A step that calls `attempt`, writes the returned text to `fd`, and then fails on purpose, so
+    that no program is executed.
     """
 
     name = "trial"
@@ -122,7 +121,7 @@ def _marker(table: ProcessTable) -> str:
     if not reported or seen != [True, False]:
         raise RuntimeError(
             f"a process in the sandbox has the marker: {seen[0]} (must be True); a process outside "
-            f"of it has the marker: {seen[1]} (must be False)"
+            f"the sandbox has the marker: {seen[1]} (must be False)"
         )
     return "only a process under the profile is recognized by its marker"
 
@@ -140,7 +139,7 @@ def _try_walls(table: ProcessTable) -> str:
 
 
 def try_inside(results: Results, marker: str, other: int) -> str:
-    """Try operations that Seatbelt's `verify` does not try, on a file and a process outside of the
+    """Try operations that Seatbelt's `verify` does not try, on a file and a process outside the
     sandbox.
     """
     own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
@@ -149,7 +148,7 @@ def try_inside(results: Results, marker: str, other: int) -> str:
     saw = [
         f"reading={_denied(lambda: os.close(os.open(marker, os.O_RDONLY)))}",
         f"writing={_denied(lambda: os.truncate(marker, 0))}",
-        # Every OSError counts, because Seatbelt or RLIMIT_NPROC may deny the fork.
+        # Any OSError counts as a denial, because either Seatbelt or RLIMIT_NPROC may deny the fork.
         f"forking={disposable.refused(disposable.fork_once)}",
         f"signalling={_denied(lambda: os.kill(other, 0))}",
     ]
@@ -188,7 +187,7 @@ def _run_trial(
     with open(read, "rb") as answer:
         words = answer.read().decode()
     if failed is None or failed.step != Trial.name or not words:
-        raise failed or StepFailed("trial", "the program started, but the trial must prevent that")
+        raise failed or StepFailed("trial", "the program started, but the trial should prevent it")
     return words
 
 
@@ -314,8 +313,8 @@ def _jetsam() -> str:
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
-    """Return the wait status of a Python process that allocates 256 MiB. `megabytes` is its memory
-    limit, and 0 means no limit.
+    """Return the wait status of a Python process that allocates 256 MiB under a memory limit of
+    `megabytes`, where 0 means no limit.
     """
     from corral.abi import darwin_spawn
 

@@ -1,8 +1,8 @@
 """Add corral's entries to an object's access list, and remove them. This code is pure.
 
-The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6).
-All other entries keep their bytes and order. Windows' own SetEntriesInAclW is not used, because
-that function would merge and sort the entries.
+The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6),
+and leave all other entries unchanged and in order. Windows' own SetEntriesInAclW is not used,
+because it would merge and sort the entries.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ ACCESS_ALLOWED, ACCESS_DENIED = 0, 1
 CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows if its condition is true
 GENERIC = {0x80000000: 0x00120089, 0x40000000: 0x00120116, 0x20000000: 0x001200A0,
            0x10000000: 0x001F01FF}  # fmt: skip
-"""The file rights that each generic right means: read, write, execute, all. Windows does not always
-replace generic rights when a list is set, so `allowed_rights` replaces them itself.
+"""The file rights that each generic right stands for: read, write, execute, all. Windows does not
+always replace generic rights when a list is set, so `allowed_rights` replaces them itself.
 """
 SPECIFIC = 0x01FFFFFF
 CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
@@ -34,14 +34,14 @@ GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0  # FILE_GENERIC_READ and 
 GENERIC_WRITE = 0x00120116
 RIGHTS: dict[Reach, int] = {
     "read": GENERIC_READ | GENERIC_EXECUTE,
-    # A write grant does not include FILE_DELETE_CHILD, which overrides the access list of the
-    # child, or WRITE_DAC, which would let the target change access lists.
+    # A write grant includes neither FILE_DELETE_CHILD, which overrides the access list of the
+    # child, nor WRITE_DAC, which would let the target change access lists.
     "write": GENERIC_READ | GENERIC_EXECUTE | GENERIC_WRITE,
 }
 
 DACL_PRESENT, DACL_PROTECTED, SELF_RELATIVE = 0x0004, 0x1000, 0x8000
-# Without DACL_AUTO_INHERIT_REQUIRED the kernel drops DACL_AUTO_INHERITED. When the parent's list is
-# edited later, Windows would then treat the inherited entries as the child's own.
+# Without DACL_AUTO_INHERIT_REQUIRED the kernel drops DACL_AUTO_INHERITED, and if the parent's list
+# is edited later, Windows treats the inherited entries as the child's own.
 DACL_AUTO_INHERIT_REQUIRED, DACL_AUTO_INHERITED = 0x0100, 0x0400
 MAX_SIZE = 0xFFFF
 
@@ -58,8 +58,8 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a security descriptor. Raise Unusable if it is damaged or has no access list. All users
-    can use an object without an access list, and would lose this access if corral added a list.
+    """Parse a security descriptor. Raise Unusable if it is damaged or has no access list. An object
+    without a list is open to all users, who would lose their access if corral added one.
     """
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
@@ -93,8 +93,8 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. If `root` is true, they do not let the target delete or
-    rename the object.
+    """Return the entries for one object. With `root`, they do not let the target delete or rename
+    the object.
     """
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
@@ -107,8 +107,8 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with `ours` as the only entries of this SID, or None if that changes
-    nothing.
+    """Return the descriptor with `ours` as the only entries of this SID, or None if nothing would
+    change.
     """
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
@@ -133,8 +133,8 @@ def has_entry(raw: bytes, sid: str) -> bool:
 def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> int:
     """Return the rights that a list gives to a subject with these SIDs ([MS-DTYP] 2.5.3.2).
 
-    For each right the first entry decides. The condition of a conditional entry counts as true.
-    With `below`, entries that apply only to new objects in a directory count too.
+    Each right is decided by the first entry that names it. The condition of a conditional entry
+    counts as true. With `below`, entries that apply only to new objects in a directory count too.
     """
     wanted = frozenset(map(parse_sid, sids))
     allowed = denied = 0
@@ -170,7 +170,7 @@ def owner_sid(raw: bytes) -> str:
 
 
 def _subject(entry: bytes) -> bytes:
-    """Return the SID of an entry that allows or denies, or b"" for other entries."""
+    """Return the SID of an entry that allows or denies access, or b"" for other entries."""
     if entry[0] not in {ACCESS_ALLOWED, ACCESS_DENIED, CONDITIONAL} or len(entry) < 16:
         return b""
     return entry[8 : 16 + 4 * entry[9]]
@@ -214,8 +214,8 @@ def capability_sid(name: str) -> str:
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """Return the SID of the capability for one granted root and one kind of access. The SID depends
-    on the root's identity on disk, so a different object at the same path gets a different SID.
+    """Return the SID of the capability for one granted root and one kind of access. It depends on
+    the root's identity on disk, so a different object at the same path gets a different SID.
     """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")

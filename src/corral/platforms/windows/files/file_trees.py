@@ -1,12 +1,12 @@
 """List, copy and remove trees of files.
 
-A plan contains a listing, and corral copies exactly the files in this listing. If a file has
-changed since it was listed, the copy fails. Only compiled modules may change, because Python may
-write them at any time: a changed module is left out of the copy. Alternate streams and access lists
-are not copied. A copy inherits the access list of the directory that it is made in.
+A plan contains a listing, and corral copies exactly the files in it. If a file has changed since it
+was listed, the copy fails. Only compiled modules may change, because Python can write them at any
+time; a changed one is left out of the copy. Alternate streams and access lists are not copied, so a
+copy inherits the access list of the directory in which it is made.
 
 A link to a file in the same tree is copied as a file, because installers add `python3.exe` as a
-link to `python.exe`. If that file is missing or left out, the link is left out too. Other links are
+link to `python.exe`. If the file is missing or left out, so is the link. All other links are
 refused.
 """
 
@@ -34,8 +34,8 @@ COMPILED = "__pycache__"
 KEY_DIGITS = 32
 HEX = frozenset("0123456789abcdef")
 MAX_PATH_LENGTH = 1000
-"""`remove` first moves a directory with a longer path to the top of its tree, because Windows
-accepts paths of at most 32767 characters.
+"""The length of a path from which `remove` first moves the directory to the top of its tree,
+because Windows accepts paths of at most 32767 characters.
 """
 
 
@@ -67,8 +67,8 @@ class Listing:
 class TreeCopy:
     """A tree `source` and its copy `staged`, which only targets with the capability `sid` can read.
 
-    `texts` contains (relative name, text) for the files that corral writes itself: files with
-    replaced paths, and the module that repairs Python's library (`python_preload.py`).
+    `texts` lists (relative name, text) for the files that corral writes itself: files with replaced
+    paths, and the module that repairs Python's library (`python_preload.py`).
     """
 
     source: str
@@ -85,8 +85,8 @@ class TreeCopy:
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
     """List the files to copy. Leave out the relative names `without`, and everything below them.
 
-    Raise Unsuitable if the tree contains a special file or a link to anything but a file in this
-    tree, or if its files are too many or too large.
+    Raise Unsuitable if the tree contains a special file, if it contains a link to anything but one
+    of its own files, or if its files are too many or too large.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)
@@ -105,8 +105,8 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # This does not open files, because on Windows a directory listing contains the status
-            # of its entries.
+            # This opens no file, because on Windows a directory listing includes the status of its
+            # entries.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)
@@ -137,8 +137,8 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree that a link points to, or raise Unsuitable. Do not open a path
-    on another machine.
+    """Return the name in this tree that a link points to, or raise Unsuitable. Never open a path on
+    another machine.
     """
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
@@ -147,16 +147,16 @@ def _linked_name(source: str, path: str) -> str:
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     above, name = os.path.split(target)
     if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
-        # The link may name this tree by another path, such as a path that contains a link. So
-        # compare the real path.
+        # Compare the real path, because the link may name this tree by a different path, such as
+        # one that contains a link.
         target = os.path.join(os.path.realpath(above), name)
     if not is_inside(target, source):
-        raise Unsuitable(f"{shown} is a link to a path outside of this directory")
+        raise Unsuitable(f"{shown} is a link to a path outside this directory")
     return target[len(source) :].replace(os.sep, "\\").strip("\\")
 
 
 def _read_link(path: str) -> str:
-    """Return the path in a link as an absolute path. The path need not exist."""
+    """Return the path in a link as an absolute path, even if nothing exists there."""
     text = os.readlink(path)
     text = text.removeprefix(EXTENDED_PREFIX) if text[5:7] == ":\\" else text
     above = os.path.dirname(path.removeprefix(EXTENDED_PREFIX))
@@ -166,8 +166,8 @@ def _read_link(path: str) -> str:
 def _leads_to_share(path: str) -> bool:
     """Return whether a path leads to another machine, or contains links that cannot be read.
 
-    Read the links one by one. If Windows followed them, it would send the user's credentials to the
-    server of a share.
+    Read the links one by one, because if Windows followed them, it would send the user's
+    credentials to the server of a share.
     """
     for _ in range(MAX_LINKS):
         if is_remote(path):
@@ -197,7 +197,7 @@ def _find_first_link(path: str) -> str:
 def _follow(
     links: dict[str, str], files: Mapping[str, object], directories: frozenset[str]
 ) -> dict[str, str]:
-    """Return the file that each link resolves to. Leave out links to files that are missing or not
+    """Return the file to which each link resolves. Leave out links to files that are missing or not
     listed. Raise Unsuitable for a link to a directory.
     """
     known = {name.lower(): name for name in (*links, *files, *directories)}
@@ -232,12 +232,11 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path, and `beside`. `beside` contains the
-    keys of other copies whose paths occur in the copied files, and digests of files that corral
-    adds.
+    """Return a key that changes with the files, their path and `beside`, which lists the keys of
+    other copies whose paths occur in the copied files, and digests of files that corral adds.
 
-    Compiled modules do not change the key, because Python may write them at any time, and ignores
-    compiled modules that do not match their source.
+    Compiled modules do not change the key, because Python can write them at any time, and ignores
+    those that do not match their source.
     """
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
@@ -250,7 +249,7 @@ def copy(source: str, target: str, listing: Listing) -> None:
         os.mkdir(_path(target, name))
     links = dict(listing.links)
     for name, size, time in listing.files:
-        # Open the file that the link pointed to when it was listed, because the link may have
+        # Open the file to which the link pointed when it was listed, because the link may have
         # changed since.
         original = _path(source, links.get(name, name))
         try:
@@ -277,9 +276,9 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 
 
 def find_copies(directory: str) -> dict[str, list[str]]:
-    """Return {key: names} for the copies in a store. Each copy is a directory whose name is its
-    key. `names` are the files next to that directory whose names begin with the key and a dot, such
-    as the mark file, which corral writes when the copy is complete.
+    """Return {key: names} for the copies in a store. A copy is a directory whose name is its key,
+    and `names` lists the files next to it whose names begin with the key and a dot, such as the
+    mark file, which corral writes when the copy is complete.
     """
     found: dict[str, list[str]] = {}
     try:

@@ -1,10 +1,10 @@
 """List the objects below a granted root for the plan, and walk them by handle.
 
-A walk that sets access lists must not leave its tree. Each object is opened without following
-links, and its handle is checked: the object must not be a link or a mount point, and its path must
-be below the root. So an object that was replaced in the meantime is refused. Windows itself can
-pass entries on to all objects in a directory, but corral does not use this feature, because Windows
-then opens the objects by name.
+A walk that sets access lists must not leave its tree. It therefore opens each object without
+following links and checks the handle: the object must be neither a link nor a mount point, and its
+path must be below the root. An object that was replaced in the meantime is thus refused. For the
+same reason corral does not let Windows pass entries on to all objects in a directory: Windows would
+open the objects by name.
 
 Setting the entries of one object takes a few tenths of a millisecond, so the number of objects in a
 tree is limited.
@@ -40,9 +40,9 @@ class Node:
 class Tree:
     """The objects of a granted tree.
 
-    `closed` and `foreign` objects, and everything below them, get no entry in their access lists.
-    An object is closed if it is a secret, or if the target uses a copy of it. An object is foreign
-    if the user cannot change its access list.
+    `closed` and `foreign` name objects that get no entry in their access lists, and neither does
+    anything below them. An object is closed if it is a secret or if the target uses a copy of it,
+    and foreign if the user cannot change its access list.
     """
 
     nodes: tuple[Node, ...]  # the objects that get entries in their access lists
@@ -84,7 +84,7 @@ def read_tree(
 
 
 def is_foreign(path: str) -> bool:
-    """Return whether this user may not change the object's access list."""
+    """Return whether this user lacks the right to change the object's access list."""
     try:
         open_object(path).close()
     except PermissionError:
@@ -112,9 +112,7 @@ def problem(node: Node, *, shown: str) -> str:
 
 
 def open_object(path: str, *, change: bool = True) -> Handle:
-    """Open an object with the right to read its access list. With `change`, also open it with the
-    right to change the list.
-    """
+    """Open an object with the right to read its access list and, with `change`, to change it."""
     access = win32_files.READ_CONTROL | (win32_files.WRITE_DAC if change else 0)
     try:
         return win32_files.open_itself(extended_path(path), access=access)
@@ -163,8 +161,8 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
     directories.
 
     Each handle is closed when the caller requests the next object. A directory is listed only after
-    the caller has set its access list, so that objects that are created after the listing inherit
-    the new list.
+    the caller has set its access list, so that objects created after the listing inherit the new
+    list.
     """
     with open_object(root) as top:
         base = _final_path(top.value)
@@ -182,8 +180,8 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
     """Open an object with the right to change its access list. `less` means that the object gets no
-    entry. If the user may not change the access list of such an object, open it with the right to
-    read the list, so that the caller can check the list.
+    entry, so if the user lacks that right, open it with the right to read the list instead, so that
+    the caller can check the list.
     """
     try:
         return open_object(path)
@@ -194,8 +192,8 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle belongs to the object with these ids from `stat`. Depending on the
-    version of Python, `stat` returns a short or a wide form of the ids.
+    """Return whether a handle belongs to the object with these ids from `stat`, which returns a
+    short or a wide form of the ids, depending on the version of Python.
     """
     if win32_files.information(handle)[2] == (volume, file):
         return True
@@ -213,8 +211,8 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether an object is a link or a mount point. OneDrive's reparse points are
-    neither.
+    """Return whether an object is a link or a mount point. OneDrive's reparse points are neither of
+    them.
     """
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False
@@ -266,8 +264,8 @@ def is_secret(name: str, in_home: str = "") -> bool:
 
 
 def is_starting(name: str, in_home: str = "") -> bool:
-    """Return whether other programs run a file with this name, or read commands from it. A target
-    must not change such a file.
+    """Return whether other programs run a file with this name or read commands from it, so that a
+    target must not change it.
     """
     lower = name.lower()
     if lower in _relative(STARTING_AT_HOME, in_home):
@@ -289,8 +287,8 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return the names of `at_home` that are below the directory `in_home`, in lower case and
-    relative to `in_home`. `at_home` and `in_home` are relative to the user's profile.
+    """Return the names in `at_home` that are below the directory `in_home`, in lower case and
+    relative to it. `at_home` and `in_home` themselves are relative to the user's profile.
     """
     if not in_home:
         return frozenset()

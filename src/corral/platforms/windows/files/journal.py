@@ -1,17 +1,17 @@
 """Record on disk what a run changes outside its processes, before the run changes it.
 
-Each run has one journal file. The file lists the AppContainer profile, and every granted root with
-the capability of its entries. The run keeps the file locked, and when the run ends, for whatever
-reason, the kernel unlocks the file. So:
+Each run has one journal file, which lists the AppContainer profile, and every granted root with the
+capability that its entries name. The run keeps the file locked, and when the run ends, for whatever
+reason, the kernel unlocks it. It follows that:
 
-- A root's entries are in use while a file of a live run contains the capability of the entries, or
-  while another file records that the user wants to keep them.
+- A root's entries are in use while the file of a live run lists their capability, or while another
+  file records that the user wants to keep them.
 - A file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes the
-  changes that the file lists.
+  changes that it lists.
 - An incomplete file counts as empty. A run completes its file before it makes the first entry, so a
-  run that died while writing the file has not made an entry.
+  run that died while writing the file has made none.
 - A run appends a line for each root that it no longer uses. If such lines are lost, the file lists
-  too many roots, never too few.
+  too many roots, but never too few.
 
 `undo.Claim` is the step that writes the file, and `undo` undoes the changes in it.
 """
@@ -36,7 +36,7 @@ MAX_SIZE = 1 << 20
 
 @record
 class Root:
-    """A granted root. `volume` and `file` identify the object, even if it is moved later."""
+    """A granted root. `volume` and `file` identify the object even after it has been moved."""
 
     path: str
     access: Reach
@@ -47,8 +47,8 @@ class Root:
 
 @record
 class Entry:
-    """The content of a journal file. `profile` is the AppContainer profile to delete. It is empty
-    in the file of a kept grant, and in the file of a run that keeps its profile.
+    """The content of a journal file. `profile` is the AppContainer profile to delete, and is empty
+    in the file of a kept grant or of a run that keeps its profile.
     """
 
     profile: str
@@ -63,8 +63,8 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a journal file, or return None if it is incomplete. The lines after the digest list
-    roots that the run no longer uses. Leave these roots out.
+    """Parse a journal file, or return None if it is incomplete. Leave out the roots that the run no
+    longer uses, which are listed after the digest.
     """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
@@ -96,7 +96,7 @@ class Journal:
 
         The caller must lock the root's mutex, look for other runs that use the root, and call this
         function before it unlocks the mutex. Otherwise two runs that end at the same time could
-        each rely on the other to remove the root's access list entries.
+        each leave the removal of the root's access list entries to the other.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
@@ -109,8 +109,8 @@ class Journal:
     def end(self) -> None:
         """Remove the file. The caller must first undo or keep every change that the file lists."""
         if self._fd >= 0:
-            # Windows cannot delete an open file, so other processes may see an empty file for a
-            # moment.
+            # Windows cannot delete an open file, so the file is unlocked a moment before it is
+            # removed. Empty it first, so that another process that opens it then finds no changes.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
@@ -122,7 +122,7 @@ class Journal:
             os.close(fd)
 
     def append(self, raw: bytes) -> None:
-        """Append to the file, and return once the data is on the disk."""
+        """Append to the file, and return when the data is on the disk."""
         os.lseek(self._fd, 0, os.SEEK_END)
         while raw:
             raw = raw[os.write(self._fd, raw) :]
@@ -179,8 +179,8 @@ def keep(directory: str, root: Root) -> None:
     try:
         replace_file(path, encode(Entry(profile="", roots=(root,))))
     except PermissionError:
-        # Another process is reading the existing file, so Windows does not replace it. The existing
-        # file records the same wish, so the new file is not needed.
+        # Windows does not replace the existing file, because another process is reading it. But it
+        # says the same as the new file, which is therefore not needed.
         if not os.path.exists(path):
             raise
 
@@ -230,5 +230,5 @@ def _is_free(path: str) -> bool:
 
 
 def _unlink(path: str) -> None:
-    with suppress(OSError):  # another process has the file open, so the next sweep removes it
+    with suppress(OSError):  # if another process has the file open, the next sweep removes it
         os.unlink(path)

@@ -1,18 +1,18 @@
 """Confine files, registry, other processes and the network with an AppContainer.
 
-Each run has its own profile, which is deleted when the run ends. With `state = true` all runs of a
-server share a profile, which is kept. A target's token has the profile's package SID and exactly
-the capabilities of its policy. corral reads the SID and the capabilities back from the suspended
-process before the process runs.
+Each run has its own profile, which is deleted when the run ends. With `state = true`, however, all
+runs of a server share one profile, which is kept. A target's token has the profile's package SID
+and exactly the capabilities of its policy. corral reads both back from the suspended process before
+it runs.
 
 Creating a profile fails with ACCESS_DENIED if a machine policy forbids profiles, or if corral
 itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system does not
-support AppContainers. If the profile already exists, corral uses it again if `state = true`, and
+support AppContainers. If the profile already exists, corral reuses it if `state = true`, and
 otherwise deletes it and creates it again.
 
 The profile's folder is the target's home, and its subdirectory `Temp` is the target's TEMP. Windows
-itself sets the new process's LOCALAPPDATA, TEMP and TMP to these directories, but requires the
-environment to contain LOCALAPPDATA.
+itself sets the new process's LOCALAPPDATA, TEMP and TMP to these directories, but only accepts an
+environment that already contains LOCALAPPDATA.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SERVICE_DISABLED, SERVICE_NOT_ACTIVE, SERVICE_DEPENDENCY_FAIL, RPC_S_SERVER_UNAV
 EPT_S_NOT_REGISTERED.
 """
 FIREWALL = "start it as an administrator: `sc.exe config MpsSvc start= auto & sc.exe start MpsSvc`"
-DENIED = "run corral outside of any sandbox, as a user who may create AppContainer profiles"
+DENIED = "run corral outside any sandbox, as a user who may create AppContainer profiles"
 
 
 @record
@@ -97,21 +97,21 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path of a profile's folder. The two paths differ if Windows
-    redirects AppData, as it does for programs that a packaged client has started.
+    """The planned and the actual path of a profile's folder. They differ if Windows redirects
+    AppData, as it does for programs that a packaged client has started.
     """
 
     planned: str
     found: str
 
     def path(self, path: str) -> str:
-        """Return the actual path of a file in the planned folder. Other paths stay the same."""
+        """Return the actual path of a file in the planned folder. Return other paths unchanged."""
         return self.found + path[len(self.planned) :] if is_inside(path, self.planned) else path
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return the name of a run's profile, with at most 64 characters, as Windows requires. It is in
-    lower case, like the name of the profile's folder.
+    """Return the name of a run's profile. It has at most 64 characters, as Windows requires, and is
+    in lower case, like the name of the profile's folder.
     """
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
@@ -130,7 +130,7 @@ def explain(error: OSError) -> tuple[str, str]:
     if code in FIREWALL_STOPPED:
         return "the firewall service, which registers AppContainers, does not answer", FIREWALL
     if code == win32.ERROR_ACCESS_DENIED:
-        return "this account may not create an AppContainer profile here", DENIED
+        return "this account is not allowed to create an AppContainer profile here", DENIED
     missing = isinstance(error, MissingFunctionError)
     if missing or code in {win32.ERROR_NOT_SUPPORTED, win32.E_NOTIMPL}:
         return "this version of Windows has no AppContainers", elsewhere()
@@ -144,7 +144,7 @@ def elsewhere() -> str:
 
 def probe() -> Finding:
     """Check that a profile can be created, has the SID that corral computes, and can be deleted.
-    This does not prove that a profile confines a target; `probes/app_container.py` proves that.
+    Whether a profile confines a target is for `probes/app_container.py` to prove.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()

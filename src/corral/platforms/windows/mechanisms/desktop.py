@@ -1,18 +1,18 @@
 """Give the target its own window station and desktop.
 
 The windows on one desktop can send each other messages, and the programs in one window station
-share its clipboard. The target gets its own desktop, in a window station that is not the user's. It
-can open windows on this desktop, but cannot use the station's clipboard, because all runs of this
-logon share the station. The station and the desktop are labelled Low, because otherwise the target
-could not use them.
+share its clipboard. The target therefore gets its own desktop, in a window station that is not the
+user's. It can open windows on this desktop, but cannot use the station's clipboard, because all
+runs of this logon share the station. The station and the desktop are labelled Low, because
+otherwise the target could not use them.
 
-A target can open the user's own window station, because Windows lets every AppContainer use that
-station. But the UI limits of the job prevent the target from using the station's clipboard.
+A target can still open the user's own window station, which Windows opens to every AppContainer,
+but the UI limits of the job keep it from using the clipboard there.
 
 An AppContainer without its own window station starts only in a session that has the interactive
-window station. Session 0, where services and SSH run, does not have that station. In session 0 the
-target gets the window station of the logon, which does not contain any of the user's windows.
-corral itself may be in the same station, but never on the same desktop.
+window station, which session 0, where services and SSH run, does not have. In session 0 the target
+gets the window station of the logon, which contains none of the user's windows. corral itself may
+be in the same station, but is never on the same desktop.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ ACCESS = (
     | abi.DESKTOP_WRITEOBJECTS
     | abi.READ_CONTROL
 )
-"""The target's rights on its desktop. They do not include hooks, journals or switching to the
-desktop.
-"""
+"""The target's rights on its desktop. They exclude hooks, journals and switching to the desktop."""
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
-"""The target's rights on its window station. They do not include the clipboard or the screen."""
+"""The target's rights on its window station. They exclude the clipboard and the screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
 PREFIX = "corral-"
 CAPABILITY = capability_sid("corral.desktop")
-"""The capability that lets a target use the window station. Only corral's AppContainers have it."""
+"""The capability that lets a target use the window station. It is given only to corral's
+AppContainers.
+"""
 
 
 @record
@@ -102,8 +102,8 @@ def create(package: str) -> Desktop:
 
 
 def _open_to_targets(station: int) -> None:
-    """Add the targets' access list entry and the Low label to a window station, because an existing
-    station may lack them.
+    """Add the targets' access list entry and the Low label to a window station, in case the station
+    already existed without them.
     """
     found = abi.user_object_security(station)
     try:

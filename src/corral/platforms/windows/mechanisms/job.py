@@ -2,7 +2,7 @@
 
 Every limit is read back, because a system may accept a limit without setting it. On Windows `pids`
 limits processes, not threads. The memory limit is for committed memory, and an allocation beyond it
-fails. The job has no name and its handle is never inherited. So the supervisor has the only handle,
+fails. The job has no name, and its handle is never inherited, so the supervisor has the only one,
 and all processes end when the supervisor ends.
 """
 
@@ -23,8 +23,8 @@ JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
-# node and python start under these limits. They load USER32, which needs USER handles and global
-# atoms, so the limits on handles and atoms are left out.
+# node and python start under these limits. The limits on USER handles and global atoms are left
+# out, because both programs load USER32, which needs these.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -46,13 +46,13 @@ SCHEDULING_CLASS = 5
 """The default scheduling class. The classes are 0 to 9."""
 TICKS_PER_MS = 10_000
 CONSOLE = 1
-"""The number of processes that a console needs. It is added to the process limit of a target that
-may start processes, because only such a target has a console.
+"""The number of processes that a console needs. It is added to the process limit only if the target
+may start processes, because other targets have no console.
 """
 PAGE = 4096
 """Windows rounds memory limits down to whole pages."""
 KILLED = 0xC000013A
-"""STATUS_CONTROL_C_EXIT. This exit code marks processes that corral has killed."""
+"""STATUS_CONTROL_C_EXIT, the exit code that marks processes killed by corral."""
 NEAR = 32
 """A memory peak within 1/32 of the limit counts as having reached the limit."""
 END_SECONDS = 5.0
@@ -70,13 +70,13 @@ class Job:
     memory: int | None = None  # bytes
     cpu: int | None = None  # millicores
     processes: int | None = None
-    # The maximum CPU time in user mode, in milliseconds. Windows itself ends a job that exceeds
-    # this time, even if the supervisor does not run.
+    # The maximum CPU time in user mode, in milliseconds. Windows itself ends a job that exceeds it,
+    # even while the supervisor is not running.
     user_time: int | None = None
     priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0
-    # This is False only if this host cannot read back a job's limits. On such a host, a probe must
-    # have seen that all processes end when the handle of their job is closed.
+    # False only if this host cannot read back a job's limits. Then a probe must have seen that all
+    # processes end when the handle of their job is closed.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 
@@ -151,7 +151,7 @@ class LimitedJob:
 
     def reached_limits(self) -> set[str]:
         """Return the names of the limits that have been reached. A memory peak near the limit
-        counts too, because the job's message about the reached limit may be lost.
+        counts too, because the job's message about it may be lost.
         """
         while (kind := abi.next_message(self.port)) is not None:
             if kind in MESSAGES:
@@ -165,8 +165,8 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes, and wait at most END_SECONDS until they have ended, because until
-        then they keep directories open.
+        """Kill all processes, and wait until they have ended, but at most END_SECONDS. They keep
+        directories open until then.
         """
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
@@ -224,8 +224,8 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 
 
 def fields_to_read(step: Job) -> tuple[str, ...]:
-    """Return the fields to read back. Leave out fields that were not set, because Windows may
-    return a default value for them.
+    """Return the fields to read back. These exclude fields that were not set, for which Windows may
+    return a default value.
     """
     more = ["PerJobUserTimeLimit"] if step.user_time is not None else []
     more += ["PriorityClass", "SchedulingClass"] if step.priority else []

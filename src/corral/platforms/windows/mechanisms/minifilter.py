@@ -1,12 +1,12 @@
 """Answer a minifilter driver's questions from the policy, as a second layer.
 
-The driver intercepts the file and registry operations of a target's processes. It asks corral about
-changes, and in some versions also about reads. corral allows operations inside the grants. It
-denies all other operations, and every message that it cannot parse. The driver denies an operation
-if the answer is late.
+The driver intercepts the file and registry operations of a target's processes, and asks corral
+about changes, and in some versions also about reads. corral allows operations inside the grants,
+and denies all others and every message that it cannot parse. If corral's answer is late, the driver
+denies the operation.
 
-No wall depends on the driver. If no driver is installed, or if another program uses the driver's
-only connection, the run continues and reports this.
+No wall depends on the driver. If no driver is installed, or if another program occupies its only
+connection, the run continues and reports this.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver caches an answer by operation and path only. An answer that also depends on other
-# fields must not be cached. But corral cannot turn the driver's cache off for one answer, because 0
-# means the default time. So the driver may cache such an answer for the shortest possible time.
+# The driver caches an answer by operation and path only, so an answer that depends on other fields
+# should not be cached at all. But 0 means the default time, not that the cache is off, so such an
+# answer gets the shortest possible time.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -54,7 +54,8 @@ CHANGING_ACCESS = (
     | abi.GENERIC_ALL
     | abi.GENERIC_WRITE
 )
-"""Rights that let a program change a file. Opening a file with one of them needs a write grant."""
+"""Rights that let a program change a file. Opening a file with any of them requires a write grant.
+"""
 ABSENCES = {
     ERROR_FILE_NOT_FOUND: "no driver is listening",
     ERROR_ACCESS_DENIED: "the driver accepts connections only from administrators",
@@ -65,8 +66,8 @@ ABSENCES = {
 
 @record
 class Checks:
-    r"""Decides whether an operation is allowed. The granted roots are spelled as the driver spells
-    paths (`\Device\HarddiskVolume3\...`), but in upper case.
+    r"""Decides whether an operation is allowed. `read` and `write` list the granted roots, spelled
+    as the driver spells paths (`\Device\HarddiskVolume3\...`), but in upper case.
     """
 
     read: tuple[str, ...] = ()
@@ -92,7 +93,7 @@ class Checks:
 
 @record
 class Minifilter:
-    """Registers the target with the driver. `read` and `write` are the paths of the grants, the
+    """Registers the target with the driver. `read` and `write` list the paths of the grants, the
     runtime and the private directory, with drive letters.
     """
 
@@ -119,8 +120,8 @@ class Minifilter:
             raise OSError(0, str(error)) from error
 
     def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
-        """Return the checks for the granted roots. They also allow reading the Windows directory,
-        because every program needs files in it.
+        """Return the checks for the granted roots. They also allow reads in the Windows directory,
+        which every program needs.
         """
         return Checks(
             read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)
@@ -128,7 +129,7 @@ class Minifilter:
 
 
 class AbsentError(Exception):
-    """corral cannot connect to a driver. The error's text is the reason that the report gives."""
+    """corral cannot connect to a driver. The report quotes the error's text as the reason."""
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
@@ -141,10 +142,10 @@ def is_within(path: str, roots: Iterable[str]) -> bool:
 
 
 def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str, ...]:
-    r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`. Leave out paths without a device.
+    r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`, and so on. Leave out paths without a device.
 
-    `query` returns the device of a drive. A drive made by `subst` is replaced once by its
-    directory. A network drive has no such device and is left out, so access to it is denied.
+    `query` returns the device of a drive. A drive made by `subst` is replaced by its directory, but
+    only once. A network drive has no such device and is left out, so access to it is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))
@@ -167,7 +168,7 @@ def _device_root(path: str, query: Callable[[str], str], *, follow: bool) -> str
 
 
 class Session:
-    """Answers the driver's questions about one target, in its own thread."""
+    """Answers the driver's questions about one target, in a thread of its own."""
 
     def __init__(self, port: abi.Port, checks: Checks) -> None:
         self._port = port
@@ -175,7 +176,7 @@ class Session:
         self._requests = count(1)
         self.token = int.from_bytes(os.urandom(8), "little") or 1
         self._registered = False
-        # This is a daemon thread, because a driver must not keep corral from exiting.
+        # A daemon thread, because a driver must not keep corral from exiting.
         self._thread = threading.Thread(target=self._serve, name="minifilter", daemon=True)
         self._thread.start()
 
@@ -191,7 +192,7 @@ class Session:
             cache_ms=CACHE_MS,
         )
         self._port.send(config)
-        # The driver must not ask about corral itself, because corral would wait for its own answer.
+        # The driver must not ask about corral itself, which would then wait for its own answer.
         self._port.send(wire.exclude_process(next(self._requests), os.getpid()))
         request = next(self._requests)
         self._port.send(wire.register_session(request, self.token, root, workspace))
@@ -211,7 +212,7 @@ class Session:
             try:
                 data = self._port.receive(wire.MAX_MESSAGE)
             except (EOFError, OSError):
-                return  # the driver denies an operation if it gets no answer
+                return  # without an answer the driver denies the operation
             answer = self.answer(data)
             with suppress(OSError):  # the driver may no longer wait for the answer
                 if answer is not None:

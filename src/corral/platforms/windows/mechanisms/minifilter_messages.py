@@ -1,8 +1,8 @@
 """Encode and decode the messages of the minifilter driver. This code is pure.
 
-Messages are little-endian with C's natural alignment. A structure is padded to the size of its
-widest member, and the driver refuses messages without this padding. Strings are arrays of UTF-16
-units that end with a NUL.
+Messages are little-endian with C's natural alignment. The size of a structure is padded to a
+multiple of its widest member's size, and the driver refuses messages without this padding. Strings
+are arrays of UTF-16 units that end with a NUL.
 
     FILTER_MESSAGE_HEADER (16)  u32 size of the reply, u64 id @8       before the driver's messages
     FILTER_REPLY_HEADER (16)    i32 status, u64 id @8                  before corral's answers
@@ -47,7 +47,7 @@ FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""The number of bytes to receive. It is larger than any valid message from the driver, so that
+"""The number of bytes to receive. It exceeds the size of any valid message from the driver, so that
 corral can receive and deny a message that is too long.
 """
 
@@ -62,7 +62,7 @@ class Identity:
 
 
 class MalformedError(ValueError):
-    """The message is invalid. If `identity` is known, corral answers the message with a denial."""
+    """The message is invalid. If `identity` is known, corral answers with a denial."""
 
     def __init__(self, text: str, identity: Identity | None = None) -> None:
         super().__init__(text)
@@ -128,8 +128,8 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return the message that configures the driver. The driver then denies every operation for
-    which it gets no answer from corral.
+    """Return the message that configures the driver to deny every operation for which it gets no
+    answer from corral.
     """
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
@@ -140,8 +140,8 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. Raise MalformedError if it is invalid. The error contains the message's
-    identity if corral can answer with a denial.
+    """Parse a message. Raise MalformedError if it is invalid, with the message's identity if corral
+    can answer it with a denial.
     """
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("truncated header", _known(data))
@@ -199,7 +199,7 @@ def _units(text: str, count: int) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Decode a string up to its NUL. Refuse a string without a NUL, because it was cut off."""
+    """Decode a string up to its NUL. Refuse one without a NUL, because it has been cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
         raise ValueError("a string has no NUL at its end")

@@ -1,9 +1,9 @@
 """Restrict a process from its creation on, with PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
-Each bit of this attribute is one mitigation. A run gets only bits that a probe has already used to
-start a process, because on some older builds of Windows an AppContainer does not start if any bit
-is set. Win32k system calls stay allowed, because a process that loads USER32 would end without
-them. node loads USER32, and so does OpenSSL, which Python's asyncio loads.
+Each bit of this attribute is one mitigation. A run gets only bits under which a probe has started a
+process, because on some older builds of Windows an AppContainer does not start if any bit is set.
+Win32k system calls stay allowed, because without them a process that loads USER32 would end. node
+loads it, and so does OpenSSL, which Python's asyncio loads.
 
 "No child processes" is not a mitigation bit but a separate attribute (`CHILD_PROCESS_POLICY`).
 """
@@ -16,13 +16,13 @@ from corral.plan import model
 from corral.plan.model import Results
 from corral.record import record
 
-# The first two bits in the `Flags` of a policy. The bit fields in winnt.h define what they mean.
+# The first two bits in the `Flags` of a policy. The bit fields in winnt.h define their meaning.
 FIRST, SECOND = 1, 2
 
 
 @record
 class Mitigation:
-    """One mitigation. `bit` turns the mitigation on in the attribute. To read it back, corral calls
+    """One mitigation. `bit` turns it on in the attribute. To read it back, corral calls
     GetProcessMitigationPolicy for `policy`, which must return `flags`.
     """
 
@@ -85,8 +85,7 @@ class Mitigations:
 
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
         """Return (attribute, value, size of the value in bytes) for UpdateProcThreadAttribute.
-        Leave out the mitigation attribute if it has no bits, because some builds of Windows refuse
-        the value 0.
+        Leave out the mitigation attribute if it would be 0, which some builds of Windows refuse.
         """
         found = []
         if self.bits:
@@ -112,7 +111,7 @@ class ProcessAttributes:
 
 
 def plan(bits: int, *, subprocess: bool) -> Mitigations:
-    """Return the step. A probe must have seen that a runtime starts with `bits`."""
+    """Return the step. A probe must have seen a runtime start with `bits`."""
     known = sum(item.bit for item in ORDER)
     if bits & ~known:
         raise ValueError(f"{bits:#x} has bits of unknown mitigations")

@@ -1,12 +1,12 @@
-"""Choose the network capabilities in an AppContainer's token. They decide what the target can
+"""Choose the network capabilities in an AppContainer's token, which decide what the target can
 reach.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
 host's own loopback.
 
-Capabilities cannot express the host names of `network.allow`. If the policy contains such names,
-the token gets no network capability, and a relay runs (`relay/`). Through the relay, programs that
-use the proxy variables reach these hosts, and no other hosts.
+Capabilities cannot express the host names in `network.allow`. If the policy contains such names,
+the token gets no network capability, and a relay (`relay/`) connects programs that use the proxy
+variables to these hosts, and to no others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CAPABILITIES: Mapping[policies.WindowsNetwork, tuple[str, ...]] = {
     "local": (PRIVATE_NETWORK,),
     "full": (INTERNET_CLIENT, INTERNET_CLIENT_SERVER, PRIVATE_NETWORK),
 }
-"""For each value of `windows.network`: the SIDs of the capabilities in the token."""
+"""The SIDs of the capabilities in the token for each value of `windows.network`."""
 
 STOPS: Mapping[policies.WindowsNetwork, str] = {
     "none": "no internet, no local network, no DNS, no access to the host's loopback",
@@ -42,7 +42,7 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
     "none": "",
     "outbound": "every host on the internet, and private ranges too if Windows classifies the "
     "network as public",
-    "local": "every host of the local network, both ways; the network's profile decides what "
+    "local": "every host on the local network, both ways; the network's profile decides what "
     "Windows classifies as local",
     "full": "every host, both ways",
 }
@@ -50,8 +50,8 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
 
 @record
 class Network:
-    """Describes what the target can reach. `level` decides the target's capabilities. With `relay`,
-    the target reaches the hosts of `network.allow` through the relay.
+    """Describes what the target can reach. `level` decides its capabilities. With `relay`, it
+    reaches the hosts in `network.allow` through the relay.
     """
 
     name = "network_capabilities"

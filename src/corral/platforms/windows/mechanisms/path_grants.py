@@ -2,18 +2,18 @@
 
 Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token contains
 the SIDs of its policy's grants. An AppContainer can use an object only if the object's access list
-allows this both to the user and to a capability in the token. Other programs do not have these
-capabilities, so the entries give them no access.
+allows it both to the user and to a capability in the token. The entries give no access to other
+programs, which do not have these capabilities.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
-or with too many entries. Some objects in a tree get less access than the grant gives: secrets get
-no entry, and files that other programs run, or that have several names, can only be read. The
-directories above secrets and above files that other programs run cannot be renamed or deleted.
+or too many entries. Some objects in a tree get less access than the grant gives: secrets get no
+entry, and files that other programs run or that have several names can only be read. The target
+cannot rename or delete the directories above secrets and above files that other programs run.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
-applied first, because it writes the journal. It also removes the entries when the run ends. With
-`keep_grants` the entries stay. A later run then sets only the entries of objects that get less
-access than the grant.
+applied before, because it writes the journal, and it removes the entries when the run ends. With
+`keep_grants` they stay, and a later run sets only the entries of objects that get less access than
+the grant.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ INSTALLED = (".venv", "venv", "node_modules")
 
 @record
 class Exceptions:
-    """The objects in a root that get less access than the grant, by relative name. Everything below
-    them also gets less access.
+    """The objects in a root that, with everything below them, get less access than the grant. They
+    are listed by relative name.
 
     `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
-    grant. `secret` objects are closed objects to which no other entry may give access either.
+    grant. `secret` lists the closed objects to which no other entry may give access either.
     """
 
     closed: frozenset[str] = frozenset()
@@ -60,8 +60,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The target may not rename the directories above objects with less access. Otherwise it
-        # could put another directory in their place, to which these exceptions do not apply.
+        # The target must not rename the directories above objects with less access, because it
+        # could put another directory in their place, to which these exceptions would not apply.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -81,7 +81,7 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # no entries, because this user may not change their lists
+    foreign: tuple[str, ...] = ()  # get no entries, because this user cannot change their lists
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
     watched: tuple[str, ...] = ()  # missing paths that other programs would run if they existed
@@ -100,7 +100,7 @@ class Grants:
 
     def warnings(self) -> tuple[str, ...]:
         foreign = (
-            f"{path} is closed to the target, because you may not change its access list"
+            f"{path} is closed to the target, because you are not allowed to change its access list"
             for path in _listed(self.foreign)
         )
         unreadable = (f"{path} {ADMINISTRATORS_ONLY}" for path in self.unreadable)
@@ -124,8 +124,8 @@ class Grants:
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
     """Return the tree of each grant, by path. Raise PolicyError if a tree cannot be read.
 
-    The tree of a read grant leaves out installed packages, such as `node_modules`, below the
-    `copied` paths, because the target uses copies of them.
+    In the tree of a read grant, installed packages (such as `node_modules`) below the `copied`
+    paths are closed, because the target uses copies of them.
     """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
@@ -191,8 +191,8 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 
 def _path_in_home(path: str, home: str) -> str:
-    """Return a path relative to the user's profile, or "" for the profile and paths outside
-    of it.
+    """Return a path relative to the user's profile, or "" for the profile itself and for paths
+    outside it.
     """
     return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 
@@ -236,9 +236,8 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each secret and each file that other programs run. With
-    `windows.strict_grants` the grant is refused, because these files would get less access than the
-    grant.
+    """Return a problem for each secret and each file that other programs run. These files would get
+    less access than the grant, which `windows.strict_grants` does not accept.
     """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
@@ -255,9 +254,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    If an earlier run has kept the entries of this grant, and the root still has its entries, set
-    only the entries of objects that get less access than the grant. Such an object may be new, and
-    then it has inherited too much access from its directory.
+    If an earlier run has kept the entries of this grant, and the root still has its own, set only
+    the entries of objects that get less access than the grant. Such an object may be new, in which
+    case it has inherited too much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

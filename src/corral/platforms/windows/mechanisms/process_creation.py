@@ -1,9 +1,8 @@
 """Create the target suspended, in its job, with its three streams and no other handle.
 
-One attribute list contains every restriction for the new process. The process is verified while it
-is suspended, and only then resumed. If Windows does not accept a job in that list, corral assigns
-the suspended process to the job. In both cases the process is in the job before it executes
-anything.
+One attribute list contains every restriction for the new process, which is verified while it is
+suspended, and only then resumed. If Windows does not accept a job in that list, corral assigns the
+suspended process to the job. Either way, the process is in the job before it executes anything.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
 """The user's desktop, which an AppContainer gets if private desktops do not work on this host.
-corral has to name this desktop, because otherwise a target gets the caller's desktop. If the caller
-is a service, that is not the user's desktop.
+Without this name the target would get the caller's desktop, which is a different one if the caller
+is a service.
 """
 
 
 @record
 class Launch:
-    """The plan and the streams of the process to create. `spawn` adds this object to `Results`
-    before the first step, so that all steps can read it.
+    """The plan and the streams of the process to create. `spawn` adds them to `Results` before the
+    first step, so that all steps can read them.
     """
 
     plan: Plan
@@ -49,7 +48,7 @@ class Launch:
 
 @record
 class ExtraVariables:
-    """Variables that steps add to the plan's environment."""
+    """Environment variables that steps add to those of the plan."""
 
     values: tuple[tuple[str, str], ...]
 
@@ -139,8 +138,8 @@ def started_program(plan: Plan) -> Program:
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the plan's variables. Replace the paths of copied files in them with the paths of the
-    copies.
+    """Return the plan's environment variables, with the paths of copied files replaced by those of
+    the copies.
     """
     copies = store.find(plan.steps)
     if copies is None:
@@ -149,8 +148,8 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the variables of the plan and of its steps. If the names of several variables differ
-    only in case, return only the last one.
+    """Return the environment variables of the plan and of its steps. Of variables whose names
+    differ only in case, return only the last.
     """
     extra = results.find(ExtraVariables)
     needed = () if results.find(Capabilities) is None else container_variables()
@@ -159,8 +158,8 @@ def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
 
 
 def container_variables() -> tuple[tuple[str, str], ...]:
-    """Return the variables without which Windows does not create a process in an AppContainer.
-    CreateProcess fails with ERROR_ENVVAR_NOT_FOUND (203) if LOCALAPPDATA is missing.
+    """Return the environment variables without which Windows creates no process in an AppContainer.
+    If LOCALAPPDATA is missing, CreateProcess fails with ERROR_ENVVAR_NOT_FOUND (203).
     """
     return (
         ("SystemRoot", abi.windows_directory()),
@@ -177,8 +176,8 @@ def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
     """Return the creation flag for the target's console.
 
     A target that may start processes gets a hidden console, because otherwise each child that needs
-    a console would open a window. Other targets get no console, because a console needs its own
-    process, which the child process policy may forbid.
+    a console would open a window. Other targets get none, because a console needs a process of its
+    own, which the child process policy may forbid.
     """
     policies = [one for one, _, _ in attributes]
     childless = win32_token.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY in policies

@@ -1,7 +1,7 @@
 """Create the private directory for a run without an AppContainer, and remove it when the run ends.
 
 The directory is created together with its access list. A target with a restricted token can write
-only objects that its logon may write and whose label is Low. So for such a target the directory
+only objects that its logon may write and that are labelled Low, so for such a target the directory
 gets an entry for the logon and a Low label.
 """
 
@@ -23,8 +23,8 @@ SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 @record
 class WorkDirectory:
-    """Creates the target's private directory, which contains its home and its temporary files. If
-    `low` is true, a target with a restricted token of Low integrity can write in the directory.
+    """Creates the target's private directory, which contains its home and its temporary files. With
+    `low`, even a target with a restricted token of Low integrity can write in it.
     """
 
     name = "work_directory"

@@ -1,5 +1,5 @@
-"""Probe whether an AppContainer confines a Python process. For comparison (the control), the same
-process also runs outside of the AppContainer.
+"""Probe whether an AppContainer confines a Python process. As the control, the same process also
+runs outside the AppContainer.
 
 The probe uses the code of a real run: it copies the interpreter into the store, creates and deletes
 a profile, and creates the process in the same way.
@@ -46,11 +46,11 @@ def write_own():
     open(path, "x").close()
     os.unlink(path)
 
-def pair():  # asyncio needs it, and on Windows it is a connection over loopback
+def pair():  # asyncio needs a pair, which on Windows is a connection over loopback
     one, other = socket.socketpair()
     one.close(), other.close()
 
-def connect():  # Windows drops denied packets silently, so wait for a later connection, `pair`
+def connect():  # Windows drops denied packets silently, so wait until a later connection succeeds
     with socket.socket() as end:
         end.setblocking(False)
         end.connect_ex(("127.0.0.1", int(sys.argv[2])))
@@ -114,7 +114,7 @@ print(*(ask(port) for port in sys.argv[1:]))
 
 
 def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
-    """Return the steps for an AppContainer where only the copied interpreter can be read."""
+    """Return the steps for an AppContainer in which only the copied interpreter can be read."""
     home = os.path.expanduser("~")
     try:
         copies = store.plan_own_interpreter(home)
@@ -134,8 +134,8 @@ def try_desktop(plain: Job) -> str:
     """Check that a process in an AppContainer has its own desktop and no clipboard. Raise OSError
     otherwise.
 
-    In session 0 corral itself may be in the window station that targets get. Then only the desktops
-    differ.
+    In session 0 corral itself may be in the window station that targets get, so that only the
+    desktops differ.
     """
     outside = trial.observe(CLIPBOARD, (plain, Creation()), str(CLIPBOARD_TRIES))
     inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation()), str(CLIPBOARD_TRIES // 5))
@@ -143,8 +143,8 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the control failed: {outside.last_line()}")
     if clipboard != "opened":
-        # Another program may be using the clipboard at this moment. TimeoutError makes the finding
-        # "unknown", so that the finding is not cached.
+        # Another program may be using the clipboard at this moment, so make the finding "unknown"
+        # by raising TimeoutError. Such a finding is not cached.
         raise TimeoutError(0, "the control failed: another program may be using the clipboard")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
@@ -154,8 +154,8 @@ def try_desktop(plain: Job) -> str:
 
 
 def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
-    """Return the window station, the desktop and the clipboard state that a trial has printed, or
-    empty strings if it printed anything else.
+    """Return the window station, the desktop and the state of the clipboard as a trial has printed
+    them, or empty strings if it printed anything else.
     """
     words = seen.output.split("|")
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
@@ -163,7 +163,7 @@ def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
     """Check that a process in an AppContainer cannot use the user's files or the host's loopback,
-    but a process outside can. Raise OSError otherwise.
+    but that a process outside can. Raise OSError otherwise.
     """
     if not desktop and abi.session_of(os.getpid()) == 0:
         raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")
@@ -172,7 +172,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)  # a client has connected before its trial ends
+            listener.setblocking(False)  # a client connects before its trial ends, if at all
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
             heard = _accept(listener)
@@ -204,8 +204,8 @@ def _accept(listener: socket.socket) -> bool:
 
 
 def try_nul(base: tuple[model.Step, ...]) -> str:
-    """Check that a program in an AppContainer can open NUL. Raise OSError otherwise. Programs need
-    NUL, but no wall depends on it.
+    """Check that a program in an AppContainer can open NUL, which programs need although no wall
+    depends on it. Raise OSError otherwise.
     """
     seen = trial.observe(NUL, (*base, Creation()))
     if seen.output != "open":

@@ -1,7 +1,7 @@
 """Probe what Windows enforces. Most probes try an operation in a disposable process.
 
-A limit is proven only if it reads back, and if it stops an operation that succeeds without the
-limit (the control). Windows may accept a limit without enforcing it.
+Windows may accept a limit without enforcing it. So a limit is proven only if it reads back and
+stops an operation that succeeds without the limit (the control).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ else:
 SPAWN = """
 import os, sys
 try:
-    # The words are joined unquoted: none of them may be a path with a space.
+    # spawnv joins the arguments without quotes, so none of them may be a path with a space.
     code = os.spawnv(os.P_WAIT, sys.executable, ["python", "-I", "-S", "-c", "pass"])
 except OSError as error:
     print("denied")
@@ -112,7 +112,7 @@ LABELS: tuple[Label, ...] = (
 
 
 class Machine:
-    """Probes a capability when it is first needed, so that a run makes only the needed probes."""
+    """Probes a capability only when it is first needed, so that a run makes no other probes."""
 
     def __init__(self) -> None:
         self.found: dict[str, Finding] = {}
@@ -134,8 +134,8 @@ class Machine:
 
 
 def probe(wanted: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Probe the wanted capabilities and the capabilities that they depend on. If `wanted` is empty,
-    probe all. Report capabilities that were not probed as unknown.
+    """Probe the wanted capabilities and those on which they depend, or all capabilities if `wanted`
+    is empty. Report those that were not probed as unknown.
     """
     machine = Machine()
     for name in PROBES:
@@ -158,8 +158,8 @@ def _app_container(machine: Machine) -> Finding:
 def _inside(
     capability: str, need: str, attempt: Callable[[Machine], str]
 ) -> Callable[[Machine], Finding]:
-    """Return a probe that runs in an AppContainer. Its finding is "absent" if this host does not
-    have the capability `need`.
+    """Return a probe that runs in an AppContainer. It finds the capability absent if this host does
+    not have the capability `need`.
     """
 
     def find(machine: Machine) -> Finding:
@@ -191,8 +191,8 @@ def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:
-    """Call `attempt`, and return a finding. `attempt` returns the evidence, or raises an error if
-    the capability is absent.
+    """Call `attempt`, which returns the evidence or raises an error if the capability is absent,
+    and return the finding.
     """
     try:
         return Finding(capability=capability, status="proven", evidence=attempt())
@@ -232,7 +232,7 @@ def _kill_on_close(plain: Job) -> str:
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
                 raise OSError(0, "the control failed: a process ended before its job was closed")
-            running.child.abandon()  # both processes keep their input, so only the job ends them
+            running.child.abandon()  # both processes' input stays open, so only the job ends them
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
                     raise OSError(0, "a process survived after its job's handle was closed")
@@ -251,8 +251,7 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # A second process must start under a limit of four. The limit is not two, because a console's
-    # process may count too.
+    # The control uses a limit of four instead of two, because a console's process may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four processes, but not under a limit of one"
@@ -274,8 +273,8 @@ def _cpu_rate(plain: Job) -> str:
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
-    """Return the CPU seconds that two busy processes have used when the second process ends. The
-    second process starts later and ends after a fixed CPU time, so the result does not depend on a
+    """Return the CPU seconds that two busy processes have used by the time that the second one
+    ends. This one starts later, and ends after a fixed CPU time, so the result does not depend on a
     clock.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
@@ -331,8 +330,8 @@ def _session() -> str:
 
 PROBES: dict[str, Callable[[Machine], Finding]] = {
     "job_read_back": lambda _: _try("job_read_back", _read_back),
-    # This probe runs even if a job's limits cannot be read back, because it only checks that all
-    # processes end with the job's handle.
+    # This probe works even if a job's limits cannot be read back, because it only checks that all
+    # processes end when the job's handle is closed.
     "job_kill_on_close": _job("job_kill_on_close", _kill_on_close),
     "job_memory": lambda _: _try("job_memory", _memory),
     "job_processes": lambda _: _try("job_processes", _processes),

@@ -1,9 +1,9 @@
 """Start a disposable target with the code of a real run, and return its output.
 
 A runtime that does not work in an AppContainer or under a mitigation dies before it executes any
-code, and its exit code explains little. So corral tries a runtime before its first run: the runtime
-executes one line of code under the steps of the run. If that succeeds, a note records that the
-runtime starts under this build of Windows and these steps, and later runs need no trial.
+code, and its exit code explains little. So before a runtime's first run corral lets it execute one
+line of code under the steps of that run. If this succeeds, a note records that the runtime starts
+under this build of Windows and these steps, and later runs need no trial.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ NODE_WITH_CHILDREN = (
         "(error, output) => console.log(error ? error.message : output.trim()))"
     ),
 )
-"""The trial for node if the target may start processes. Node starts a second node, because the
-pipes between the two can fail in an AppContainer.
+"""The trial for node if the target may start processes. In it node starts a second node, because
+the pipes between the two can fail in an AppContainer.
 """
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
     0xC0000142: "one of its libraries failed to start, because it needs windows or desktop rights",
-    0xC0000135: "a library that it needs is missing, or the target may not read the library",
+    0xC0000135: "a library that it needs is missing, or the target is not allowed to read it",
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another kind of processor",
 }
@@ -72,8 +72,8 @@ MEANINGS = {
 
 @record
 class Outcome:
-    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` contains the
-    resource usage that the job has counted.
+    """The result of a trial. `output` is its stdout, `errors` its stderr, and `reaped` contains its
+    resource usage as counted by the job.
     """
 
     output: str
@@ -141,8 +141,8 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start the Python code `code`. If the steps include a store, run the code in the store's copy
-    of the interpreter. Otherwise run it in `program` or in corral's own interpreter.
+    """Start the Python code `code` in the store's copy of the interpreter if the steps include a
+    store, and otherwise in `program` or in corral's own interpreter.
     """
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
@@ -204,8 +204,8 @@ def _trial_line(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...
 
 
 def note_path(program: Program, steps: Sequence[model.Step]) -> str:
-    """Return the path of the note that records that this program has started under these steps. The
-    note for a copy in the store is next to the copy, and both are removed together.
+    """Return the path of the note which records that this program has started under these steps.
+    The note for a copy in the store is next to the copy, so that both are removed together.
     """
     described = (step.describe() for step in steps if isinstance(step, RESTRICTIONS))
     words = [windows_build(), *described]

@@ -1,9 +1,9 @@
 """Forward connections to a loopback port inside an AppContainer over one pair of pipes.
 
-This inner end of the relay runs as a separate program (`python -I -S -c <this source>`, frames on
-stdin and stdout) in the target's AppContainer, where only loopback can be reached. So this file
+This inner end of the relay runs in the target's AppContainer, where only loopback can be reached.
+It is a separate program (`python -I -S -c <this source>`, frames on stdin and stdout), so this file
 uses only the standard library. The inner end decides nothing, because the target could send the
-same frames itself. The outer end, `outside.py`, makes all checks.
+same frames itself. All checks are made by the outer end, `outside.py`.
 
     frame   u8 kind, u8 0, u16 length, u32 stream, then `length` bytes; little-endian
     HELLO   inner -> outer, once: u16 port on which the inner end listens
@@ -14,7 +14,7 @@ same frames itself. The outer end, `outside.py`, makes all checks.
     RESET   the stream is closed in both directions
 
 Each side starts with WINDOW bytes of credit for each stream, and returns credit for the bytes that
-it has consumed. So a stream that is not read stops only its own sender. The thread that reads the
+it has consumed, so a stream that is not read stops only its own sender. The thread that reads the
 pipe never waits for anything else.
 """
 
@@ -82,7 +82,7 @@ class Frames:
 
 
 def read_hello(reader: int) -> int:
-    """Wait for the first frame, and return the port that the inner end listens on."""
+    """Wait for the first frame, and return the port on which the inner end listens."""
     data = b""
     while len(data) < HEADER.size + PORT.size:
         chunk = os.read(reader, HEADER.size + PORT.size - len(data))
@@ -97,7 +97,7 @@ def read_hello(reader: int) -> int:
 
 
 class Stream:
-    """One connection. `recv` and `send` block. Both raise OSError after the stream is reset."""
+    """One connection. `recv` and `send` block, and raise OSError once the stream is reset."""
 
     def __init__(self, mux: Mux, number: int) -> None:
         self.number = number
@@ -150,8 +150,7 @@ class Stream:
                 return
             self._end_sent = True
             done = self._ended
-        # Remove the stream before END is sent, because after END the other side may open a new
-        # stream.
+        # Remove the stream before END is sent, because the other side may then open a new one.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))
@@ -194,7 +193,7 @@ class Stream:
 
 class Mux:
     """Carries many streams over two pipes. `arrived` is called with each stream that the other side
-    opens, and must not block.
+    opens. It must not block.
     """
 
     def __init__(
@@ -221,8 +220,8 @@ class Mux:
         """Open a stream. Wait while MAX_STREAMS streams are open."""
         self._free.acquire()
         with self._writing:
-            # Hold the lock `_writing` from when the number is chosen until OPEN is written, because
-            # the other side accepts stream numbers only in ascending order.
+            # Hold `_writing` from the choice of the number until OPEN is written, because the other
+            # side accepts stream numbers only in ascending order.
             with self._lock:
                 if self._closed:
                     raise ConnectionResetError("the relay is closed")
@@ -261,7 +260,7 @@ class Mux:
             known = 0 < number <= self._last
         if kind == HELLO or not known:
             raise ProtocolError(f"unexpected frame of kind {kind} for stream {number}")
-        # Frames may still arrive for a stream that this side has reset or ended. They are ignored.
+        # Ignore frames that still arrive for a stream that this side has reset or ended.
         if stream is not None and stream.take(kind, payload):
             self.forget(stream)
 
@@ -319,9 +318,7 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends, because on some systems only a reset wakes the other direction's
-        thread.
-        """
+        """Reset both ends, which on some systems is the only way to wake the other thread."""
         with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()
         abort(self._end)

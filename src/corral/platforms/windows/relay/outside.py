@@ -1,8 +1,8 @@
 """Run the relay's outer end, which connects a target without network capabilities to named hosts.
 
-Without a capability the target cannot reach any network (`network_capabilities.py`). Inside the
-container a small program, the shim (`inside.py`), listens on loopback, and `HTTP_PROXY` and
-`HTTPS_PROXY` name its port. The connections to the shim arrive here through one pair of pipes,
+Without a capability the target cannot reach any network (`network_capabilities.py`). Instead, a
+small program inside the container, the shim (`inside.py`), listens on loopback, on a port that
+`HTTP_PROXY` and `HTTPS_PROXY` name. Connections to the shim arrive here through one pair of pipes,
 which the shim has inherited. Each request is checked as on Linux: the policy has to allow the
 host's name, and the address guard has to allow the address before corral connects to it. On TLS
 ports the name in the client's hello has to be allowed too. A program that ignores the two variables
@@ -26,14 +26,14 @@ from corral.platforms.windows.relay import inside
 from corral.platforms.windows.relay.inside import Stream
 
 MAX_HANDLERS = 2 * inside.MAX_STREAMS
-"""There are more handlers than streams, because a closed stream's handler may still be sending."""
+"""More handlers than streams, because the handler of a closed stream may still be sending."""
 CLOSE_SECONDS = 5.0
-"""The longest time that `close` waits for the shim's pipe to end."""
+"""How long `close` waits for the shim's pipe to end, at most."""
 
 
 class Relay:
-    """Serves the connections that arrive through the shim's pipes, in its own threads. The relay
-    owns the pipes, and its threads end when the pipes end.
+    """Serves the connections that arrive through the shim's pipes, in its own threads. It owns the
+    pipes, and its threads end when the pipes do.
     """
 
     def __init__(self, reader: int, writer: int, out: Outbound) -> None:
@@ -59,8 +59,8 @@ class Relay:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. The shim must have ended, because otherwise the reading thread does not
-        end and the pipes stay open.
+        """Close the pipes. The shim must have ended, because otherwise the thread that reads from
+        it goes on and the pipes stay open.
         """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()
@@ -75,8 +75,8 @@ class Relay:
             self.denials.add("limit", "the relay's pipe", why=f"invalid frames: {error}")
 
     def _arrive(self, stream: Stream) -> None:
-        # This waits only briefly: if all handlers are busy, the streams of at least half of them
-        # are closed already, so these handlers end soon.
+        # This waits only briefly: even if all handlers are busy, the streams of at least half of
+        # them are closed already, so those handlers end soon.
         self._handlers.acquire()
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
 
@@ -85,12 +85,12 @@ class Relay:
         try:
             connection.serve()
         finally:
-            # The pause does not delay the client, which already has its answer. It keeps the
-            # handler busy, so that a flood of denied requests is slow.
+            # The pause does not delay the client, which already has its answer. It slows down a
+            # flood of denied requests, because it keeps the handler busy.
             time.sleep(connection.pause_seconds())
             self._handlers.release()
 
 
 def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials) -> Relay:
-    """Open the relay for a plan. `pipes` are the pipes from and to its inner end."""
+    """Open the relay for a plan. `pipes` contains the pipes from and to its inner end."""
     return Relay(*pipes, Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials)))

@@ -1,14 +1,14 @@
 """Start the relay's inner end, the shim, in the target's container but in its own job.
 
-The shim cannot be in the target's job, because there it would count against `pids`, and with
-subprocess = false the limit is one process. The shim cannot be outside the container, because a
-program in an AppContainer cannot reach a port outside. The shim has to listen before the target
-starts, because the target's proxy variables name the port.
+The shim cannot be in the target's job, where it would count against `pids`: if subprocess = false,
+that limit is a single process. Nor can it be outside the container, because a program in an
+AppContainer cannot reach a port outside. It has to listen before the target starts, because the
+target's proxy variables name its port.
 
 Windows treats the shim and the target as one principal, so the target can read and change the shim.
-Therefore the shim is not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, the
-policy's CPU rate, and the target's restrictions on windows and images. So a target that takes over
-the shim gains this much memory and CPU, but nothing else.
+The shim is therefore not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, the
+policy's CPU rate, and the target's restrictions on windows and images. A target that takes over the
+shim gains this much memory and CPU, but nothing else.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from corral.record import record
 
 SHIM_MEMORY = 96 << 20
 START_SECONDS = 20.0
-"""The longest time to wait until the shim listens. The first start of the interpreter is slow on a
-busy machine with a virus scanner.
+"""How long to wait until the shim listens. On a busy machine with a virus scanner, the interpreter
+is slow to start for the first time.
 """
 
 
@@ -44,9 +44,9 @@ class NamedHosts:
     """Starts the shim, through which the target reaches the hosts in `allow`.
 
     `python` is an interpreter that the container can read, and `environment` contains its
-    variables. `ui` and `bits` are the target's own restrictions, because the target can take over
-    the shim. `childless`, `memory` and `read_back` are turned off only if no probe has shown that
-    they work on this host.
+    environment variables. `ui` and `bits` are the target's own restrictions, because the target can
+    take over the shim. Turn `childless`, `memory` and `read_back` off only if no probe has shown
+    that they work on this host.
     """
 
     name = "relay"
@@ -118,7 +118,7 @@ def start(step: NamedHosts, target: Results) -> Shim:
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
             # `made` is in the results of both shim and target, so it is released twice. The first
-            # release does no harm, because the object is only needed to create the two processes.
+            # release does no harm, because `made` is only needed to create the two processes.
             results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
@@ -143,8 +143,8 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Raise OSError unless the shim is in the target's container. Outside, the shim would have the
-    user's rights, and so would a target that takes over the shim.
+    """Raise OSError unless the shim is in the target's container. Outside it the shim would have
+    the user's rights, and so would a target that takes the shim over.
     """
     if results.find(Capabilities) is None:
         return
@@ -154,7 +154,7 @@ def _check_container(results: Results) -> None:
 
 
 def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
-    # The shim's stderr is discarded, because its lines would look like the target's.
+    # Discard the shim's stderr, because its lines would look like the target's.
     unread, errors = os.pipe()
     with ExitStack() as stack:
         for fd in (*ends, unread, errors):
@@ -165,14 +165,14 @@ def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
 
 
 def shim_argv(python: str) -> list[str]:
-    """Return the shim's command line with its source, so that the shim need not read a file."""
+    """Return the shim's arguments. They include its source, so that it need not read a file."""
     with open(inside.__file__, encoding="utf-8") as file:
         return [python, "-I", "-S", "-c", file.read()]
 
 
 def variables(port: int) -> dict[str, str]:
-    """Return the target's proxy variables. They are only in upper case, because Windows ignores the
-    case of names.
+    """Return the target's proxy variables, in upper case only, because Windows ignores the case of
+    names.
     """
     proxy = f"http://127.0.0.1:{port}"
     return {

@@ -1,12 +1,12 @@
 // Makes node's standard library work inside an AppContainer. node loads this file before the
-// server, and also in workers and child nodes. No wall depends on this file. A server that removes
+// server, and also in workers and child nodes. No wall depends on this file: a server that removes
 // it only loses the repairs.
 //
 // - realpath: inside, Windows denies GetFinalPathNameByHandleW, and node's own walk starts at
-//   `C:\`, which cannot be opened. Here a directory that cannot be opened counts as a plain
-//   directory.
-// - Pipes to children: libuv before its change 5181 uses names outside `\\.\pipe\LOCAL\`. It
-//   mistakes the denial for a name in use, and tries the next name for ever.
+//   `C:\`, which cannot be opened. The version here treats a directory that cannot be opened as a
+//   plain directory.
+// - Pipes to children: libuv before its change 5181 uses names outside `\\.\pipe\LOCAL\`, mistakes
+//   the denial for a name in use, and tries the next name forever.
 // - "ignore": some builds of Windows do not let an AppContainer open NUL.
 "use strict";
 const childProcess = require("child_process");
@@ -98,8 +98,8 @@ const isPiped = (slot) => slot === "pipe" || slot === "overlapped";
 const isReplaced = (slot, index) =>
   isPiped(slot) || (slot === "ignore" && index < 3 && !isNulOpen());
 
-// Returns the child's end of a new pipe as a descriptor, and a promise of the socket at the other
-// end.
+// Returns the child's end of a new pipe as a descriptor, and the socket at the other end as a
+// promise.
 function openPipe() {
   const server = net.createServer();
   const socket = new Promise((resolve, reject) =>
@@ -121,7 +121,7 @@ function discard(index, socket) {
   else socket.unref().resume();
 }
 
-// Returns the stream that the caller of `spawn` gets, even before the socket is connected.
+// Returns the stream for the caller of `spawn`, who gets it even before the socket is connected.
 function attachStream(child, index, socketPromise) {
   const stream = new PassThrough();
   stream.ref = stream.unref = () => stream;
@@ -163,13 +163,13 @@ function spawnWithPipes(options) {
     }
     return result;
   } finally {
-    // The child has its own copies of these descriptors. While one of them is open here too, the
+    // The child has its own copies of these descriptors. As long as one is open here too, the
     // stream does not end.
     for (const { descriptor } of pipes.values()) fs.closeSync(descriptor);
   }
 }
 
-// During a synchronous call no pipe can be read or written, so the child gets files.
+// During a synchronous call no pipe can be read or written, so the child gets files instead.
 const originalSpawnSync = childProcess.spawnSync;
 function spawnSync(file, args, options) {
   if (!Array.isArray(args)) [args, options] = [[], args];

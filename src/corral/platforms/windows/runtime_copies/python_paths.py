@@ -1,7 +1,7 @@
 """Change paths in Python's own files, so that they refer to the copies in the store.
 
-These files are the settings of virtual environments (`pyvenv.cfg`), and the files in site-packages
-that editable installs make.
+These files are the settings of virtual environments (`pyvenv.cfg`) and the files that editable
+installs create in site-packages.
 """
 
 import ntpath
@@ -31,8 +31,8 @@ def changed_texts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, new text) for each of the files `names` whose text changes.
 
-    `settings` is the path of pyvenv.cfg. Its `home` is always set to `base`, because the file may
-    name that directory through a link, and `replace_paths` would not find such a name.
+    `settings` is the path of pyvenv.cfg. The `home` in it is always set to `base`, because the file
+    may name that directory through a link, which `replace_paths` would not recognize.
     """
     found: list[tuple[str, str]] = []
     for name in names:
@@ -51,8 +51,8 @@ def with_home(text: str, base: str) -> str:
 
 
 def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
-    """Replace each source's path with the path of its copy. Also replace paths that are written
-    with doubled backslashes, and keep the backslashes doubled.
+    """Replace each source's path with the path of its copy, even where backslashes are doubled. The
+    new path then has doubled backslashes too.
     """
     for one in sorted(copies, key=lambda one: -len(one.source)):
         text = _replace(text, one.source, one.staged)
@@ -61,7 +61,7 @@ def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    """Replace a path, even if it is the start of a longer path. Ignore the case of letters."""
+    """Replace a path, even at the start of a longer path. Ignore the case of letters."""
     lower, wanted = fold_path(text), fold_path(old)
     parts, at = [], 0
     while (found := lower.find(wanted, at)) >= 0:

@@ -1,8 +1,8 @@
 r"""Make Python's standard library work inside an AppContainer. `site` loads this module before the
 server.
 
-No wall depends on this module. A server that removes it only loses the repairs. The module imports
-only modules that are built in, or that Python has already loaded.
+No wall depends on this module: a server that removes it only loses the repairs. The module imports
+only modules that are built in or already loaded.
 
 - `os.mkdir(..., 0o700)`, and so `tempfile.mkdtemp`: since Python 3.12.4 and 3.11.10 an AppContainer
   cannot open a directory that it has created in this way (python/cpython#134587).
@@ -11,7 +11,7 @@ only modules that are built in, or that Python has already loaded.
   `\\.\pipe\LOCAL\`.
 - NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.
 - A hidden `.env`: its name is visible, and a server with pydantic-settings (FastMCP) exits if it
-  cannot open the file. So the file reads as empty, as on Linux.
+  cannot open the file, so the file reads as empty, as on Linux.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return a replacement for a function of `_winapi`. It makes a pipe's global name local, and
-    then calls `call`.
+    """Return a replacement for a function of `_winapi` that makes a pipe's global name local before
+    it calls `call`.
     """
 
     def called(name: str, *arguments: object) -> object:

@@ -1,18 +1,18 @@
 """Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists in Program Files. It could add entries for AppContainers in AppData, but these entries would
+lists in Program Files, and although it could add entries for AppContainers in AppData, these would
 break other programs. So corral copies the files that a run needs into its own directory, and never
-links them. The directory of a copy gets an entry for the copy's own capability before files are
-copied into it, so that the files inherit the entry.
+links to them. The directory of a copy gets an entry for the copy's own capability before files are
+copied into it, so that they inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
 copy is complete, corral writes a file next to it, which is called the copy's mark. A process holds
-a mutex while it makes a copy. Copied files keep their times, because otherwise every start would
-compile Python's modules again.
+a mutex while it makes a copy. Copied files keep their times, because otherwise Python would compile
+its modules again at every start.
 
-Links out of a tree are refused, because they would point out of the store. Also, node starts in an
-AppContainer only with `--preserve-symlinks`, and then linked packages do not find each other.
+Links out of a tree are refused, because they would point out of the store. Besides, node starts in
+an AppContainer only with `--preserve-symlinks`, under which linked packages do not find each other.
 
 A copy of node or Python includes a preload (`node_preload.cjs`, `python_preload.py`), which repairs
 the parts of its standard library that fail in an AppContainer. No wall depends on the preload.
@@ -52,8 +52,8 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """Makes the copies that are still missing. `program` is the copy to start. Paths inside the
-    `granted` paths are not replaced by the paths of copies.
+    """Makes the copies that are still missing. `program` is the copy to start. Paths inside
+    `granted` paths are not replaced by those of copies.
     """
 
     name = "runtime_copies"
@@ -75,8 +75,8 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether the copied runtime has already started in a trial. Such a trial leaves a
-        file beside the copy.
+        """Return whether the copied runtime has already started in a trial. A successful trial
+        leaves a note next to the copy.
         """
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
@@ -102,17 +102,15 @@ class Store:
 
 
 class OpenCopies:
-    """Keeps the mark files of used copies open, so that `collect` does not remove the copies.
-    Windows does not delete open files.
+    """Keeps the mark files of used copies open. Since Windows does not delete open files, `collect`
+    then cannot remove these copies.
     """
 
     def __init__(self) -> None:
         self._marks: list[int] = []
 
     def open(self, tree: TreeCopy) -> None:
-        """Open the mark file of a copy and keep it open. Make the copy first if it does not
-        exist.
-        """
+        """Open the mark file of a copy and keep it open. Make the copy first if it is missing."""
         try:
             self._marks.append(os.open(mark_path(tree), OPEN_FLAGS))
         except FileNotFoundError:
@@ -144,8 +142,9 @@ def plan(
     """List every file that has to be copied, without copying anything. Raise PolicyError if a file
     cannot be copied.
 
-    Paths with a write grant are left out, because the target cannot write to a copy, and every
-    change would require a new copy. `without` lists more relative names to leave out.
+    Paths with a write grant are left out, because the target could not write to the copy, and every
+    change of the files would require a new copy. `without` lists further relative names to leave
+    out.
     """
     written = [grant.path for grant in granted if grant.access == "write"]
     listings = _listings(program, written, without)
@@ -157,8 +156,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # If files of this tree may contain the paths of other copies, the key of its copy depends
-        # on the keys of all copies.
+        # If files in this tree may contain the paths of other copies, the key of its own copy
+        # depends on the keys of all.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
@@ -174,8 +173,7 @@ def plan(
 
 def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
     """Return the files that make Python load its preload, if the tree has site-packages. One of
-    them is a `.pth` file, because Python also reads such files in isolated mode and in child
-    processes.
+    them is a `.pth` file, which Python reads even in isolated mode and in child processes.
     """
     if python_paths.SITE not in listing.directories:
         return []
@@ -189,7 +187,7 @@ def digest(words: Sequence[str]) -> str:
 
 
 def own_interpreter() -> str:
-    """Return the path of corral's interpreter, not of the launcher of a virtual environment."""
+    """Return the path of corral's interpreter itself, not of a virtual environment's launcher."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -244,8 +242,8 @@ def settings_path(program: Program) -> str:
 
 def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
     """Return the names to leave out of a copy. `why` is the reason for the copy, such as "the
-    prefix of python". `settings` is the path of the virtual environment's pyvenv.cfg, and `text` is
-    the content of this file.
+    prefix of python". `settings` is the path of the virtual environment's pyvenv.cfg, and `text`
+    its content.
     """
     if why != "the prefix of python":
         return SERVER
@@ -277,10 +275,10 @@ def program_inside(
     granted: Sequence[str] = (),
     written: Sequence[str] = (),
 ) -> Program:
-    """Return the program with the paths of copies in its arguments, except for granted paths.
+    """Return the program with the paths of copies in its arguments. Granted paths stay as they are.
 
-    The runtime is always a copy, because the files that it needs may not be granted. A script with
-    only a read grant is a copy too, because its `node_modules` cannot be read in place.
+    The runtime is always a copy, because it may need files that are not granted. A script with only
+    a read grant is a copy too, because its `node_modules` cannot be read in place.
     """
     path = path_in_copies(program.path, copies)
     path = path_in_copies(program.real, copies) if path == program.path else path
@@ -292,8 +290,8 @@ def program_inside(
     if windows_resolve.kind_of(path) == "node":
         preload = next(one.staged for one in copies if one.source == NODE_PRELOAD)
         arguments = ("--require", preload, *NODE_FLAGS, *arguments)
-        # NODE_OPTIONS is for workers and child nodes. Its path has slashes, because a backslash in
-        # quotes is an escape character.
+        # NODE_OPTIONS is for workers and child nodes. The path in it has slashes, because inside
+        # quotes a backslash is an escape character.
         options = f'--require "{preload.replace(ntpath.sep, "/")}" {" ".join(NODE_FLAGS)}'
         environment = (*environment, ("NODE_OPTIONS", options))
     return replace(
@@ -332,12 +330,14 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of a copy's mark file. It is beside the copy, where no target can read it."""
+    """Return the path of a copy's mark file, which is next to the copy, where no target can read
+    it.
+    """
     return tree.directory + MARK
 
 
 def make_copy(tree: TreeCopy) -> None:
-    """Copy a tree directly to its final path, because a virus scanner could make a rename fail."""
+    """Copy a tree directly to its final path, because a virus scanner could prevent a rename."""
     file_trees.remove(tree.directory)  # another process may have died while making the copy
     os.makedirs(tree.directory)
     # The directory is empty, so every file made in it inherits the entry.
@@ -354,8 +354,8 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the content of a copy's mark file. The mark files of all copies of the same tree have
-    the same content, so that `collect` can find older copies.
+    """Return the content of a copy's mark file. It is the same for all copies of the same tree, so
+    that `collect` can find older ones.
     """
     return "\n".join((tree.source, *tree.listing.without))
 
