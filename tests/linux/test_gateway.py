@@ -17,6 +17,8 @@ import threading
 import pytest
 from gateway_process import NAME, echo, gateway, read_all, server
 
+from corral.network.gateway import event_loop, splice
+
 __all__ = ["gateway", "server"]
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the gateway uses epoll and splice")
 
@@ -36,6 +38,52 @@ def test_data_arrives_in_both_directions(gateway, server, splice):
         assert read_all(client) == b""
     assert running.end()["traffic"] == {NAME: [1, 0, 100_006, 100_006]}
     assert running.denials() == []
+
+
+def connected_pair():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname(), timeout=20)
+        far = listener.accept()[0]
+        far.setblocking(False)
+        return near, far
+
+
+@pytest.mark.parametrize("use_pipes", [True, False])
+@pytest.mark.parametrize("is_client", [True, False])
+def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
+    """Let a target send data and close its socket, so that nothing was copied when the run ends.
+    As a control, `close` loses the data. If the target's socket is still open somewhere, more data
+    could have followed, so the peer must see a reset.
+    """
+    text = os.urandom(100_000)
+
+    def receive(end, *, ends=True):
+        (target, ours), (peer, theirs) = connected_pair(), connected_pair()
+        ends_of_copy = (ours, theirs) if is_client else (theirs, ours)
+        loop, pipes = event_loop.Loop(), splice.Pipes()
+        pipes.max_pipes = splice.MAX_PIPES if use_pipes else 0
+        copy = splice.SplicedCopy(
+            loop, *ends_of_copy, pipes=pipes, idle_seconds=60, done=lambda: None
+        )
+        copy.start()
+        with target, peer:
+            target.sendall(text)
+            if ends:
+                target.close()
+            end(copy)
+            pipes.close()
+            loop.close()
+            got = b""
+            try:
+                while chunk := peer.recv(65536):
+                    got += chunk
+            except ConnectionResetError:
+                return got, "reset"
+            return got, "end of file"
+
+    assert receive(lambda copy: copy.close(reset=True)) == (b"", "reset")
+    assert receive(lambda copy: copy.finish()) == (text, "end of file")
+    assert receive(lambda copy: copy.finish(), ends=False)[1] == "reset"
 
 
 def test_the_gateway_keeps_no_descriptor_of_an_ended_connection(gateway, server):

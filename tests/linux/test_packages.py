@@ -543,8 +543,9 @@ def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, to
     shown = user.corral("explain", "-v", "--state", "pypi:my-server", env=env)
     assert shown.returncode == 0, shown.stderr
     assert user.corral("run", "--state", "pypi:my-server", env=env).returncode == 0
-    [home] = json.loads(user.corral("cache", "homes", "--json", env=env).stdout)
-    assert f"keep /state in {home['path']}\n" in shown.stdout.decode()
+    homes = json.loads(user.corral("cache", "homes", "--json", env=env).stdout)
+    [path] = [home["path"] for home in homes if home["server"] == ["pypi:my-server"]]
+    assert f"keep /state in {path}\n" in shown.stdout.decode()
 
 
 @ONE_USER

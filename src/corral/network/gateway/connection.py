@@ -69,6 +69,14 @@ class Connection:
         else:
             self._look_up()
 
+    def finish(self) -> None:
+        """End the connection at the end of the run. What the target has sent still arrives, unless
+        the connection to its destination is not open yet.
+        """
+        if self.copy is not None:
+            self.copy.finish()  # calls `close`
+        self.close(reset=True)
+
     def close(self, *, reset: bool) -> None:
         """End the connection, whatever its stage. With `reset`, the target and the server get a TCP
         reset instead of an orderly end.

@@ -114,7 +114,7 @@ class Gateway:
         while self._waiting:
             self._waiting.pop()[0].close()
         for opened in list(self._connections):
-            opened.close(reset=True)
+            opened.finish()
         self.dns_server.close()
         self._packets.close()
         self._context.lookups.close()

@@ -49,7 +49,7 @@ class PublishedPorts:
 
     def close(self) -> None:
         for copy in list(self._copies):
-            copy.close(reset=True)
+            copy.finish()
         for server, client in self._waiting.items():
             server.close()
             client.close()

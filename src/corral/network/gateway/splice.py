@@ -34,6 +34,8 @@ size. This limits the memory that a target can use up by not reading.
 MAX_FREE_PIPES = 4
 ROUNDS = 4
 """How many times in a row one direction may read before other directions are served."""
+MAX_LAST_PUMPS = 64
+"""How many times `pump_all` calls `pump`. This is enough for all that fits into socket buffers."""
 FEW_BYTES = 4096
 """After a read of fewer bytes than this, no second read is tried, because it would rarely find
 more.
@@ -127,6 +129,16 @@ class Direction:
                 break
         self._drain()
 
+    def pump_all(self) -> None:
+        """Copy what the source has sent, until it ends or the sink accepts no more. The number of
+        rounds is limited, because peers that are still alive could keep corral copying forever.
+        """
+        for _ in range(MAX_LAST_PUMPS):
+            before = self.moved
+            self.pump()
+            if self.done or self.moved == before:
+                return
+
     def close(self) -> None:
         self.done = True
         self._unsent = memoryview(b"")
@@ -211,6 +223,17 @@ class SplicedCopy:
 
     def start(self) -> None:
         self._step(event_loop.IN | event_loop.OUT, event_loop.IN | event_loop.OUT)
+
+    def finish(self) -> None:
+        """End the copy because the target has ended. First pass on what the target had sent by
+        then, as the kernel does for a program that exits.
+        """
+        try:
+            self.up.pump_all()
+            self.down.pump_all()
+        except OSError:
+            pass  # one end is broken, so the other one gets a reset
+        self.close(reset=not (self.up.done or self.down.done))
 
     def close(self, *, reset: bool = False) -> None:
         if self._closed:

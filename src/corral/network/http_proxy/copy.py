@@ -15,6 +15,10 @@ TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
 BLOCK_BYTES = 1 << 16
+MAX_LAST_PUMPS = 256
+"""How often one direction may read or write after the run is over. This is enough for all that fits
+into socket buffers.
+"""
 
 
 class Direction:
@@ -47,13 +51,23 @@ class Direction:
         self.moved += sent
         self._unsent = self._unsent[sent:]
 
+    def pump_all(self) -> None:
+        """Copy what the source has sent, until it ends or the sink accepts no more."""
+        for _ in range(MAX_LAST_PUMPS):
+            before = self.moved, len(self._unsent)
+            if not self.ended:
+                self.pump()
+            if self.ended or before == (self.moved, len(self._unsent)):
+                return
+
 
 class PolledCopy:
     """Copies until both directions have ended.
 
     The copy ends early at end of file on the descriptor `stop`, after `idle_seconds` without a
     byte, or after any error. Both peers then get a reset, because an orderly end would look as if
-    the data were complete.
+    the data were complete. At end of file on `stop`, the copy first passes on what has already been
+    sent. If a peer had ended its data by then, the end is orderly.
     """
 
     def __init__(
@@ -73,14 +87,27 @@ class PolledCopy:
                 # Turn off Nagle's delay, because the sender has already decided which bytes belong
                 # together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while self._step():
-                pass
+            self._copy_until_stopped()
         except OSError:
             for end in ends:
                 close_socket(end, reset=True)
             raise
         finally:
             self.up, self.down = self._up.moved, self._down.moved
+
+    def _copy_until_stopped(self) -> None:
+        """Copy until both directions have ended. If the run is over, pass on what the target had
+        sent by then, as the kernel does for a program that exits. If neither direction has ended
+        after that, raise ConnectionAbortedError.
+        """
+        try:
+            while self._step():
+                pass
+        except ConnectionAbortedError:
+            self._up.pump_all()
+            self._down.pump_all()
+            if not (self._up.ended or self._down.ended):
+                raise
 
     def _step(self) -> bool:
         waiting = [

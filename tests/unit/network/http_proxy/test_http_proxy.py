@@ -24,7 +24,7 @@ from corral.network.addresses import parse_network
 from corral.network.budgets import Timeouts
 from corral.network.destinations import DestinationCheck, check_from_policy
 from corral.network.host_proxy import proxy_from_environment
-from corral.network.http_proxy import server
+from corral.network.http_proxy import copy, server
 from corral.network.http_proxy.outbound import MAX_FAILED, Outbound
 from corral.network.rules import parse_rules
 from corral.plan.model import Results
@@ -483,6 +483,40 @@ def test_close_ends_all_connections(run):
     assert running.proxy.traffic()["allowed.test"].down == 4
     assert not running.proxy._thread.is_alive()
     assert set(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_a_target_sent_before_its_end_still_arrives(ends):
+    """Let the run be over before the copy starts, so that nothing has been copied yet. If the
+    target's socket is still open, more data could have followed, so the peer must see a reset.
+    """
+    text = os.urandom(100_000)
+    stop, other_end = os.pipe()
+    os.close(other_end)
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+
+        def pair():
+            near = stack.enter_context(socket.create_connection(listener.getsockname(), 20))
+            return near, stack.enter_context(listener.accept()[0])
+
+        (target, client), (peer, server_end) = pair(), pair()
+        target.sendall(text)
+        if ends:
+            target.shutdown(socket.SHUT_WR)
+        copied = copy.PolledCopy(client, server_end, stop=stop, idle_seconds=60)
+        if ends:
+            copied.run()
+            server_end.close()
+            with peer.makefile("rb") as arrived:
+                assert arrived.read() == text
+        else:
+            with pytest.raises(ConnectionAbortedError):
+                copied.run()
+            with pytest.raises(ConnectionResetError):
+                while peer.recv(65536):
+                    pass
+    os.close(stop)
+    assert copied.up == len(text)
 
 
 def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
