@@ -436,8 +436,9 @@ def elsewhere(user):
 
 @BOTH_TIERS
 def test_landlock_protects_named_pipes_in_a_read_grant(user, scratch, elsewhere):
-    """Check that the target cannot write to a named pipe in a read grant. A read-only mount does
-    not protect named pipes, but Landlock does, except below a private directory.
+    """Check when the target can write to a named pipe in a read grant. A read-only mount does not
+    prevent it. Landlock does, but not for a grant below a directory that the sandbox makes private,
+    such as /tmp.
     """
     kind = subprocess.run(["stat", "-f", "-c", "%T", elsewhere], capture_output=True, check=True)
     if kind.stdout == b"overlayfs\n" and user.uid == 0 and user.tier == "walled":

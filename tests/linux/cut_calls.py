@@ -119,11 +119,11 @@ class Call:
 
 
 class Disk:
-    """A model of a disk's content after a power cut. No power is really cut.
+    """A model of what a disk may contain after a power cut.
 
-    A file's content is safe after its fsync, and a directory's entry after the directory's fsync.
-    Everything else may be lost: the latest entries of each directory, and the unsynced content of a
-    file, in whole or in half. Modes are never lost.
+    fsync makes a file's content, or a directory's entries, durable. Any later change may be lost:
+    the newest changes in each directory, and all or half of a file's unsynced content. Changes of
+    modes always survive.
     """
 
     def __init__(self, root: str) -> None:

@@ -1,7 +1,7 @@
 """Treat corral as MCP clients treat a server: start it, talk to it, close its stdin, terminate it and kill it.
 
-The Python SDK signals the process group, the TypeScript SDKs only the direct child. Both must end the whole
-tree.
+The Python SDK signals the process group, the TypeScript SDKs only the direct child. Either
+way, the whole tree must end.
 """
 
 import json

@@ -260,7 +260,7 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Let the steps that protect init against its target fail, one in each run. The target must
+    """Make each call that protects init from its target fail, one call per run. The target must
     never start.
     """
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}

@@ -271,7 +271,7 @@ def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(us
     else:
         moved.chmod(0o500)
         os.chown(moved, user.owner, user.owner)
-    assert sweep(user) == [left]  # the control: the target's own directory is removed
+    assert sweep(user) == [left]  # Counter-check: the target owns `moved` now
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")

@@ -128,8 +128,8 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities that an error names: the first missing one of all options
-    and, for a wall, the first missing one of the last option, which may be easier for the user to
+    """Return the missing capabilities to name in an error: the first one over all options and, for
+    a wall, also the first one that the last option lacks, since the user may find it easier to
     provide.
     """
     absent = _missing(host, chain)

@@ -35,12 +35,12 @@ MAX_MISTAKES = 100
 class Manifest:
     """The keys that one source sets. None means that the source does not set the key.
 
-    Paths are kept as they are written. `limits` contains only the limits that the source sets, and
-    None in it means no limit (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table
-    `mcp`. Relative paths are relative to `directory`, or to the working directory if it is "".
-    `file` is the absolute path of the file, if there is one. `lines` maps keys (`limits.memory`,
-    `filesystem.read[0]`) to lines. For a server's request, `resolved` maps each path to the real
-    path that the user approves.
+    Paths are kept as they are written. Relative ones are relative to `directory`, or to the working
+    directory if `directory` is "". `file` is the absolute path of the file, if there is one.
+    `limits` contains only the limits that the source sets; a value of None there means "none", no
+    limit. `mcp` has the values of the table `mcp`, by the names of the fields of `Mcp`. `lines` maps
+    each key (`limits.memory`, `filesystem.read[0]`) to its line number. For a server's request,
+    `resolved` maps each path to the real path that the user approves.
     """
 
     origin: str

@@ -56,7 +56,9 @@ class Client:
     project: tuple[str, ...] = ()
 
     def files_on(self, system: Column) -> tuple[str, ...]:
-        """Return the client's own files as written in the table, with words such as CONFIG."""
+        """Return the client's files on this system as the table lists them, with placeholders such
+        as CONFIG not yet replaced.
+        """
         own: tuple[str, ...] = getattr(self, system)
         return own or self.files
 

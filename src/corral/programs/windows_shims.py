@@ -1,11 +1,11 @@
-r"""Parse files that only start another program, without executing them. This code is pure.
+r"""Parse launchers and shims without running them. Nothing here does any I/O.
 
 - `Scripts\tool.exe` from pip (distlib): a launcher, a `#!` line, and a zip that contains the
   script.
 - `Scripts\tool.exe` from uv: its resources name the interpreter; older versions have a trailer
   instead.
-- `tool.cmd` from npm, pnpm and similar tools. A batch file can do anything, so only the exact lines
-  of these tools are accepted.
+- `tool.cmd` from npm, pnpm and similar tools. A batch file can do anything, so a line is only
+  accepted if it is written exactly as these tools write it.
 - scoop's `tool.shim`, setuptools' `tool-script.py`, and the settings of a virtual environment.
 """
 

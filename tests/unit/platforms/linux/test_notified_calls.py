@@ -80,7 +80,7 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
     assert judge(asked, names, {}).verdict == "deny"
-    watched = {"socket_watch": Yes()}  # without a broker every target may call connect
+    watched = {"socket_watch": Yes()}  # only recorded: without a broker these calls are allowed
     goes_on = name in {"connect", "bind"}
     assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")
     brokered = {"socket_broker": Yes()}

@@ -478,7 +478,7 @@ def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
 
 
 class Written:
-    """A table of made-up processes, which records the signals that corral sends to them."""
+    """A fake process table that records the signals that corral sends."""
 
     def __init__(self, *rows):
         self.living = {row.pid: row for row in rows}
