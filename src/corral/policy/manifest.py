@@ -38,9 +38,9 @@ class Manifest:
     Paths are kept as they are written. Relative ones are relative to `directory`, or to the working
     directory if `directory` is "". `file` is the absolute path of the file, if there is one.
     `limits` contains only the limits that the source sets; a value of None there means "none", no
-    limit. `mcp` has the values of the table `mcp`, by the names of the fields of `Mcp`. `lines` maps
-    each key (`limits.memory`, `filesystem.read[0]`) to its line number. For a server's request,
-    `resolved` maps each path to the real path that the user approves.
+    limit. `mcp` has the values of the table `mcp`, by the names of the fields of `Mcp`.
+    `lines` maps each key (`limits.memory`, `filesystem.read[0]`) to its line number. For a server's
+    request, `resolved` maps each path to the real path that the user approves.
     """
 
     origin: str
