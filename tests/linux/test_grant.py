@@ -9,7 +9,7 @@ from subprocess import DEVNULL, PIPE, STDOUT
 import pytest
 from test_wrap import at, entries
 
-from corral.cli import wrap
+from corral.cli import entry_flags
 from corral.errors import PolicyError
 from corral.policy.pins import keep_pins
 
@@ -984,8 +984,8 @@ def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     flags, command = ("--pins", "refuse"), ("npm:example@1.2.3", "stdio")
     with pytest.raises(PolicyError, match="nothing is pinned for npm:example stdio"):
-        wrap.check_run(flags, command)
+        entry_flags.check_run(flags, command)
     keep_pins(("npm:example", "stdio"), [("tool", "add", "{}")])
-    wrap.check_run(flags, command)
+    entry_flags.check_run(flags, command)
     for unknown in (("npm:example", "${HOME}"), ("/opt/server", "stdio")):
-        wrap.check_run(flags, unknown)
+        entry_flags.check_run(flags, unknown)

@@ -12,9 +12,13 @@ import sys
 import threading
 from typing import BinaryIO
 
-from corral.api import child_python, sandbox, wire_format
+from corral.api import child_python, wire_format
 from corral.errors import SupervisionError
 from corral.plan.model import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from corral.api import sandbox
 
 SERVE = "from corral.api.windows_supervisor import serve; serve(*map(int, sys.argv[1:]))"
 

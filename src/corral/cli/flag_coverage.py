@@ -7,7 +7,7 @@ more, such as the directory of this file.
 import os
 from collections.abc import Sequence
 
-from corral.cli import run_flags, wrap
+from corral.cli import entry_flags, run_flags
 from corral.cli.higher_limit import parse_limit
 from corral.network.addresses import address_or_none
 from corral.network.rules import parse_entry, parse_rules
@@ -27,7 +27,7 @@ def is_covered(flag: str, value: str, has: Sequence[tuple[str, str]], *, any_por
     """
     flags = ALSO_ALLOWED_BY.get(flag, (flag,))
     given = [theirs for name, theirs in has if name in flags]
-    if flag in wrap.PATH_FLAGS:
+    if flag in entry_flags.PATH_FLAGS:
         return any(_contains(theirs, value) for theirs in given)
     if flag == "--allow-net":
         return value in given or _allows_host(given, value, any_port=any_port)
@@ -39,7 +39,7 @@ def is_covered(flag: str, value: str, has: Sequence[tuple[str, str]], *, any_por
 
 
 def _contains(outer: str, inner: str) -> bool:
-    top, path = (wrap.make_absolute_value("--read", value) for value in (outer, inner))
+    top, path = (entry_flags.make_absolute_value("--read", value) for value in (outer, inner))
     return path == top or path.startswith(os.path.join(top, ""))
 
 

@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from corral.cli import approve, client_output, output, run_flags, wrap, wrapped_servers
+from corral.cli import approve, client_output, entry_flags, output, run_flags, wrapped_servers
 from corral.cli.flag_coverage import is_covered
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients.configured_servers import ConfiguredServer
@@ -47,7 +47,7 @@ class FlagWords:
     words: tuple[str, ...]
 
     def is_same(self, other: FlagWords) -> bool:
-        mine, its = (wrap.make_absolute_value(one.flag, one.value) for one in (self, other))
+        mine, its = (entry_flags.make_absolute_value(one.flag, one.value) for one in (self, other))
         return self.flag == other.flag and mine == its
 
 
@@ -58,7 +58,7 @@ def main(options: Options, rest: list[str]) -> int:
     paths = tuple(dict.fromkeys(path for _, path, _ in found))
     with client_output.report_interrupt(paths):
         servers = [server for _, _, server in found]
-        change = wrap.select_flags(options) or _ask(rest[0], servers, options)
+        change = entry_flags.select_flags(options) or _ask(rest[0], servers, options)
     if not change:
         output.write_line("nothing was granted")
         return 0
@@ -125,7 +125,7 @@ def change_servers(
                 hint="nothing was written; `corral status` shows the current servers",
             )
         merged = merge_flags(server.run_flags, change, remove=remove)
-        wrap.check_run(merged, server.inner_argv)
+        entry_flags.check_run(merged, server.inner_argv)
         flags[server.key_path] = merged
     return change_flags(file, flags, dry_run=dry_run)
 
@@ -225,8 +225,8 @@ def _find_missing(allow: str) -> str:
     The caller does not ask about such a denial, because `grant` would refuse all flags together if
     one of the paths did not exist.
     """
-    named = [one for one in _parse_allow(allow) if one.flag in wrap.PATH_FLAGS]
-    paths = [wrap.make_absolute_value(one.flag, one.value) for one in named]
+    named = [one for one in _parse_allow(allow) if one.flag in entry_flags.PATH_FLAGS]
+    paths = [entry_flags.make_absolute_value(one.flag, one.value) for one in named]
     return next((path for path in paths if not os.path.exists(path)), "")
 
 
@@ -263,4 +263,4 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
         elif approve.ask(f"grant {allow}?"):
             agreed += shlex.split(allow)
     chosen, _ = parse(run_flags.FLAGS, agreed)
-    return wrap.select_flags(chosen)
+    return entry_flags.select_flags(chosen)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from shlex import join
 
-from corral.cli import grant, wrap
+from corral.cli import entry_flags, grant, wrap
 from corral.cli.grant import FlagWords
 from corral.clients import backups
 from corral.clients.configured_servers import ConfiguredServer
@@ -75,10 +75,10 @@ def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> st
 
 
 def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
-    wrap.check_run(tuple(flags), server.inner_argv)
+    entry_flags.check_run(tuple(flags), server.inner_argv)
     program = server.inner_argv[0]
     if parse_reference(program) is None and "${" not in program and os.path.isabs(program):
-        wrap.prepare_run(tuple(flags), server.inner_argv, cwd=server.cwd)
+        entry_flags.prepare_run(tuple(flags), server.inner_argv, cwd=server.cwd)
     if missing := find_missing_script(server.inner_argv, server.cwd):
         raise CommandError(describe_missing_script(missing), exit_code=EXIT_NOT_FOUND)
 
@@ -96,7 +96,7 @@ def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:
 
 def _is_refused(server: ConfiguredServer, flags: Sequence[FlagWords]) -> bool:
     try:
-        wrap.check_run(tuple(word for one in flags for word in one.words), server.inner_argv)
+        entry_flags.check_run(tuple(word for one in flags for word in one.words), server.inner_argv)
     except SandboxError:
         return True
     return False
