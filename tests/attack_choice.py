@@ -1,12 +1,12 @@
-"""Choose attacks from `tests/inside` for a host where running all of them would take hours, and
-report each result.
+"""Choose attacks from `tests/inside` for a host on which all of them would take hours, and report
+each result.
 
-This pytest plugin reports a test when it starts and when it ends, because the machine may crash or
-be cut off. `CORRAL_ATTACKS_DONE` may name tests that already have a result, so that they are not
-run again.
+This pytest plugin reports a test when it starts and again when it ends, because the machine may
+crash or be stopped at any time. `CORRAL_ATTACKS_DONE` may name tests that already have a result, so
+that they are not run again.
 
-If corral cannot run in the test's tier on this host, the test is skipped. The reason for the skip
-quotes corral's refusal.
+If corral refuses to run in a test's tier on this host, the test is skipped, and the reason for the
+skip quotes the refusal.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def only_root(item: Any) -> bool:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Choose tests, and take them from each file in turn, so that even a run that is cut off has
-    tried every file.
+    """Choose tests, and let the files take turns, so that even a run that is stopped early has
+    tried something from every file.
     """
     width = os.environ.get(WIDTH, FIRST)
     turns: dict[pathlib.Path, dict[str, int]] = {}
