@@ -67,8 +67,8 @@ class FileSystem:
     open to the target's own user id.
 
     `machine` is the virtual machine that can mount the file system, if the host cannot. If root may not make files at
-    /mnt, `behind` is the directory that is mounted there, and root makes the files in this directory. With `quota` the
-    ordinary user has a quota.
+    /mnt, `behind` is the directory that is mounted there, and root makes the files in this directory. `quota` means
+    that the ordinary user has a quota.
     """
 
     how: str

@@ -41,7 +41,7 @@ COMMANDS = (("run", "--", "/bin/true"), ("run", "--strict", "--", "/bin/true"))
 
 
 Told = dict[str, Any]
-"""The last report of each attack by its name, or None if the attack did not start."""
+"""The last report of each attack, by the attack's name, or None if it did not start."""
 
 
 def corral(*arguments: str) -> subprocess.CompletedProcess[str]:

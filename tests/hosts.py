@@ -220,7 +220,9 @@ def overview(tried: list[Record]) -> str:
 
 
 def matrix(tried: list[Record]) -> str:
-    """Return a table of the capabilities in `doctor --json`, and of the hosts on which each was proven."""
+    """Return a table that shows, for each capability in `doctor --json`, on which hosts it was
+    proven.
+    """
     names = dict.fromkeys(name for record in tried for name in (*record["held"], *record["absent"]))
     rows = [[f"`{name}`", *(mark(record, name) for record in tried)] for name in names]
     return table(["capability", *(record["name"] for record in tried)], rows)

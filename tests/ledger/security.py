@@ -311,7 +311,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "fs-read-only", "change files that were granted for reading, the system's files or the kernel's settings",
-        "read-only, nosuid, nodev on every mount below the grant; Landlock",
+        "every mount below the grant is read-only, nosuid and nodev; Landlock",
         f"{FILES}::test_a_read_grant_is_read_only",
         f"{FILES}::test_a_read_grant_in_a_write_grant_stays_read_only",
         f"{FILES}::test_the_system_cannot_be_written",
@@ -320,7 +320,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "fs-swapped", "swap a granted path for another before it is mounted",
-        "opened with RESOLVE_NO_SYMLINKS, compared by device and inode",
+        "corral opens the path with RESOLVE_NO_SYMLINKS, and compares device and inode",
         f"{FILES}::test_a_grant_that_was_replaced_before_the_start_is_refused",
         f"{FILES}::test_program_files_that_were_replaced_before_the_start_are_refused",
     ),
@@ -416,7 +416,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "processes", "start a process with `subprocess.allow = false`",
-        "seccomp: clone only for threads, execve only with a cookie that only the launcher knew",
+        "seccomp allows clone only for threads, and execve only with a cookie that only the launcher knew",
         f"{EXEC}::test_a_target_cannot_execute_a_second_program",
         f"{EXEC}::test_a_target_cannot_start_a_second_process",
         f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile",
@@ -502,7 +502,7 @@ CLAIMS: tuple[Claim, ...] = (
     row("limits", "limit-fds", "`fds`", "RLIMIT_NOFILE of each process", f"{RESOURCES}::test_open_files_are_limited"),
     row(
         "limits", "limit-disk", "`disk`",
-        "one sized tmpfs for all private places, RLIMIT_FSIZE for any file",
+        "one tmpfs with a size limit for all private directories, and RLIMIT_FSIZE for any file",
         f"{RESOURCES}::test_private_directories_share_one_limit",
         f"{RESOURCES}::test_empty_files_are_counted",
         f"{RESOURCES}::test_a_file_in_a_write_grant_is_bounded",

@@ -28,8 +28,8 @@ USERS = {"ordinary": rig.ORDINARY, "root": None}
 # The homes are on a disk, because root cannot grant files on a tmpfs before Linux 6.3.
 HOMES = {"ordinary": f"/home/rig{rig.ORDINARY}", "root": "/root"}
 PROGRAMS = ("git", "node", "runc")
-"""These rigs are declared in the machine if the host has their programs, because the machine has
-the host's files.
+"""The rigs that are declared in the machine if the host has their programs, because the machine
+sees the host's files.
 """
 
 
@@ -41,8 +41,8 @@ class Kernel:
 
 
 def emulated(whose: str, *source: str, **options: Any) -> Kernel:
-    """Return a kernel that runs in QEMU. If its architecture is not the host's, the machine's root
-    lacks the rigs' programs.
+    """Return a kernel that runs in QEMU. If it is for another architecture, its machine has a root
+    of its own, in which the rigs' programs are missing.
     """
     modules = (*kernels.DISK, *kernels.NETWORK)
     machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
@@ -125,7 +125,7 @@ class CutOffError(Exception):
 
 
 class Attacks:
-    """The attacks on one kernel as both users, in as many boots as are needed.
+    """Runs the attacks on one kernel as both users, in as many boots as are needed.
 
     The results are written to a file whenever the machine's output is read. If a trial is
     interrupted, the next trial of the same commit continues from this file, and repeats the attacks
@@ -164,7 +164,7 @@ class Attacks:
 
         def watch(output: str) -> None:
             found = host_trial.attacks_in(output)
-            if found:  # a kept result of an attack that is no longer chosen is dropped
+            if found:  # drop the known results of attacks that are no longer chosen
                 self.told[user] = {name: entry or known.get(name) for name, entry in found.items()}
             running = next((n for n, e in found.items() if e and is_running(e)), "")
             over = time.monotonic() > end
