@@ -30,10 +30,10 @@ STARTED = "did not end"
 """The outcome of a test until its result is known."""
 
 RULES = {
-    FIRST: f"Only some tests were run: the first test function of each of the modules {', '.join(MODULES)} in `tests/inside`. "
-    "In each tier its first case that this user can run was chosen.",
-    ONE: "Of each test function in `tests/inside` the first case in each tier was chosen, for each user. "
-    "Attacks on the network allowlist need namespaces that only root can make, so in them root's process runs corral as either user.",
+    FIRST: f"Only some tests were run. From each of the modules {', '.join(MODULES)} in `tests/inside`, the first test function was chosen, "
+    "and of this function the first case in each tier that this user can run.",
+    ONE: "For each user, the first case of each test function in `tests/inside` was chosen in each tier. "
+    "Attacks on the network allowlist need namespaces that only root can make, so root's process ran them for both users.",
     EVERY: "Every case of every test function in `tests/inside` was chosen.",
 }
 TIERS = {"walled": "", "bare": " without namespaces"}

@@ -1,7 +1,7 @@
 """Start podman containers for the `containers` rig: a small Debian with Python and corral's source.
 
-The containers are as hardened as pods: they have no capabilities, no new privileges, a read-only
-root and a tmpfs at /tmp. The rig has neither Docker nor containerd. In their place the tests use
+The containers are as hardened as pods: they have no capabilities and cannot gain privileges, and
+they have a read-only root and a tmpfs at /tmp. The rig has neither Docker nor containerd. In their place the tests use
 the profile `docker`, which is podman's seccomp profile without the calls that Docker's default
 profile denies.
 """

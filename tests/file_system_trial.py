@@ -149,8 +149,8 @@ def check_grant(user: Resident, access: str, top: str) -> None:
 
 
 def check_spellings(user: Resident, top: str, found: list[object]) -> None:
-    """Try other spellings of names, in case the directory ignores case. Then a mask must cover
-    every spelling, and corral must refuse a grant whose path is spelled differently.
+    """Try other spellings of names. If the directory ignores case, a mask must cover every
+    spelling, and corral must refuse a grant whose path is spelled differently.
     """
     other = f"{os.path.dirname(top)}/IT"
     ignored = user.mounted.shell(f"test -e {other} && echo yes || true") == "yes\n"

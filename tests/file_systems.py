@@ -137,7 +137,7 @@ FILE_SYSTEMS = {
         quota=True,
     ),
     "9p": FileSystem(
-        "9p2000.L of diod on the same machine, access=user",
+        "9p2000.L, served by diod on the same machine, with access=user",
         DIOD,
         closed_to_root=True,
         machine="uml",

@@ -155,7 +155,7 @@ def section(found: list[Record]) -> str:
 
 def absent(found: list[Record]) -> list[str]:
     return [
-        f"**{record['name']}** was not available. {record['not_had']}\n"
+        f"There is no record for **{record['name']}**. {record['not_had']}\n"
         for record in found
         if "not_had" in record
     ]

@@ -18,7 +18,7 @@ from vm import kernels, qemu, rig, uml
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EMULATED = "in QEMU by software emulation, with one processor, the root of Debian 12, a home on ext4 and pure cgroup v2:"
+EMULATED = "emulated in QEMU with one processor, the root file system of Debian 12, a home on ext4 and only cgroup v2:"
 TIMEOUT = 10_000
 SECONDS = float(os.environ.get("CORRAL_TRIAL_SECONDS", "10000"))
 PATIENCE = 900
@@ -47,7 +47,7 @@ def emulated(whose: str, *source: str, **options: Any) -> Kernel:
     modules = (*kernels.DISK, *kernels.NETWORK)
     machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
     usable = () if "architecture" in options else (*PROGRAMS, "world")
-    return Kernel(machine, f"{whose} {EMULATED}", usable)
+    return Kernel(machine, f"{whose}, {EMULATED}", usable)
 
 
 KERNELS = {
@@ -61,7 +61,7 @@ KERNELS = {
         "User-mode Linux of Debian 12, which is built without Landlock and IPv6:",
     ),  # without IPv6 the `world` rig cannot be used
     "6.5": emulated(
-        "Ubuntu 22.04's kernel for new hardware of 2023",
+        "Ubuntu 22.04's kernel for the new hardware of 2023",
         "jammy-updates",
         "linux-image-6.5.0-45-generic",
         ubuntu=True,
@@ -69,7 +69,7 @@ KERNELS = {
     "6.8": emulated("Ubuntu 24.04's kernel", "noble-updates", "linux-image-generic", ubuntu=True),
     "6.12": emulated("Debian 13's kernel", "trixie"),
     "7.2": emulated("The kernel of Debian's next release", "forky"),
-    "7.3": emulated("Debian's newest kernel, from experimental,", "experimental"),
+    "7.3": emulated("Debian's newest kernel, from experimental", "experimental"),
     "6.12-aarch64": emulated(
         "Debian 13's kernel", "trixie", "linux-image-arm64", architecture="arm64"
     ),
