@@ -1,12 +1,12 @@
-"""Choose attacks from `tests/inside` for a host where running all of them would take hours, and
-report each result.
+"""Choose attacks from `tests/inside` for a host on which all of them would take hours, and report
+each result.
 
-This pytest plugin reports a test when it starts and when it ends, because the machine may crash or
-be cut off. `CORRAL_ATTACKS_DONE` may name tests that already have a result, so that they are not
-run again.
+This pytest plugin reports a test when it starts and again when it ends, because the machine may
+crash or be stopped at any time. `CORRAL_ATTACKS_DONE` may name tests that already have a result, so
+that they are not run again.
 
-If corral cannot run in the test's tier on this host, the test is skipped. The reason for the skip
-quotes corral's refusal.
+If corral refuses to run in a test's tier on this host, the test is skipped, and the reason for the
+skip quotes the refusal.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ STARTED = "did not end"
 """The outcome of a test until its result is known."""
 
 RULES = {
-    FIRST: f"Only some tests were run: the first test function of each of the modules {', '.join(MODULES)} in `tests/inside`. "
-    "In each tier its first case that this user can run was chosen.",
-    ONE: "Of each test function in `tests/inside` the first case in each tier was chosen, for each user. "
-    "Attacks on the network allowlist need namespaces that only root can make, so in them root's process runs corral as either user.",
+    FIRST: f"Only some tests were run. From each of the modules {', '.join(MODULES)} in `tests/inside`, the first test function was chosen, "
+    "and of this function the first case in each tier that this user can run.",
+    ONE: "For each user, the first case of each test function in `tests/inside` was chosen in each tier. "
+    "Attacks on the network allowlist need namespaces that only root can make, so root's process ran them for both users.",
     EVERY: "Every case of every test function in `tests/inside` was chosen.",
 }
 TIERS = {"walled": "", "bare": " without namespaces"}
@@ -61,8 +61,8 @@ def only_root(item: Any) -> bool:
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Choose tests, and take them from each file in turn, so that even a run that is cut off has
-    tried every file.
+    """Choose tests, and let the files take turns, so that even a run that is stopped early has
+    tried something from every file.
     """
     width = os.environ.get(WIDTH, FIRST)
     turns: dict[pathlib.Path, dict[str, int]] = {}

@@ -23,7 +23,7 @@ def pytest_addoption(parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config) -> None:
-    """Use every processor, up to eight, if only directories were named and `-n` was not given."""
+    """Use up to eight processors, if the command line names only directories and has no `-n`."""
     option = config.option
     if hasattr(config, "workerinput"):
         return

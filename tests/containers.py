@@ -1,9 +1,9 @@
 """Start podman containers for the `containers` rig: a small Debian with Python and corral's source.
 
-The containers are as hardened as pods: they have no capabilities, no new privileges, a read-only
-root and a tmpfs at /tmp. The `docker` profile is podman's profile without the calls that Docker's
-default profile denies. The tests use this profile in place of Docker and containerd, which the rig
-does not have.
+The containers are as hardened as pods: they have no capabilities and cannot gain privileges, and
+they have a read-only root and a tmpfs at /tmp. The rig has neither Docker nor containerd. In their place the tests use
+the profile `docker`, which is podman's seccomp profile without the calls that Docker's default
+profile denies.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def dockers_profile() -> dict[str, object]:
 
 
 class Podman:
-    """Run commands in new containers. Their storage and cgroups are separate from those of other
-    containers, and `close` removes them.
+    """Runs commands in new containers. The containers have their own storage and cgroups, which
+    `close` removes.
     """
 
     def __init__(self) -> None:
@@ -80,9 +80,7 @@ class Podman:
     def do(
         self, *words: str, input: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess:
-        """Run a podman command. Its containers get only those limits that an unprivileged engine
-        can set.
-        """
+        """Run a podman command. The containers get only limits that an unprivileged engine can set."""
         settings = self.folder / "containers.conf"
         settings.write_text(SETTINGS.replace("HOSTS", str(self.folder / "hosts")))
         return subprocess.run(
@@ -91,7 +89,9 @@ class Podman:
         )  # fmt: skip
 
     def import_image(self, name: str, files: pathlib.Path) -> None:
-        """Make an image from the clean root, and add the files and links below `files`."""
+        """Make an image from the small Debian of `_clean_root`, and add the files and links below
+        `files`.
+        """
         image = self.folder / "image.tar"
         subprocess.run(["tar", "-C", self.root, "--one-file-system", "-cf", image, "."], check=True)
         added = [
@@ -160,8 +160,8 @@ def _clean_root() -> pathlib.Path:
 
 
 def fetch_server() -> pathlib.Path:
-    """Return a directory with a published server and its dependencies, for the clean root's
-    Python.
+    """Return a directory with a published server and its dependencies, installed for the Python in
+    the containers.
     """
     made = rigs.cache(f"container-{FETCH}")
     if not made.exists():

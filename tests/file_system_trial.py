@@ -136,7 +136,7 @@ def check_grant(user: Resident, access: str, top: str) -> None:
     expect(found["write"] == 1, access == "write", "writing")
     expect(found["rename"] is None, access == "write", "renaming")
     denied = ("No such file or directory", "Permission denied")
-    expect(found["outside"] in denied, True, "the file beside")
+    expect(found["outside"] in denied, True, "the file beside the granted directory")
     if user.tier == "walled":
         # In a read grant corral does not search the deepest directory for secrets, so it does not
         # hide the secret there.
@@ -149,8 +149,8 @@ def check_grant(user: Resident, access: str, top: str) -> None:
 
 
 def check_spellings(user: Resident, top: str, found: list[object]) -> None:
-    """Check a directory that ignores case: a mask must cover every spelling of a name, and corral
-    must refuse a grant in another spelling.
+    """Try other spellings of names. If the directory ignores case, a mask must cover every
+    spelling, and corral must refuse a grant whose path is spelled differently.
     """
     other = f"{os.path.dirname(top)}/IT"
     ignored = user.mounted.shell(f"test -e {other} && echo yes || true") == "yes\n"

@@ -35,9 +35,9 @@ OWN_FUSE = (
     "mount -t tmpfs -o mode=1777 tmpfs /mnt && chown {0} under /mnt && "
     "setpriv --reuid={0} --regid={0} --clear-groups bindfs --no-allow-other under /mnt"
 )
-# Mount NFS from the same machine. nfsdcld runs because the grace period ends early only if the server keeps track of its
-# clients. The mount is soft, because a process that uses a hard mount without its server waits forever and cannot be
-# killed.
+# Mount NFS from the same machine. nfsdcld keeps track of the server's clients, because otherwise
+# the server would not end its grace period early. The mount is soft: a process that uses a hard
+# mount without its server waits forever, and cannot be killed.
 NFS = (
     "truncate -s 64M image && mke2fs -qF -t ext4 image && mkdir export && mount -o loop image export && chmod 1777 export && "
     "mount -t nfsd nfsd /proc/fs/nfsd && mkdir -p /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld && "
@@ -46,8 +46,8 @@ NFS = (
     "exportfs -o rw,{squash},insecure,no_subtree_check,fsid=0 '*:'$PWD/export && rpc.mountd -N 3 && nfsdcld && "
     "rpc.nfsd -N 3 -U 1 && mount -t nfs4 -o vers=4.2,soft,timeo=100,retrans=2{options} 127.0.0.1:/ /mnt"
 )
-# diod needs a name for every user. The mount is tried until it works, because diod returns before
-# its server listens.
+# diod needs a name for every user. The mount is repeated until it works, because diod returns
+# before its server listens.
 DIOD = (
     "mkdir export && mount -t tmpfs -o size=64m,mode=1777 tmpfs export && cp /etc/passwd . && "
     f"for id in {ORDINARY} {TARGET_OF_ROOT}; do echo u$id:x:$id:$id::/:/bin/sh >>passwd; done && "
@@ -67,8 +67,8 @@ class FileSystem:
     open to the target's own user id.
 
     `machine` is the virtual machine that can mount the file system, if the host cannot. If root may not make files at
-    /mnt, `behind` is the directory that is mounted there, and root makes the files in this directory. With `quota` the
-    ordinary user has a quota.
+    /mnt, `behind` is the directory that is mounted there, and root makes the files in this directory. `quota` means
+    that the ordinary user has a quota.
     """
 
     how: str
@@ -137,7 +137,7 @@ FILE_SYSTEMS = {
         quota=True,
     ),
     "9p": FileSystem(
-        "9p2000.L of diod on the same machine, access=user",
+        "9p2000.L, served by diod on the same machine, with access=user",
         DIOD,
         closed_to_root=True,
         machine="uml",

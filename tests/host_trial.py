@@ -1,8 +1,8 @@
 """Try corral on this host as this user, and print the parts of a record for `hosts.py`.
 
-This program prints one marked line of JSON for each part, as soon as the part is known, and also
-the output of the attacks. It uses only the standard library, because the host may have nothing
-else. The attacks also need pytest in `PYTHONPATH`.
+As soon as a part is known, the program prints it as one marked line of JSON. It also passes on the
+output of the attacks. It uses only the standard library, because the host may have nothing else,
+but the attacks also need pytest in `PYTHONPATH`.
 
     python3 tests/host_trial.py [PART...]      the default parts, or some of: system doctor runs demo attacks
 """
@@ -41,7 +41,7 @@ COMMANDS = (("run", "--", "/bin/true"), ("run", "--strict", "--", "/bin/true"))
 
 
 Told = dict[str, Any]
-"""The last report of each attack by its name, or None if the attack did not start."""
+"""The last report of each attack, by the attack's name, or None if it did not start."""
 
 
 def corral(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -63,8 +63,8 @@ def system() -> dict[str, Any]:
 
 
 def doctor() -> dict[str, Any]:
-    """Return doctor's verdict, the capabilities that it has proven, and the findings about those
-    that it has not.
+    """Return doctor's verdict, the capabilities that it has proven, and its findings about the
+    others.
     """
     done = corral("doctor", "--json")
     told = json.loads(done.stdout)
@@ -144,7 +144,7 @@ def attacks_in(output: str) -> Told:
         try:
             entry = json.loads(text) if mark else {}
         except ValueError:
-            continue  # the machine was cut off while it printed this line
+            continue  # the machine was stopped while it printed this line
         for name in entry.get("chosen", ()):
             told.setdefault(name, None)
         if "name" in entry:
@@ -156,8 +156,8 @@ def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
     """Return the results of all users: totals, the reasons for skipped tests, and one row for each
     file and user.
 
-    The user of a row is the user who runs corral. Root's process also runs the ordinary user's
-    cases.
+    The user of a row is the user who runs corral. This may be the ordinary user even in root's
+    process, which also runs the ordinary user's cases.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     skipped: dict[str, int] = {}

@@ -42,17 +42,16 @@ FIELDS = {
     "demo": dict,
     "attacks": dict,
 }
-"""Fields in the record of a host that was tried. The record of a host that was not available has
-`kind`, `name` and `not_had`, which tells how we tried to get the host.
+"""The fields in the record of a host that was tried. If a host was not available, its record has
+only `kind`, `name`, and `not_had`, which says how we tried to get the host.
 """
 
 FILE_SYSTEM_FIELDS = {
     **dict.fromkeys(("kind", "name", "how", "system", "date", "corral"), str),
     "tries": list,
 }
-"""Fields in the record of a file system. `tries` contains the results of
-`tests/file_system_trial.py`. Each result has a place (a directory that corral uses), a user and a
-tier.
+"""The fields in the record of a file system. `tries` contains the results of
+`tests/file_system_trial.py`, each with a place (a directory that corral uses), a user and a tier.
 """
 
 KINDS = {
@@ -73,10 +72,11 @@ This page says on which kernels and file systems corral was tried, and what work
 On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
 `corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. Emulated machines are ten to twenty times
 slower than the host, so none of them was tried with every case of every attack. Each section says which attacks were run, and why some were
-skipped. *yes* means that a probe proved the capability there. For an absent capability the page quotes corral's message and its hint. Nothing on this page comes from a version number.
+skipped. *yes* means that a probe proved the capability there. For an absent capability the page quotes corral's message and its hint.
+Nothing on this page was concluded from a version number.
 
 Each record ends with its date and the version of corral. `src` is the hash of the tried code, as `git rev-parse --short HEAD:src` prints
-it. Records without it are of earlier states of that version.
+it. A record without this hash was made with an earlier state of that version.
 
 `python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
 `python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
@@ -87,7 +87,7 @@ FILE_SYSTEMS = """\
 Each place that corral uses was tried on each file system, by root and by an ordinary user, with namespaces (*walled*) and
 under a filter that forbids them (*bare*).
 
-- In a grant a file is read, written and renamed. The file beside it is denied, an `.env` file is hidden, and `.git` is read-only.
+- In a grant a file is read, written and renamed. A file beside the grant is denied, an `.env` file is hidden, and `.git` is read-only.
 - In HOME a server's state survives a run.
 - Two processes install the same bundle into the store at once.
 - If a hint is a command, the trial ran this command, and the place worked afterwards.
@@ -155,7 +155,7 @@ def section(found: list[Record]) -> str:
 
 def absent(found: list[Record]) -> list[str]:
     return [
-        f"**{record['name']}** was not available. {record['not_had']}\n"
+        f"There is no record for **{record['name']}**. {record['not_had']}\n"
         for record in found
         if "not_had" in record
     ]
@@ -170,8 +170,8 @@ def file_systems(found: list[Record], tried: list[Record]) -> str:
 
 
 def at_place(record: Record, place: str) -> str:
-    """Return the users whom corral refused when its directory `place` was on this file system,
-    "works" if it refused no user, or "not tried".
+    """Return which users corral refused when its directory `place` was on this file system, "works"
+    if it refused no user, or "not tried".
     """
     tries = [one for one in record["tries"] if one["place"] == place]
     others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
@@ -179,7 +179,9 @@ def at_place(record: Record, place: str) -> str:
 
 
 def quote(said: str) -> str:
-    """Return a message as a quotation. In a block of code its long lines would not wrap."""
+    """Return a message as a Markdown quotation, because in a code block its long lines would not
+    wrap.
+    """
     return "\n>\n".join(f"> {line}" for line in said.splitlines())
 
 
@@ -218,7 +220,9 @@ def overview(tried: list[Record]) -> str:
 
 
 def matrix(tried: list[Record]) -> str:
-    """Return a table of the capabilities in `doctor --json`, and of the hosts on which each was proven."""
+    """Return a table that shows, for each capability in `doctor --json`, on which hosts it was
+    proven.
+    """
     names = dict.fromkeys(name for record in tried for name in (*record["held"], *record["absent"]))
     rows = [[f"`{name}`", *(mark(record, name) for record in tried)] for name in names]
     return table(["capability", *(record["name"] for record in tried)], rows)
@@ -306,7 +310,9 @@ def source() -> str:
 
 
 def look(kind: str, name: str, *parts: str) -> Record:
-    """Try one host with the module of its kind. Parts that are not tried keep their old values."""
+    """Try one host with the module of its kind. Parts that are not tried now keep the values of the
+    old record.
+    """
     seen = importlib.import_module(KINDS[kind][1]).look(name, *parts)
     before = place({"kind": kind, "name": name})
     known = read(before) if parts and before.exists() else NOT_RUN

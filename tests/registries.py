@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Registries:
-    """A server for everything that a test has published. `asked` lists the requested paths in
+    """An HTTP server for everything that a test publishes. `asked` lists the requested paths in
     order.
     """
 
@@ -85,8 +85,8 @@ class Registries:
     def serve(self, request: BaseHTTPRequestHandler, path: str) -> None:
         body = self.files[path]
         if path in self.without_length or path in self.longer:
-            # Send the wrong Content-Length that the test has set, or none. The answer ends when the connection is
-            # closed.
+            # Send the wrong Content-Length that the test has set, or none at all. The answer then
+            # ends when the connection is closed.
             request.send_response(200)
             if path in self.longer:
                 request.send_header("Content-Length", str(self.longer[path]))

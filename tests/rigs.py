@@ -55,8 +55,8 @@ class Rig:
 
 
 def cache(name: str) -> pathlib.Path:
-    """Return the path of a build or download that is kept for later runs. The path exists only if the build is
-    complete.
+    """Return the path at which a build or a download is kept for later runs. This path exists only
+    once the build is complete.
     """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return pathlib.Path(base) / "corral-rigs" / name
@@ -97,7 +97,7 @@ RIGS = {
     "uml": Rig("a kernel with every controller of cgroup v2 and no Landlock", UML),
     "qemu": Rig("older and newer kernels, emulated", QEMU),
     "kernels": Rig(
-        "corral in every kernel of docs/hosts.md, for an hour",
+        "corral on every kernel of docs/hosts.md, which takes an hour",
         {
             **UML,
             **QEMU,
@@ -318,8 +318,9 @@ def closing(reasons: Iterable[str]) -> str:
 
 
 def main(question: str, left_out: Iterable[str]) -> None:
-    """Answer a question of `.ci/run` about all rigs except `left_out`: which packages to install ("packages"), which
-    rigs can be used ("usable"), or else which rigs cannot be used and what they lack.
+    """Answer a question of `.ci/run` about all rigs except `left_out`: which packages have to be
+    installed ("packages"), or which rigs can be used ("usable"). Any other question asks which rigs
+    cannot be used, and what they lack.
     """
     rigs = {name: rig.missing() for name, rig in RIGS.items() if name not in set(left_out)}
     if question == "packages":

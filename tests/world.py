@@ -1,8 +1,9 @@
 """Make a small internet for the tests: two network namespaces that are connected by a veth pair.
 
 corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far
-namespace, which has every address that a name may resolve to. So if corral refuses an address, the
-refusal is the only reason that no server answers. There is no route to the machine's own network.
+namespace, which has every address that a name may resolve to. So if no server answers, the only
+possible reason is that corral has refused the address. There is no route to the machine's own
+network.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Namespace:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def listen(self, port: int, *, kind=socket.SOCK_STREAM, address: str = "::") -> socket.socket:
-        """Return a listening socket for both families, on all addresses of the namespace or on one
+        """Return a socket that is bound to a port, and listens unless it is for datagrams. It
+        accepts IPv4 and IPv6 on all addresses of the namespace, unless the caller names one
         address.
         """
         return self.call(_listener, port, kind, address)
@@ -166,8 +168,8 @@ class World:
             )
 
     def name(self, name: str, *addresses: str) -> str:
-        """Set a name's addresses. The hosts file is changed in place, because this file is mounted as /etc/hosts where
-        corral runs.
+        """Set a name's addresses. The hosts file is changed in place, because it is mounted as
+        /etc/hosts where corral runs.
         """
         kept = [line for line in self.hosts.read_text().splitlines() if line.split()[1] != name]
         lines = [*kept, *(f"{address} {name}" for address in addresses)]

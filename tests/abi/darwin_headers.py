@@ -1,7 +1,7 @@
-"""Check C statements, such as one about the size of a type, against Apple's headers.
+"""Check C statements, for example about the size of a structure, against Apple's headers.
 
-The compiler is zig, which comes with these headers. Programs are compiled but not run: a false
-statement does not compile, and a missing function does not link.
+The compiler is zig, which comes with these headers. The programs are never run: if a statement is
+false, it does not compile, and if a function is missing, the program does not link.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INCLUDES = (
     "spawn.h",
     "mach/mach_time.h",
 )
-# These templates encode an argument or a result as a number: its size, whether it is a pointer, and
-# whether it is signed.
+# These templates turn the type of an argument or a result into a number that says how large it is,
+# whether it is a pointer, and whether it is signed.
 PROLOGUE = (
     "#include <stddef.h>\n"
     + "".join(f"#include <{name}>\n" for name in INCLUDES)
@@ -68,7 +68,9 @@ def compiler(language: str, machine: str) -> list[str]:
 
 
 def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
-    """Return the names of the statements that are false or that use names the headers lack."""
+    """Return the names of the statements that are false, or that use a name which the headers do
+    not have.
+    """
     require()
     keys = list(statements)
     lines = [f'static_assert({statements[key]}, "");\n' for key in keys]

@@ -1,6 +1,7 @@
 """Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for x86_64 and arm64.
 
-The tests collect the names from the modules. A new name has to be added here only if the public headers lack it.
+The tests find the names in the modules themselves. So you have to add a new name here only if it is not in Apple's public
+headers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PRIVATE = {
     "_SANDBOX_CHECK_NO_REPORT": "as callers of libsandbox 14.4.1 pass it: 0x40000000",
     "_JETSAM_PRIORITY_ALIAS": "xnu, bsd/sys/kern_memorystatus.h, a comment: -1 is an alias of the default",
 }
-"""Names that no public header has, with their sources."""
+"""Names that are in no public header, and the places where their values were found."""
 UNDECLARED = {
     "posix_spawnattr_setjetsam_ext": "xnu, libsyscall/wrappers/spawn/posix_spawn.c",
     "responsibility_spawnattrs_setdisclaim": "as LLDB's and Chromium's launchers declare it",
@@ -126,8 +127,8 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
-    """Check that one wrong statement of each kind is found. As a control, correct statements must
-    be accepted.
+    """Check that a wrong statement of each kind is found. The control: correct statements are
+    accepted.
     """
     calls = prototypes()
     wrong = {
@@ -148,15 +149,17 @@ def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
 
 
 def test_private_names_have_a_source():
-    """Check that the modules and the lists of sources contain the same private names."""
+    """Check that PRIVATE lists exactly the private names of the modules, and that the modules use
+    all functions in UNDECLARED.
+    """
     found = {name for name, _ in (*constants(), *structures()) if name.startswith("_")}
     assert found == set(PRIVATE)
     assert set(UNDECLARED) <= set(prototypes())
 
 
 def test_private_names_are_in_no_public_header():
-    """Check that no public header contains the listed names. A name that a header contains must be
-    checked against the header instead.
+    """Check that the listed names really are in no public header, because a name that is in a
+    header has to be compared with it.
     """
     public = {
         name: f"{name.lstrip('_')} == {value}"

@@ -68,7 +68,7 @@ def test_no_entry_contradicts_the_headers(machine, headers):
 
 
 @pytest.mark.parametrize("machine", linux_syscalls.TABLES)
-def test_names_that_the_headers_lack_are_newer_or_exist_on_one_machine(machine, headers):
+def test_only_newer_calls_are_missing_from_the_headers(machine, headers):
     table, header = linux_syscalls.TABLES[machine], headers[machine]
     newest = max(header.values())
     # Linux 6.11 and 6.18 added these calls with numbers that were unused on x86_64.
@@ -88,8 +88,8 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
             assert (name, number) == (name, theirs)
             known += 1
         else:
-            # If libseccomp does not know a name, it must not know the name's number under another
-            # name either.
+            # If libseccomp does not know the name, it must not use the number for another name
+            # either.
             assert libseccomp.seccomp_syscall_resolve_num_arch(arch, number) is None, name
     assert known > 290
 

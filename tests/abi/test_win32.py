@@ -1,7 +1,7 @@
 """Check every type, constant, structure and prototype of `abi/win32*.py` against Windows headers.
 
-The tests collect the names from the modules. A new name has to be added here only if one set of
-headers lacks it.
+The tests find the names in the modules themselves. So you have to add a new name here only if one
+of the two sets of headers does not have it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from corral.abi import win32
 FOLDER = pathlib.Path(corral.abi.__file__).parent
 MODULES = [importlib.import_module(f"corral.abi.{path.stem}") for path in FOLDER.glob("win32*.py")]
 AGGREGATES = (ctypes.Structure, ctypes.Union)
-# Names that one set of headers or its import libraries lack. The other set of headers must have
-# them.
+# Names that are missing from one set of headers, or from its import libraries. The other set has to
+# contain them.
 LACKING: dict[str, set[str]] = {
     "mingw": {"SECURITY_CAPABILITY_APP_RID"},
     "zig": set(),
 }
-# Names that no header has. The values say where the names are documented.
+# Names that are in no header, and the place where each of them is documented.
 DOCUMENTED: dict[str, str] = {}
 
 
@@ -99,7 +99,9 @@ def is_signed(kind):
 
 
 def passing_of(kind):
-    """Return how a value of this type is passed, in the format of the C++ code in `SIGNATURES`."""
+    """Return how a value of this type is passed to a function, as the number that the C++ code in
+    `SIGNATURES` computes for it.
+    """
     if kind is None:
         return 0
     if issubclass(kind, ctypes._SimpleCData) and is_integer(kind):
@@ -108,8 +110,8 @@ def passing_of(kind):
 
 
 class Measured:
-    """The values that one set of headers gives for all modules, from one compilation in C and one
-    in C++.
+    """The values that one set of headers has for the names of all modules. They are read with two
+    compilations, one in C and one in C++.
     """
 
     def __init__(self, headers, modules):
@@ -145,10 +147,10 @@ class Measured:
         return self.unexplained(wrong)
 
     def constant(self, name, value):
-        """Return the value of a constant in the headers, or None if the headers lack it.
+        """Return the value that the headers give a constant, or None if they do not define it.
 
-        The value is cut to the width of its type. It is read as a signed number if the module's
-        value is negative.
+        The value is cut to the width of its type, and read as a signed number if the module's value
+        is negative.
         """
         if name not in self.numbers:
             return None
@@ -202,8 +204,8 @@ class ULARGE_INTEGER(ctypes.Union):
 
 
 CONTROL = types.ModuleType("control")
-"""A control: every value in this module is wrong, or missing from the headers. The checks must find
-all of them.
+"""The control: every value in this module is wrong, or is not in the headers, and the checks have
+to find each of them.
 """
 vars(CONTROL).update(
     ERROR_ACCESS_DENIED=6,
@@ -289,8 +291,8 @@ def test_wrong_values_are_found(measured):
 
 
 def test_every_name_excepted_from_the_checks_is_in_a_module():
-    """Check that every name in the lists of exceptions is in a module, and that no name is excepted
-    for both sets of headers.
+    """Check that every name in the lists of exceptions exists in a module, and that no name is
+    excepted for both sets of headers.
     """
     names = {name for name, _ in constants(MODULES)} | layouts(MODULES).keys()
     functions = {name for name, _ in prototypes(MODULES)}

@@ -1,5 +1,5 @@
-"""List the Windows constants that modules outside of `abi` define, with the headers' expression for
-each.
+"""List the Windows constants that modules outside of `abi` define, each with its name in the
+headers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read values from the Windows headers with a compiler, and exports from the import libraries.
 
 There are two sets of headers: mingw-w64 as Debian packages it, and the newer mingw-w64 that comes
-with zig, which also compiles for ARM. Compiled programs are not run: the values are compiled into a
-constant table, and read from the object file.
+with zig, which also compiles for ARM. No compiled program has to run, because the compiler writes
+the values into a table, which the tests read from the object file.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PROLOGUE = """\
 C_TABLE = "const unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
 # Without constexpr, C++ would fill the table only when the program starts.
 CPP_TABLE = "constexpr unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
-# This template encodes an argument or a result as a number: its size, whether it is a pointer, and
-# whether it is signed.
+# This template turns the type of an argument or a result into a number that says how large it is,
+# whether it is a pointer, and whether it is signed.
 SIGNATURES = """
 template <class T, bool other = __is_class(T) || __is_union(T) || __is_enum(T)>
 struct travels { static constexpr int code = sizeof(T) * 4 + (T(-1) < T(0)); };
@@ -69,8 +69,8 @@ class Headers:
         rigs.need(self.rig)
 
     def numbers(self, expressions: dict[str, str]) -> dict[str, int]:
-        """Return the value of each C expression, except for expressions with names that the headers
-        lack.
+        """Return the value of each C expression. Leave out expressions with names that the headers
+        do not define.
         """
         return table((*self.c, "-x", "c"), PROLOGUE + C_TABLE, expressions)
 
@@ -155,8 +155,8 @@ def zig_exports(library: str) -> set[str]:
     assert found.origin is not None
     base = pathlib.Path(found.origin).parent / "lib/libc/mingw"
     files = [path for folder in ("lib-common", "lib64") for path in (base / folder).glob("*.def*")]
-    # kernelbase does not have its own import library. Its functions are in the libraries of API
-    # sets.
+    # kernelbase does not have an import library of its own. Its functions are in the libraries of
+    # the API sets.
     named = "api-ms-win-" if library == "kernelbase" else f"{library}."
     texts = [path.read_text() for path in files if path.name.startswith(named)]
     return {name for text in texts for name in re.findall(r"(?m)^(\w+)", text)}

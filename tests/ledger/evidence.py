@@ -23,7 +23,7 @@ class Row:
 
 
 MACOS = (
-    Row(capability="seatbelt", what="Seatbelt closes files, processes and signals",
+    Row(capability="seatbelt", what="Seatbelt denies access to files, processes and signals",
         test="test_walls.py"),
     Row(capability="starts python", what="python starts under the profile",
         test="test_runs.py::test_python_starts_with_its_libraries"),
@@ -39,7 +39,7 @@ MACOS = (
         test="test_loopback_port.py"),
     Row(capability="rlimits", what="descriptors and file sizes are limited",
         test="test_runs.py::test_every_probe_succeeds_on_this_mac"),
-    Row(capability="nproc", what="a second process is denied, or the number is limited",
+    Row(capability="nproc", what="a second process is denied, or the number of processes is limited",
         test="test_walls.py::test_a_target_starts_no_process_and_no_other_program"),
     Row(capability="watcher", what="the tree ends when its target or corral ends",
         test="test_runs.py::test_kill_9_of_corral_ends_the_tree"),
@@ -55,7 +55,7 @@ MACOS = (
         test="test_runs.py::test_files_that_the_target_marks_immutable_are_still_removed_after_the_run"),
 )  # fmt: skip
 WINDOWS = (
-    Row(capability="job_read_back", what="every limit that is set on a job reads back",
+    Row(capability="job_read_back", what="every limit that is set on a job can be read back",
         test="test_doctor.py::test_every_probe_succeeds_on_real_windows"),
     Row(capability="job_kill_on_close", what="the tree ends when corral ends",
         test="test_job.py::test_the_whole_tree_ends_with_its_job"),
@@ -77,7 +77,7 @@ WINDOWS = (
         test="test_doctor.py::test_doctor_reports_the_windows_session_of_its_process"),
     Row(capability="app_container_profile", what="AppContainer profiles are created and deleted",
         test="test_app_container.py::test_a_profile_is_created_and_deleted"),
-    Row(capability="app_container", what="an AppContainer closes files, network and processes",
+    Row(capability="app_container", what="an AppContainer denies access to files, network and processes",
         test="test_walls.py"),
     Row(capability="nul", what="the device NUL opens in an AppContainer",
         test="test_doctor.py::test_a_target_can_open_nul_exactly_if_doctor_says_so"),
@@ -87,11 +87,11 @@ WINDOWS = (
         test="test_network.py::test_a_named_host_is_reached_by_the_relay_only"),
     Row(capability="restricted token", what="a restricted token of Low integrity cannot write",
         test="test_tokens.py::test_the_probe_proves_that_a_restricted_token_restricts_its_process"),
-    Row(capability="mitigations", what="a runtime starts under mitigations that read back",
+    Row(capability="mitigations", what="a runtime starts with mitigations, and they can be read back",
         test="test_mitigations.py::test_a_requested_mitigation_is_on_in_the_started_process"),
-    Row(capability="strict_handles", what="a runtime starts under strict handle checks",
+    Row(capability="strict_handles", what="a runtime starts with strict handle checks",
         test="test_mitigations.py::test_a_requested_mitigation_is_on_in_the_started_process"),
-    Row(capability="minifilter driver", what="the driver gets paths in its own form",
+    Row(capability="minifilter driver", what="the driver gets paths in the form that it needs",
         test="test_minifilter.py::test_grants_become_device_paths"),
     Row(capability="preloads", what="python and node work in an AppContainer with their preloads",
         test="test_preloads.py::test_node_works_in_a_container"),

@@ -311,7 +311,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "fs-read-only", "change files that were granted for reading, the system's files or the kernel's settings",
-        "read-only, nosuid, nodev on every mount below the grant; Landlock",
+        "every mount below the grant is read-only, nosuid and nodev; Landlock",
         f"{FILES}::test_a_read_grant_is_read_only",
         f"{FILES}::test_a_read_grant_in_a_write_grant_stays_read_only",
         f"{FILES}::test_the_system_cannot_be_written",
@@ -320,7 +320,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "fs-swapped", "swap a granted path for another before it is mounted",
-        "opened with RESOLVE_NO_SYMLINKS, compared by device and inode",
+        "corral opens the path with RESOLVE_NO_SYMLINKS, and compares device and inode",
         f"{FILES}::test_a_grant_that_was_replaced_before_the_start_is_refused",
         f"{FILES}::test_program_files_that_were_replaced_before_the_start_are_refused",
     ),
@@ -337,8 +337,8 @@ CLAIMS: tuple[Claim, ...] = (
         f"{MASKS}::test_links_in_a_hooks_directory_are_followed",
     ),
     row(
-        "stopped", "fs-masked", "read secrets, or change start-up files, inside a granted directory, while you do not replace them",
-        "masked by empty or read-only mounts whose parents cannot be renamed away",
+        "stopped", "fs-masked", "read secrets or change start-up files inside a granted directory, as long as you do not replace these files",
+        "empty or read-only mounts cover these files, and the directories above them cannot be renamed",
         f"{MASKS}::test_a_secret_in_a_granted_part_of_home_is_hidden",
         f"{MASKS}::test_self_starting_files_of_a_write_grant_cannot_be_changed",
         f"{MASKS}::test_a_hidden_secret_stays_hidden_in_a_write_grant",
@@ -356,8 +356,8 @@ CLAIMS: tuple[Claim, ...] = (
         f"{FILES}::test_parallel_runs_do_not_see_each_others_private_files",
     ),
     row(
-        "stopped", "fs-own", "be granted corral's own code, interpreter, policy or directories for writing",
-        "refused when the policy is made, by name, inode and mount",
+        "stopped", "fs-own", "get write access to corral's own code, interpreter, policy or directories by a grant",
+        "corral compares names, inodes and mounts when it makes the policy, and refuses such a grant",
         f"{POLICY}::test_corrals_own_directories_are_never_granted",
         f"{POLICY}::test_packages_that_are_being_installed_are_not_granted",
         f"{POLICY}::test_code_and_interpreter_cannot_be_written",
@@ -389,7 +389,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "unix-sockets", "connect to unix sockets of the host, by path or abstract name, or take such a name",
-        "seccomp denies AF_UNIX; network namespace; Landlock scopes where the kernel has them; a socket on a standard stream has a name already",
+        "seccomp denies AF_UNIX; network namespace; Landlock scopes where the kernel has them; a socket on a standard stream already has a name, and cannot get another",
         f"{IPC}::test_unix_sockets_of_the_host_are_not_reached",
         f"{IPC}::test_a_socketpair_cannot_be_connected_elsewhere",
         f"{IPC}::test_data_passes_through_a_socketpair_of_streams",
@@ -416,7 +416,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "processes", "start a process with `subprocess.allow = false`",
-        "seccomp: clone only for threads, execve only with a cookie that only the launcher knew",
+        "seccomp allows clone only for threads, and execve only with a cookie that only the launcher knew",
         f"{EXEC}::test_a_target_cannot_execute_a_second_program",
         f"{EXEC}::test_a_target_cannot_start_a_second_process",
         f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile",
@@ -502,14 +502,14 @@ CLAIMS: tuple[Claim, ...] = (
     row("limits", "limit-fds", "`fds`", "RLIMIT_NOFILE of each process", f"{RESOURCES}::test_open_files_are_limited"),
     row(
         "limits", "limit-disk", "`disk`",
-        "one sized tmpfs for all private places, RLIMIT_FSIZE for any file",
+        "one tmpfs with a size limit for all private directories, and RLIMIT_FSIZE for any file",
         f"{RESOURCES}::test_private_directories_share_one_limit",
         f"{RESOURCES}::test_empty_files_are_counted",
         f"{RESOURCES}::test_a_file_in_a_write_grant_is_bounded",
     ),
     row(
         "limits", "limit-memory", "`memory`",
-        "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
+        "`memory.max` without swap, in a cgroup that is delegated or that systemd lends; else sampling, if the limit is stated",
         f"{CGROUP}::test_limits_are_enforced_by_cgroups",
         f"{CGROUP}::test_limits_of_a_user_without_a_delegated_cgroup",
         f"{LIMITS}::test_every_kind_of_memory_counts_towards_the_limit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ledger.claim import ANY, SECURITY, Claim
 
 WINDOWS = "tests/windows"
-WINE = "Windows' calls under Wine"
+WINE = "the code for Windows, under Wine"
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(

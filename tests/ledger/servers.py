@@ -492,7 +492,7 @@ CLAIMS: tuple[Claim, ...] = (
             "tests/windows/test_packages.py::test_a_package_is_installed_and_starts",
         ),
         source=SERVERS_PAGE,
-        where="Windows' calls under Wine",
+        where="the code for Windows, under Wine",
     ),
     Claim(
         id="wrap-windows-packages",

@@ -11,7 +11,7 @@ MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 
 
 class Mac:
-    """Runs code with corral, started the way a client starts it, or without corral."""
+    """Runs code with corral, which is started as a client would start it, or without corral."""
 
     def __init__(self, place):
         self.place = os.path.realpath(place)
@@ -41,7 +41,9 @@ class Mac:
 
 
 def script(code):
-    """Return a script that runs `code` and prints the variable `answer` that it sets, or the errno of an OSError."""
+    """Return a script that runs `code` and prints the `answer` that the code sets, or the errno of
+    an OSError.
+    """
     lines = "\n".join(f"    {line}" for line in code.splitlines())
     return f"import json, os, sys\ntry:\n{lines}\nexcept OSError as error:\n    answer = error.errno\nprint(json.dumps(answer))"
 

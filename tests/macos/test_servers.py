@@ -12,8 +12,8 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin", reason="only macOS has Seatbelt")
 PYTHONS = {"mcp 1": sys.executable, "mcp 2": os.environ.get("CORRAL_MCP_2_PYTHON", "")}
-"""The Python interpreter for each version of `mcp`, because one environment cannot have both
-versions. Only version 1 reads `.env` by itself.
+"""The Python interpreters with the two versions of `mcp`, because one environment cannot have both.
+Only version 1 reads `.env` by itself.
 """
 SERVER = """
 try:
@@ -36,7 +36,7 @@ HELLO = {
 
 
 def exchange(process, *messages):
-    """Send the messages, and return the answer to the last."""
+    """Send the messages, and return the answer to the last one."""
     for message in messages:
         process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
     process.stdin.flush()

@@ -1,6 +1,7 @@
-// Run a session with the TypeScript SDK, v1 or v2, and print the results as JSON.
-// The argument is JSON. Its main keys are sdk (a directory with node_modules), generation, command, args, mode and
-// calls. `cancel` lists the tools whose calls are cancelled after their first progress.
+// Run a session with the TypeScript SDK, v1 or v2, and print the results as JSON. The argument is
+// JSON. Its main keys are sdk (a directory with node_modules), generation, command, args, mode and
+// calls. `cancel` lists tools whose calls the client cancels after their first progress
+// notification.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 

@@ -1,7 +1,7 @@
 """Let hostile servers attack a client, with the guard between them and without it.
 
 For each attack that the guard stops, a test also shows that the attack succeeds without the guard.
-Of the other attacks, the sandbox stops some, and nothing stops the rest.
+The sandbox stops some of the other attacks. The tests also show those that corral cannot stop.
 """
 
 from __future__ import annotations
@@ -192,8 +192,9 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
 
 
 def test_inspect_compares_tools_only_with_servers_in_a_clients_configuration(ordinary, server):
-    """Inspect two servers with the same tools. Neither server is in a client's configuration. A
-    user may inspect both to choose one of them, so the equal names are not shadowing.
+    """Inspect two servers that have a tool of the same name, but are not in a client's
+    configuration. A user may do this to choose between the two, so the equal names are not
+    shadowing.
     """
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
@@ -268,7 +269,9 @@ def test_output_that_is_not_a_clear_message_goes_to_stderr_and_is_counted(
 
 @pytest.mark.parametrize("act", ["split frames", "glued frames", "notification flood"])
 def test_ordinary_messages_pass_byte_for_byte_however_they_arrive(ordinary, server, act):
-    """Check that messages pass unchanged, even a flood of them, as fast as the client reads."""
+    """Check that messages pass unchanged, even if they come in a flood that is limited only by how
+    fast the client reads.
+    """
     bare = converse(ordinary, server, act, call(1))
     assert bare.raw
     assert converse(ordinary, server, act, call(1), flags=GUARD).raw == bare.raw

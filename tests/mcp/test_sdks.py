@@ -1,5 +1,5 @@
-"""Use the official SDKs as clients of published servers. With the guard everything must work as it does without the
-guard.
+"""Use the official SDKs as clients of published servers, with the guard and without it. Everything
+has to work in the same way.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_published_servers_answer_the_same_with_a_guard(profile, client, environ
 
 
 @pytest.mark.parametrize(("name", "requirement"), [("mcp-1", "mcp<2"), ("mcp-2", "mcp>=2")])
-def test_servers_prepared_by_sandboxed_work_with_both_versions_of_the_sdk(
+def test_servers_that_sandboxed_has_prepared_work_with_both_versions_of_the_sdk(
     name, requirement, environment
 ):
     server = next(one for one in SERVERS if one.profile == "everything")

@@ -1,10 +1,11 @@
-"""List how the tests start the server of each profile without an account, or why they do not start
-this server.
+"""List the arguments and variables with which the tests start each profile's server without an
+account, or the reason why they do not start it.
 """
 
 from __future__ import annotations
 
-# The arguments and made-up variables that each server needs to start. HERE is an empty directory.
+# The arguments and made-up variables that each server needs to start. HERE stands for an empty
+# directory.
 STARTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "airtable": ((), {"AIRTABLE_API_KEY": "none"}),
     "apify": ((), {"APIFY_TOKEN": "none"}),
@@ -68,14 +69,14 @@ STARTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 FLAGS = {"serena": ("--allow-install-scripts",)}  # an indirect dependency of serena has no wheel
 NOT_STARTED = {
     "azure-devops": "loads keytar, which its install script fetches from GitHub or compiles",
-    "dbhub": "wants a database; SQLite (--demo) needs a module that an install script fetches or compiles",
-    "desktop-commander": "the version of a dependency that it asks for was not in the registry",
-    "markitdown": "the version of certifi that it asks for was not in the registry",
-    "mcp-remote": "wants to reach a server on the network before it lists any tools",
-    "redis": "wants to reach its database before it answers",
+    "dbhub": "needs a database; SQLite (--demo) needs a module that an install script fetches or compiles",
+    "desktop-commander": "needs a version of a dependency that was not in the registry",
+    "markitdown": "needs a version of certifi that was not in the registry",
+    "mcp-remote": "has to reach a server on the network before it lists any tools",
+    "redis": "has to reach its database before it answers",
     "qdrant": "fetches a model from the Internet before it answers",
     "snowflake": "its imports fail with today's versions of its dependencies",
-    "stripe": "wants to reach api.stripe.com before it lists any tools",
+    "stripe": "has to reach api.stripe.com before it lists any tools",
     "supabase": "lists no tools without an account",
 }
 """The reasons why the tests do not start the servers of these profiles."""

@@ -43,8 +43,8 @@ SENSITIVE = re.compile(r"\.ssh|id_ed25519|\.git/|/etc|\.env\b|\.netrc|\.npmrc|\.
 
 
 class Session:
-    """A server under test. `ask` starts the server with a corral command, makes the server's calls,
-    and returns the results and corral's messages.
+    """A server under test. `ask` starts it with a corral command, makes the server's calls, and
+    returns the results and corral's messages.
     """
 
     def __init__(self, server, client, environment, words, errors):  # noqa: F811
@@ -72,7 +72,7 @@ class Session:
         return found["results"], [line for line in lines if line.startswith("corral: ")]
 
     def failures(self, results: list[dict]) -> list[str]:
-        """Return the answers that are wrong. Calls that need the Internet are not checked."""
+        """Return the wrong answers. Answers that depend on the Internet are not checked."""
         pairs = zip(self._server.calls, results, strict=True)
         return [
             result["text"]

@@ -42,8 +42,8 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def home():
-    """Return a home directory with an SSH key. The directory also contains the packages that
-    earlier test runs installed.
+    """Return a home directory with an SSH key. It also contains the packages that earlier test runs
+    have installed.
     """
     place = rigs.cache("servers")
     (place / ".ssh").mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -34,8 +34,8 @@ def read_only(path: str) -> None:
 
 
 def become_nobody() -> None:
-    """If root started the machine, become a user who owns no files. An ordinary user stays the same
-    user, because that user's namespace has no other user id.
+    """If root started the machine, become a user who owns no files. If an ordinary user started it,
+    change nothing, because that user's namespace has no other user id.
     """
     if os.stat("/").st_uid == 0:
         os.setgroups([])

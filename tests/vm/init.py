@@ -3,7 +3,8 @@ v2, and run one command.
 
 The machine starts `init.py JOB` with the system's Python and without other modules. JOB is a JSON
 file. The machine's root is the host's root, mounted read-only. All writes go to a tmpfs overlay,
-which is lost when the machine ends. After an error the machine prints the error and powers off.
+which is lost when the machine ends. If something fails, the machine prints the error and powers
+off.
 """
 
 import ctypes
@@ -106,8 +107,8 @@ def mount_cgroups() -> None:
     """Mount cgroup v2, enable every controller below its root, and move all processes out of the
     root, as systemd does.
 
-    Kernel threads stay in the root, because `cpu` accepts real-time threads only in the root. These
-    threads do not prevent the kernel from enabling controllers.
+    Kernel threads stay in the root, because the `cpu` controller accepts real-time threads only
+    there. Unlike other processes, they do not keep the kernel from enabling controllers.
     """
     mount("cgroup2", CGROUP)
     os.mkdir(f"{CGROUP}/init")

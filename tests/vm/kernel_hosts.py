@@ -18,7 +18,7 @@ from vm import kernels, qemu, rig, uml
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EMULATED = "in QEMU by software emulation, with one processor, the root of Debian 12, a home on ext4 and pure cgroup v2:"
+EMULATED = "emulated in QEMU with one processor, the root file system of Debian 12, a home on ext4 and only cgroup v2:"
 TIMEOUT = 10_000
 SECONDS = float(os.environ.get("CORRAL_TRIAL_SECONDS", "10000"))
 PATIENCE = 900
@@ -28,8 +28,8 @@ USERS = {"ordinary": rig.ORDINARY, "root": None}
 # The homes are on a disk, because root cannot grant files on a tmpfs before Linux 6.3.
 HOMES = {"ordinary": f"/home/rig{rig.ORDINARY}", "root": "/root"}
 PROGRAMS = ("git", "node", "runc")
-"""These rigs are declared in the machine if the host has their programs, because the machine has
-the host's files.
+"""The rigs that are declared in the machine if the host has their programs, because the machine
+sees the host's files.
 """
 
 
@@ -41,13 +41,13 @@ class Kernel:
 
 
 def emulated(whose: str, *source: str, **options: Any) -> Kernel:
-    """Return a kernel that runs in QEMU. If its architecture is not the host's, the machine's root
-    lacks the rigs' programs.
+    """Return a kernel that runs in QEMU. If it is for another architecture, its machine has a root
+    of its own, in which the rigs' programs are missing.
     """
     modules = (*kernels.DISK, *kernels.NETWORK)
     machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
     usable = () if "architecture" in options else (*PROGRAMS, "world")
-    return Kernel(machine, f"{whose} {EMULATED}", usable)
+    return Kernel(machine, f"{whose}, {EMULATED}", usable)
 
 
 KERNELS = {
@@ -61,7 +61,7 @@ KERNELS = {
         "User-mode Linux of Debian 12, which is built without Landlock and IPv6:",
     ),  # without IPv6 the `world` rig cannot be used
     "6.5": emulated(
-        "Ubuntu 22.04's kernel for new hardware of 2023",
+        "Ubuntu 22.04's kernel for the new hardware of 2023",
         "jammy-updates",
         "linux-image-6.5.0-45-generic",
         ubuntu=True,
@@ -69,7 +69,7 @@ KERNELS = {
     "6.8": emulated("Ubuntu 24.04's kernel", "noble-updates", "linux-image-generic", ubuntu=True),
     "6.12": emulated("Debian 13's kernel", "trixie"),
     "7.2": emulated("The kernel of Debian's next release", "forky"),
-    "7.3": emulated("Debian's newest kernel, from experimental,", "experimental"),
+    "7.3": emulated("Debian's newest kernel, from experimental", "experimental"),
     "6.12-aarch64": emulated(
         "Debian 13's kernel", "trixie", "linux-image-arm64", architecture="arm64"
     ),
@@ -125,7 +125,7 @@ class CutOffError(Exception):
 
 
 class Attacks:
-    """The attacks on one kernel as both users, in as many boots as are needed.
+    """Runs the attacks on one kernel as both users, in as many boots as are needed.
 
     The results are written to a file whenever the machine's output is read. If a trial is
     interrupted, the next trial of the same commit continues from this file, and repeats the attacks
@@ -164,7 +164,7 @@ class Attacks:
 
         def watch(output: str) -> None:
             found = host_trial.attacks_in(output)
-            if found:  # a kept result of an attack that is no longer chosen is dropped
+            if found:  # drop the known results of attacks that are no longer chosen
                 self.told[user] = {name: entry or known.get(name) for name, entry in found.items()}
             running = next((n for n, e in found.items() if e and is_running(e)), "")
             over = time.monotonic() > end

@@ -54,8 +54,8 @@ class Board:
 BOARDS = {
     "amd64": Board(
         emulator="qemu-system-x86_64",
-        # These two features are turned off. With them the kernel clears and copies memory byte by
-        # byte, which is several times slower in the emulator.
+        # These two features are turned off, because with them the kernel clears and copies memory
+        # byte by byte, which is several times slower in the emulator.
         machine=("-machine", "q35", "-cpu", "max,-erms,-fsrm"),
         second=("-serial", "chardev:output"),
         console="ttyS0",

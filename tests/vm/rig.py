@@ -147,8 +147,8 @@ def workplace() -> Iterator[pathlib.Path]:
 
 
 def disk(work: pathlib.Path) -> pathlib.Path:
-    """Return an empty disk for a machine. The machine keeps its writes in memory, so the disk's
-    file stays empty.
+    """Return an empty disk for a machine. The disk's file stays empty, because the machine keeps
+    its writes in memory.
     """
     image = work / "disk"
     with image.open("wb") as file:
@@ -217,7 +217,7 @@ def start(
     output, console = (stream.decode(errors="replace") for stream in ended)
     body, found, status = output.rpartition(f"\n{token} ")
     if not found:
-        problem = problem or f"ended with {process.returncode} before its command had"
+        problem = problem or f"ended with {process.returncode} before its command ended"
         raise MachineError(f"{problem}\n--- output\n{output}\n--- console\n{console}")
     return Result(returncode=int(status.split()[0]), output=body, console=console)
 

@@ -1,5 +1,5 @@
-"""Run in a virtual machine as root: put the machine to sleep during a run, and print when corral
-notices the run's timeout.
+"""Run in a virtual machine as root: put the machine to sleep during a run, and print whether corral
+then notices that the run's timeout has passed.
 
 To sleep, the machine uses the kernel's own suspend test at the "core" level. This test freezes
 processes, suspends devices, interrupts and clocks, and then waits for `pm_test_delay` seconds

@@ -40,7 +40,7 @@ def require() -> tuple[str, pathlib.Path]:
 
 
 def build(target: pathlib.Path) -> None:
-    """Build the image. Unpack the image without owners and devices, so that every user can read all
+    """Build the image, and unpack it without owners and devices, so that every user can read all
     files.
     """
     archive = target.with_suffix(".tar")

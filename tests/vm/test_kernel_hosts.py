@@ -15,7 +15,7 @@ RECORDS = {record["name"]: record for record in hosts.records("kernel") if "not_
 
 
 def now(name: str) -> hosts.Record:
-    """Try the kernel once, and return this result to all tests in this pytest run. Only one machine
+    """Try the kernel once for all tests of this pytest run, and return the result. Only one machine
     runs at a time.
     """
     with rigs.alone("kernels"):

@@ -24,9 +24,8 @@ from corral.plan.model import Results
 
 MARK = "@@windows@@"
 PYTHON = getattr(sys, "_base_executable", "") or sys.executable
-"""The Python of the targets. If the tests run in a virtual environment, this is the environment's
-base Python, because each run copies its Python with all packages, and the base Python has few
-packages.
+"""The Python of the targets. If the tests run in a virtual environment, this is the base Python,
+because corral copies a target's Python with all its packages, and the base Python has only a few.
 """
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 # These modules test the rig on the Linux host, so they do not run on Windows.
@@ -143,8 +142,8 @@ if sys.platform == "win32":
 
     @pytest.fixture
     def tmp_path():
-        """Make a directory with the default access list. With pytest's mode 0o700 only
-        administrators get access if the process is elevated, but targets do not have an
+        """Make a directory with the default access list. pytest would make it with mode 0o700. In
+        an elevated process only administrators could then open it, but a target does not have an
         administrator's rights.
         """
         top = pathlib.Path(tempfile.gettempdir()).resolve()

@@ -104,7 +104,7 @@ def prefix() -> pathlib.Path:
         with machines.building(target) as partial:
             done = enclosed(["sh", "-c", MAKE_PREFIX], "", {}, b"", 300)
             if done.returncode:
-                rigs.broken(NAME, f"Wine made no prefix: {done.stderr.decode()}")
+                rigs.broken(NAME, f"Wine could not make a prefix: {done.stderr.decode()}")
             (partial / "prefix.tar").write_bytes(done.stdout)
     return target / "prefix.tar"
 

@@ -51,12 +51,12 @@ def test_windows_splits_a_quoted_command_line_into_the_same_arguments():
 
 
 def test_a_c_runtime_splits_a_quoted_command_line_into_the_same_arguments():
-    """Have python.exe print its arguments, into which its C runtime or Windows has split the
-    command line.
+    """Have python.exe print the arguments into which Windows or the C runtime has split the command
+    line.
     """
     for argv in random_arguments(2, 8):
-        # An argument may contain a line feed here, because only batch files cannot be given line
-        # feeds.
+        # An argument for python.exe may contain a line feed. corral refuses this only for batch
+        # files.
         application, line = start_line([sys.executable, "-c", SHOW, *argv], system_root=ROOT)
         done = subprocess.run(line, executable=application, capture_output=True, check=True)
         assert json.loads(done.stdout) == argv
@@ -106,7 +106,7 @@ def test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file(tmp_path,
     assert file.read_text().strip() == str(code)
 
 
-@pytest.mark.real_windows(reason="its cmd.exe ends quotes elsewhere")
+@pytest.mark.real_windows(reason="in its cmd.exe a quotation ends at another place")
 def test_cmd_runs_injected_commands_in_wrongly_quoted_arguments(batch):
     shown = through_cmd(batch, '"&echo injected&"')
     assert any(row.strip().startswith(b"injected") for row in shown.splitlines())

@@ -1,4 +1,6 @@
-"""Check that `corral doctor` does not report limits that Windows accepts without enforcing them."""
+"""Check that `corral doctor` does not report a limit as working if Windows accepts it without
+enforcing it.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,9 @@ def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capa
     """Check that `doctor` reports a limit as absent if the system drops the limit. Wine drops every
     limit.
 
-    A limit that the system keeps need not be reported as present: real Windows may store a limit
-    that has no effect, such as UI limits in a nested job, and `doctor` then reports it as absent,
-    too.
+    The test does not check that `doctor` proves every limit that the system keeps, because real
+    Windows may keep a limit that has no effect, such as UI limits in a nested job. `doctor` reports
+    such a limit as absent.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found

@@ -1,4 +1,4 @@
-"""Check that the error names the failed step, and that the steps before the failed step are undone."""
+"""Check that if a step fails, the error names this step, and the steps before it are undone."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ def test_stopping_a_run_ends_the_targets_input_from_a_console(plan, monkeypatch)
 
 
 def test_input_that_arrives_after_the_targets_input_ended_is_discarded(plan, monkeypatch, tmp_path):
-    """Write to the input after its end. The bytes must not go to another file that now has the
-    descriptor's number.
+    """Write to the target's input after corral has ended it. The bytes must not go to another file
+    that has got the descriptor's number in the meantime.
     """
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])

@@ -206,7 +206,9 @@ def test_a_grant_counts_as_used_until_the_process_that_uses_it_ends(tmp_path):
 
 
 def test_a_dead_runs_journal_is_removed_if_its_root_is_gone(tmp_path, tree):
-    """Check that corral only removes the journal, because the granted root no longer exists."""
+    """Check that no error is reported, although the directory that the dead run was granted is
+    gone.
+    """
     directory = str(tmp_path / "journal")
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()
@@ -228,7 +230,7 @@ def test_a_run_first_cleans_up_after_dead_runs(tmp_path):
 
 @pytest.mark.skipif(not wine(), reason="tests a host that ignores access lists")
 def test_access_entries_that_windows_does_not_keep_are_an_error(tree):
-    """Check that corral reports a failure if it has set an entry and the entry is missing. This
+    """Check that corral reports an error if an entry is missing after corral has set it. This
     happens under Wine, which has no access lists.
     """
     step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))

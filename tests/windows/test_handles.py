@@ -13,13 +13,13 @@ CreateEventW = win32.function(
 )
 
 
-def test_a_failure_names_the_function_and_carries_the_code():
+def test_an_error_names_the_function_and_has_its_windows_code():
     with pytest.raises(OSError, match="CloseHandle") as caught:
         win32.CloseHandle(0xDEAD0)
     assert win32.winerror(caught.value) == 6
 
 
-def test_an_error_that_has_an_errno_becomes_that_exception():
+def test_windows_errors_become_pythons_own_exceptions():
     assert isinstance(win32.windows_error(win32.ERROR_ACCESS_DENIED, "X"), PermissionError)
     assert isinstance(win32.windows_error(win32.ERROR_FILE_NOT_FOUND, "X"), FileNotFoundError)
 

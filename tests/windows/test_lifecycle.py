@@ -118,7 +118,7 @@ def test_clean_removes_leftovers_of_dead_runs_only(corral, tree):
     assert living.corral.poll() is None
 
 
-@pytest.mark.real_windows(reason="there is no console to send it through")
+@pytest.mark.real_windows(reason="it has no console through which Ctrl+Break could be sent")
 def test_ctrl_break_ends_the_tree(tree):
     """Check that corral ends the target after Ctrl+Break. Only corral receives this event, because the target has no
     console.

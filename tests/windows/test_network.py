@@ -1,5 +1,5 @@
-"""Test which hosts a target can reach with a network level, or by name through the relay. Each test
-has a control.
+"""Test which hosts a target can reach with one of the policy's network levels, or by name through
+the relay. Each test has a control.
 """
 
 from __future__ import annotations

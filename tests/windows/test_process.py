@@ -18,7 +18,7 @@ def test_arguments_arrive_as_they_were_written(corral):
     assert corral.inside("answer = sys.argv[1:]", *words, flags=LOOSE) == words
 
 
-def test_the_environment_is_the_policys_and_nothing_more(corral):
+def test_the_environment_contains_only_the_policys_variables(corral):
     code = "answer = dict(os.environ)"
     outer = {**os.environ, "SECRET_OF_THE_USER": "1", "Passed": "ja", "TOKEN": "t"}
     flags = (*LOOSE, "--env", "Passed", "--env", "LEVEL=9", "--secret", "TOKEN")
@@ -44,7 +44,7 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
     )
     cwd, *places = corral.inside(code, flags=LOOSE)
     assert cwd == places[0]
-    assert places[0] != places[1]  # in a container all but TEMP are the same
+    assert places[0] != places[1]  # in a container all of them except TEMP are the same directory
     for place in places:
         assert "corral-" in place
         assert not os.path.exists(place)

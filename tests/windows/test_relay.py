@@ -1,4 +1,6 @@
-"""Test the relay with Windows pipes and sockets."""
+"""Test the relay with Windows pipes and sockets, and the shim, which is the relay's small program
+in the target's container.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +127,7 @@ def test_the_hosts_own_addresses_are_known_on_windows():
     assert bytes([192, 0, 2, 1]) not in own
 
 
-# --- The shim, started as in a run
+# The tests below start the shim as a run does.
 
 ENVIRONMENT = tuple(
     (name, os.environ[name]) for name in ("SYSTEMROOT", "TEMP") if name in os.environ

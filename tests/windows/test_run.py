@@ -76,7 +76,7 @@ def test_a_stated_limit_that_windows_cannot_enforce_is_refused(corral, tmp_path,
     assert (done.returncode, done.stdout) == (125, b"")
     assert control in done.stderr
     everything = policy(tmp_path / "q.toml", f"[degrade]\nallow = {json.dumps(LETTING_GO)}")
-    # The control: if the policy allows corral to drop this control, the run starts.
+    # The control: the run starts if the policy lets corral drop this limit.
     assert corral.run(*QUICK, flags=everything).returncode == 0
 
 
@@ -209,7 +209,7 @@ def test_the_async_api_runs_two_commands():
 
 
 def test_clean_without_kept_grants_removes_nothing(corral):
-    """Run `clean` without kept grants. It must remove nothing, and this is not an error."""
+    """Check that `clean` removes nothing and reports no error if no grants were kept."""
     done = corral("clean", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert corral("clean", "more").returncode != 0

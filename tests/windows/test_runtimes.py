@@ -193,7 +193,10 @@ def test_a_copy_in_use_is_not_removed(server, tmp_path, results):
     (room,) = [tree.directory for tree in store.trees]
     store.apply(results)
     store.apply(other)
-    for name in ("trees", "entries"):  # these two contain installed packages, in the same store
+    for name in (
+        "trees",
+        "entries",
+    ):  # corral keeps installed packages in these two directories of the store
         (tmp_path / "store" / name).mkdir()
     other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []
@@ -236,7 +239,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
     first = planned(server, store)
     first.apply(running)
     (kept,) = runtimes.plan(first.program, directory=str(store), without=("data",)).trees
-    runtimes.make_copy(kept)  # a copy of other files of the same source is not older
+    runtimes.make_copy(kept)  # a copy of other files of the same source does not count as older
     rooms = [first.trees[0].directory, kept.directory]
     for text in ("two", "three"):
         (server / "main.py").write_text(text)
@@ -266,7 +269,9 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
-    """Use a link like the one from `python3.exe` to `python.exe` in a GitHub runner's Python."""
+    """Use a link to a file in the same tree, as GitHub's runners have one from `python3.exe` to
+    `python.exe`.
+    """
     import _winapi
 
     try:
@@ -285,7 +290,7 @@ def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
 
 
 @pytest.mark.real_windows(reason="it makes no junctions")
-def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
+def test_a_junction_in_a_package_counts_as_a_link_that_leads_out(tmp_path):
     """Use a junction, because every user may create one. It looks like a directory, but must count
     as a link.
     """

@@ -64,7 +64,7 @@ def installed(name: str) -> pathlib.Path:
             try:
                 build(pathlib.Path(scratch), partial)
             except subprocess.CalledProcessError as error:
-                rigs.broken(name, f"no Python for Windows: {error} {error.stderr}")
+                rigs.broken(name, f"Python for Windows could not be built: {error} {error.stderr}")
     return target
 
 

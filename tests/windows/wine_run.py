@@ -44,8 +44,8 @@ def read_outcomes(place, wanted):
 
 
 def shares(places):
-    """Divide the test files between two processes. This saves time, because the tests mostly wait for processes to
-    start.
+    """Divide the test files between two processes. This saves time, because most of the time the
+    tests only wait for other processes to start.
     """
     by_file = {}
     for place in places:

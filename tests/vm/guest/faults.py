@@ -1,5 +1,5 @@
-"""Test faults that affect a whole host: the clock is set, or the memory of corral's own cgroup is
-used up.
+"""Test faults that affect a whole host: the clock is changed, or the memory of corral's own cgroup
+is used up.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ def findings(request, module_person):
 
 @pytest.fixture(scope="module")
 def ended(module_person, tmp_path_factory):
-    """Start two runs and return both. The run "within" stays within its limits and tries to read a
-    file on the host. The run "beyond" exceeds a limit.
+    """Make two runs, and return their results. The run "within" stays within its limits and tries
+    to read a file on the host. The run "beyond" exceeds a limit.
     """
     place = tmp_path_factory.mktemp("host")
     (place / "secret").write_text("secret")

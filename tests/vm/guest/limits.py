@@ -162,8 +162,8 @@ def test_files_in_private_directories_count_as_memory(run):
 
 @pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
 def test_processes_beyond_the_limit_are_denied(run, limit, first):
-    """Fork more often than the limit allows. `first` is the errno that the target prints: 11
-    (EAGAIN) if a fork is denied, 0 if all 60 forks succeed.
+    """Try to fork 60 times. `first` is the errno that the target prints: 11 (EAGAIN) if the limit
+    denies a fork, or 0 if all 60 forks succeed.
     """
     done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
     assert done.returncode == 0, done.words()
@@ -231,8 +231,8 @@ def test_bytes_to_and_from_a_disk_are_limited_to_their_rate(run, tmp_path):
 
 
 def test_reported_usage_is_the_kernels_count(run):
-    """Let the target use half a second of CPU time, and check the report. The bounds are wide, so that the test fails
-    only for a wrong unit.
+    """Let the target use half a second of CPU time, and check the report. The bounds are so wide
+    that only a wrong unit makes the test fail.
     """
     code = "import time\nwhile time.process_time() < 0.5: pass"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
@@ -266,7 +266,7 @@ def start(person) -> subprocess.Popen:
     return process
 
 
-def test_a_killed_corrals_cgroup_is_removed_by_the_next_run(person, run):
+def test_the_next_run_removes_the_cgroup_of_a_killed_corral(person, run):
     """Kill corral. The target's processes end with it, and the next run removes their cgroup."""
     run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
     groups, running = cgroups(), processes()

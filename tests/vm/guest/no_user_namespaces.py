@@ -24,8 +24,8 @@ def test_doctor_reports_user_namespaces_as_absent(person):
 
 
 def test_run_and_explain_both_refuse_or_both_work(person):
-    """Compare `explain` and `run`. Either both refuse, and `run` names the missing control, or both
-    work without user namespaces.
+    """Check that `explain` and `run` agree: either both refuse, and `run` names the missing
+    control, or both work without user namespaces.
     """
     explained = person.corral("explain", "--json", "--", "/bin/echo", "inside")
     done = person.run("/bin/echo", "inside")
@@ -39,7 +39,7 @@ def test_run_and_explain_both_refuse_or_both_work(person):
 
 
 def test_corral_runs_only_if_landlock_can_deny_truncation(person):
-    """Check that corral refuses the run without Landlock, and with Landlock before ABI 3, which
+    """Check that corral refuses the run if the kernel has no Landlock, or one before ABI 3, which
     cannot deny truncation.
     """
     number = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)

@@ -24,7 +24,7 @@ def undelegated_user(tmp_path_factory) -> User:
     return User("undelegated_user", ORDINARY, home, SOURCE)
 
 
-def test_doctor_reports_no_cgroup_that_was_not_delegated_to_the_user(undelegated_user):
+def test_doctor_reports_cgroups_that_were_not_delegated_as_absent(undelegated_user):
     found = json.loads(undelegated_user.corral("doctor", "--json").stdout)["findings"]
     groups = {f["capability"]: f for f in found if f["capability"].startswith("cgroup")}
     assert groups
@@ -33,7 +33,9 @@ def test_doctor_reports_no_cgroup_that_was_not_delegated_to_the_user(undelegated
 
 
 def test_a_stated_memory_limit_is_enforced_without_a_cgroup(undelegated_user):
-    """Check that the run ends at its memory limit, although the report names a mechanism that is not a cgroup."""
+    """Check that the run ends at its memory limit, although the report shows that no cgroup
+    enforces the limit.
+    """
     report = undelegated_user.home / "report.json"
     flags = ("--max-memory", str(LIMIT), "--report", str(report))
     code = f"import signal; space = bytearray({3 * LIMIT}); signal.pause()"

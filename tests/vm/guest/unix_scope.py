@@ -58,7 +58,7 @@ def paired(address):
 
 @pytest.fixture(scope="module")
 def place(module_person):
-    """Yield a granted directory with Unix sockets on which the host listens."""
+    """Yield a granted directory with unix sockets on which the host listens."""
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         ends = []
         for name, kind in KINDS.items():
