@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. The target may ask for any number of paths. For this reason the work
-does not grow with the square of their number, and corral asks the user about only a few of them.
+exists nowhere is not reported. Because a target may ask for any number of paths, the work must not
+grow with the square of their number, and corral asks the user about only a few of them.
 """
 
 from __future__ import annotations

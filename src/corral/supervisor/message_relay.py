@@ -1,10 +1,11 @@
 """Pass messages between client and server through the guard, with a pipe and a thread for each
 direction.
 
-Without a guard this module is not imported, and the target inherits the client's streams. The
-threads are needed because the watcher's loop uses poll, and the client's streams may be files,
-terminals or Windows pipes, which cannot be polled. These streams cannot be made non-blocking
-either, because other processes share them.
+Without a guard this module is not imported, and the target inherits the client's streams.
+
+The watcher's loop cannot do this work, because it uses poll, and the client's streams may be files,
+terminals or Windows pipes, which cannot be polled. They cannot be made non-blocking either, because
+other processes share them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Mask the values of a run's secrets in all text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a user's variable or argument that looks like a
-secret. Nothing else is masked, because a mask hides what the target does.
+secret. Nothing else is masked, because each mask also hides something that the target does.
 
 A target may put a secret into a DNS name. DNS names ignore case, cannot contain every character,
 and are split into labels. So values are compared without regard to case, and only the letters and
