@@ -142,10 +142,11 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the part of a value whose pieces are masked even if they occur alone.
+    """Return the part of a secret value whose words are masked even if they occur alone.
 
-    This part is the path and query of a URL, or the whole value if the value is not a URL. It is ""
-    for a URL that contains a password, because the password is a secret of its own.
+    If the value is a URL, this part is its path and query, because the host is not a secret. If the
+    URL contains a password, this part is "", because the password is masked as a separate secret.
+    Otherwise it is the whole value.
     """
     _, mark, rest = value.partition("://")
     if not mark:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
 SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""A word that would name a new file in one of these directories is not reported, because it is
-usually a plain word, or a path inside the sandbox.
+"""If a path does not exist and would be directly in one of these directories, it is not reported.
+Such a word is usually not meant as a path of the host.
 """
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 
