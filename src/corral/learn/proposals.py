@@ -278,7 +278,7 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
     if hidden.is_above(path) or (access == "write" and protected.is_above(path)):
         return "a directory with secrets, or with files that other programs run"
     if access == "write" and secret_files.is_anothers(path, home):
-        return "it may belong to another program, and its settings can name programs to run"
+        return "it may belong to another program, whose settings can name programs to run"
     if _is_socket(path):
         why = "a service of the host, which can do more than the sandbox may"
         return f"{why}; {socket_flag(path)}"

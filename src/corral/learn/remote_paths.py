@@ -22,7 +22,7 @@ WHY = "on a network file system, where corral does not look up a server's paths"
 
 MAX_CHARACTERS = 4 << 20
 """The maximum total number of characters of `RemotePaths._plain`. A target can ask for paths with
-so many parts that all paths above them would need gigabytes.
+so many parts that storing every directory above them would take gigabytes.
 """
 
 

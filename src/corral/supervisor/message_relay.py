@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 PIPE_BUF = 512
-"""The number of bytes that a pipe accepts without blocking when it is ready, on every POSIX system.
-"""
+"""A pipe that is ready accepts at least this many bytes without blocking, on every POSIX system."""
 STACK_BYTES = 1 << 24
 """The stack size of the threads. JSON is parsed recursively, and musl's default of 128 KiB is too
 small for that.
@@ -237,7 +236,9 @@ class Reporter:
         if self._refuses:
             self._denials.add(cast("Kind", kind), name or "of the server", why=f"mcp.pins: {text}")
         else:
-            verb = "differs from its" if name else "differ from their"  # "instructions" is a plural
+            verb = (
+                "differs from its" if name else "differ from their"
+            )  # "instructions" have no name
             self._denials.note(f"{what} {verb} pin: {text}")
             self._denials.log("changed", what=what, why=text)
 

@@ -25,19 +25,16 @@ if TYPE_CHECKING:
     from corral.plan.model import Plan
 
 MIN_LENGTH = 4
-"""A value that is shorter than this occurs in many strings, so it is masked only if it is a whole
-word.
-"""
+"""Shorter values occur in many strings, so they are masked only as whole words."""
 MIN_SPLIT_LENGTH = 8
-"""A value that is shorter than this is masked only if it occurs in one piece: `1234` is not found
-in `10.1.234.5`.
+"""Shorter values are masked only if they occur in one piece: `1234` is not found in `10.1.234.5`.
 """
 MIN_GUESSED_LENGTH = 8
-"""If only the name of a variable looks like that of a secret, a value that is shorter than this is
-not masked. Such values are often plain words, such as `basic` or `none`.
+"""Shorter values are not masked if only the name of their variable looks like that of a secret,
+because they are often plain words, such as `basic` or `none`.
 """
 PART_LENGTH = 10
-"""Any part of a value that has at least this length is masked too, because text may be cut in the
+"""Parts of a value that have at least this length are masked too, because text may be cut in the
 middle of a value.
 """
 MAX_VALUE_LENGTH = 4096
