@@ -118,11 +118,11 @@ def test_the_search_of_the_next_test_finds_directories_with_mode_0700(code, foun
 
 
 def test_no_code_makes_a_directory_with_mode_0700_on_windows():
-    """Search the source for code that makes directories with mode 0o700.
+    """Search code that Windows may run for directories that are made with mode 0o700.
 
     On Windows, Python gives such a directory an access list for its owner. If an elevated process
     makes the directory, the same user without elevation gets no access, and neither do containers.
-    Only `make_private_directory` may use this mode, and not on Windows.
+    So only `make_private_directory` may use this mode, and only on other systems.
     """
     folder = pathlib.Path(directories.__file__).parent
     found = {

@@ -236,9 +236,8 @@ class Reporter:
         if self._refuses:
             self._denials.add(cast("Kind", kind), name or "of the server", why=f"mcp.pins: {text}")
         else:
-            verb = (
-                "differs from its" if name else "differ from their"
-            )  # "instructions" have no name
+            # Only the server's instructions have no name, and `kind` is then a plural.
+            verb = "differs from its" if name else "differ from their"
             self._denials.note(f"{what} {verb} pin: {text}")
             self._denials.log("changed", what=what, why=text)
 

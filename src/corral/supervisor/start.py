@@ -1,8 +1,7 @@
 """Start the target of a plan. No other module starts targets.
 
 This code runs in a corral process with a single thread, because a process that has several threads
-cannot be forked safely. It is the process of the command line, or a supervisor that the zygote
-forked.
+cannot be forked safely. It is the process of the command line, or a supervisor of the Python API.
 """
 
 from __future__ import annotations
