@@ -306,7 +306,7 @@ def _is_secret(path: str) -> bool:
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
     """Return the paths in a home that are hidden from targets, and those that targets cannot
-    change. If such a path is a link, the path it leads to is included.
+    change. If such a path is a link, the link's destination is included, too.
     """
 
     def find(names: Iterable[str]) -> Tree:

@@ -171,7 +171,7 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
-            continue  # closed here, so the target does not get it either
+            continue  # the stream is closed here, so the target does not get it
         if stat.S_ISDIR(mode):
             raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
         if stat.S_ISSOCK(mode) and not _is_connected_unix_stream(fd):
