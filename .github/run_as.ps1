@@ -3,7 +3,7 @@
 param([string]$Account, [string]$Line, [string]$Output, [int]$Minutes = 60)
 $script, $code = "$env:RUNNER_TEMP\line.cmd", "$env:RUNNER_TEMP\code"
 Remove-Item -Force -ErrorAction Ignore $code, "$code.new"
-# The redirection comes first: cmd takes a digit right before `>` for the number of a handle.
+# The redirection comes first, because cmd takes a digit directly before `>` as the number of a handle.
 "@cd /d $PWD`r`n@call $Line > $Output 2> $Output.errors`r`n@>$code.new echo %ERRORLEVEL%`r`n@ren $code.new code" |
   Set-Content -Encoding oem $script
 if ($Account -eq "ordinary") { runas /trustlevel:0x20000 "cmd /c $script" } else { cmd /c $script }

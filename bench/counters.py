@@ -1,5 +1,4 @@
-"""Count the resources that servers use and the files that starts leave behind, from /proc and
-directories.
+"""Count the resources that servers use, and the files that runs leave behind.
 
 A sample is a mapping from the name of a counter to its value. Counters that this user may not read
 are left out. All processes and files of one user are counted, so give `Places` a user who has no

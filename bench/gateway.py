@@ -170,7 +170,7 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     for name in names:
         gateway.names.assign_address(name)
     if not spliced:
-        gateway._context.pipes.max_pipes = 0  # noqa: SLF001 - no caller ever wants this
+        gateway._context.pipes.max_pipes = 0  # noqa: SLF001 - only this benchmark needs it
     poll = select.poll()
     poll.register(gateway.fileno(), select.POLLIN)
     while True:

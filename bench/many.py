@@ -70,14 +70,19 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=PARTS, help="default: both")
-    parser.add_argument("--through", choices=WAYS, default="command", help="corral run, or launch")
+    parser.add_argument(
+        "--through",
+        choices=WAYS,
+        default="command",
+        help="start the servers with `corral run` (command) or `corral.launch` (api)",
+    )
     parser.add_argument("--servers", type=measure.positive, default=200, help="running at once")
     parser.add_argument("--real", type=int, default=0, help=f"how many of them are {REAL}")
-    parser.add_argument("--idle", type=measure.positive, default=30, help="beside bare ones")
-    parser.add_argument("--minutes", type=float, default=60.0, help="at least this long")
+    parser.add_argument("--idle", type=measure.positive, default=30, help="idle servers to compare")
+    parser.add_argument("--minutes", type=float, default=60.0, help="run for at least this long")
     parser.add_argument("--starts", type=measure.positive, default=10_000, help="in a row")
-    parser.add_argument("--uid", type=int, default=os.geteuid(), help="root: run corral as this")
-    parser.add_argument("--samples", metavar="FILE", help="append each sample, a line of JSON")
+    parser.add_argument("--uid", type=int, default=os.geteuid(), help="who runs corral (for root)")
+    parser.add_argument("--samples", metavar="FILE", help="append each sample as a line of JSON")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser.parse_args(words)
 

@@ -192,8 +192,8 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Flood:
-    """How many of a target's connections were refused, how much CPU time the supervisor used, and
-    how many seconds it took.
+    """The number of refused connections, the supervisor's CPU time, and the duration of the flood
+    in seconds.
     """
 
     refused: int

@@ -79,7 +79,7 @@ def cost(
     commands = {name: [*loop, name, str(CALLS[name] // scale)] for name in calls}
     filters = ["-f"] if len(loop) == 1 else []  # Only the compiled loop can install a filter.
     stats, ratios = both_sides(commands, inside, environment, rounds, CALL_BUDGETS, filters)
-    notes = () if filters else ("no C compiler: interpreted loops, which hide the cost",)
+    notes = () if filters else ("no C compiler: loops in Python hide a part of the cost",)
     return Section("One system call", "ns", stats, ratios, notes)
 
 

@@ -1,21 +1,25 @@
 """Start published servers that corral was not tuned for: bare and in corral, cold and warm.
 
 The servers were chosen by a rule that was written down before the first try. The source is the list
-punkpeye/awesome-mcp-servers (README.md at commit 00011d6a, its first 48,000 characters). An entry
-marked as TypeScript counts if npm has a package that has the same name as the entry's repository
-(NAME or @OWNER/NAME), contains a program, and names the repository in its metadata. An entry marked
-as Python counts if PyPI has a project that has the same name as the repository, offers a wheel, and
-names the repository in its metadata. The first fifteen entries of each language are taken, in the
-order of the list. Servers get no account, no arguments and no grants. A server that does not start
-stays in the table.
+punkpeye/awesome-mcp-servers (README.md at commit 00011d6a, its first 48,000 characters). From this
+list the rule takes the first fifteen entries for TypeScript and the first fifteen for Python that
+meet these conditions:
+
+- TypeScript: npm has a package with the name of the entry's repository (NAME or @OWNER/NAME). The
+  package contains a program, and names the repository in its metadata.
+- Python: PyPI has a project with the name of the repository. The project offers a wheel, and names
+  the repository in its metadata.
+
+Servers get no account, no arguments and no grants. A server that does not start stays in the table.
 
 Bare starts are `npx -y NAME` and `uvx NAME`. Starts in corral are `corral run npm:NAME` and `corral
-run pypi:NAME`. The table shows how many seconds pass until `tools/list` is answered. A cold start
-uses a new home with empty caches. Bare starts and starts in corral take turns. There are three
-kinds of warm starts: bare, in corral, and the entry point that corral runs, but without corral.
-They take turns three times, and the table shows the minima. If a server starts bare but not in
-corral, the script tries the flags that corral suggested. Run the script as a user who owns no
-files. With `--results` the script continues an earlier run.
+run pypi:NAME`. The table shows how many seconds pass until the server answers `tools/list`. A cold
+start uses a new home with empty caches. There are three kinds of warm starts: bare, in corral, and
+the entry point that corral runs, but without corral. All kinds of starts take turns. Each warm
+start is repeated three times, and the table shows the minimum. If a server starts bare but not in
+corral, the script tries the flags that corral suggested.
+
+Run the script as a user who owns no files. With `--results` it continues an earlier run.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ NAMED = re.compile(
     r"--(?:allow-subprocess|allow-install-scripts|own-unix-sockets)\b"
     r"|--(?:allow-net|python|node|with) [^\s;,]+"
 )
-"""Flags that corral names in its hints and denials."""
+"""Matches the flags that corral suggests in its hints and denials."""
 
 
 class Start:
@@ -233,7 +237,7 @@ def describe(row: dict[str, object]) -> str:
     if not starts(row, "bare"):
         return f"starts in neither: {row['bare_says']}".replace("|", "/")
     if row.get("with_flags"):
-        return f"starts with `{' '.join(row['flags'])}`, which corral names"
+        return f"starts with `{' '.join(row['flags'])}`, which corral suggests"
     return f"only bare; corral: {row['corral_says']}".replace("|", "/")
 
 
@@ -244,7 +248,7 @@ def summarize(rows: list[dict[str, object]]) -> list[str]:
     lines = [
         f"{len(rows)} servers, of which {len(bare)} start bare",
         f"of these {len(plain)} start in corral without a flag,"  # noqa: ISC004 - one line
-        f" {len(flagged)} more with the flags that it names",
+        f" {len(flagged)} more with the flags that it suggests",
     ]
     both = [row for row in rows if all(best(row, what) for what in COLUMNS)]
     if both:
@@ -283,7 +287,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument(
-        "--results", metavar="FILE", help="rows as JSON lines, kept and gone on with"
+        "--results", metavar="FILE", help="append the results to FILE, and skip those in it"
     )
     options = parser.parse_args()
     chosen = [("npm", name) for name in NPM] + [("pypi", name) for name in PYPI]

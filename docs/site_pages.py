@@ -34,7 +34,7 @@ OPTIONAL = ["hosts.md"]
 HOME_TITLE = "Run MCP servers in a sandbox"
 """The title of the first page in a browser's tab and in shared links."""
 BOOSTS = {"troubleshooting.md": 2.5, "quick-start.md": 2, "index.md": 2}
-"""Pages for users, which the search shows before others that contain the same words."""
+"""The boosts of pages for users. The search shows them before others with the same words."""
 INNER = re.compile(r"(?:decisions/|changelog|contributing|architecture|adding-|benchmarks|hosts)")
 INNER_BOOST = 0.0005
 """The boost of pages for developers, which the search shows last. A word in a title counts a
@@ -64,7 +64,7 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Replace folders of the nav with their pages, and leave out optional pages that are absent."""
+    """Replace each folder in the menu with its pages, and leave out missing optional pages."""
     absent = [name for name in OPTIONAL if not (DOCS / name).exists()]
 
     def expand(pages: list[object]) -> list[object]:
@@ -100,7 +100,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def _list_decisions() -> str:
     """Return a page with the titles of all decisions, because the site has no page for a folder."""
-    lines = ["# Decisions", "", "What was decided, and why. A number stays with its decision.", ""]
+    lines = ["# Decisions", "", "Each decision has a page with its reasons.", ""]
     for path in sorted((DOCS / DECISIONS).parent.glob("0*.md")):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         number, _, text = title.partition(". ")
@@ -162,7 +162,8 @@ def _text_of(content: str) -> str:
 
 def _label_cells(table: re.Match[str]) -> str:
     """Repeat the heading of a column in each of its cells, because on a narrow screen the cells of
-    a row are below each other (site.css). Tables with two columns fit, and are left alone.
+    a row are below each other (site.css). Tables with two columns fit on such a screen, so they do
+    not need this.
     """
     head, mark, body = table[0].partition("</thead>")
     titles = [_text_of(title) for title in HEADING_CELL.findall(head)]
@@ -173,7 +174,7 @@ def _label_cells(table: re.Match[str]) -> str:
 
     if len(titles) > NARROW_COLUMNS:
         body = ROW.sub(label, body)
-    # A heading without text is an error for screen readers, so make it an ordinary cell.
+    # Screen readers report a heading without text as an error, so make it an ordinary cell.
     return head.replace("<th></th>", "<td></td>") + mark + body
 
 
@@ -191,7 +192,7 @@ def on_post_page(output: str, *, page: Page, **_: object) -> str:
 
 
 def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
-    """Tell the reader of a wrong address where to go on."""
+    """Add ways to continue to the page that is shown for a wrong address."""
     if template_name != "404.html":
         return output
     home = urllib.parse.urlsplit(config.site_url or "/").path

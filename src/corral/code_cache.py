@@ -44,11 +44,11 @@ class Loader(SourceFileLoader):
         self._code = code
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code from the cache file, or from Python's own loader if the cache file's
-        descriptor was closed.
+        """Return the code from the cache file. If the descriptor of the cache file was closed,
+        return the code that Python's own loader finds.
 
-        corral's processes close descriptors that they do not need, and the number may then be
-        reused for another file.
+        corral's processes close the descriptors that they do not need, and another file may then
+        get the same number.
         """
         found = self._finder.read(*self._code)
         if found is None:
@@ -95,10 +95,10 @@ class Finder:
 
 
 def use() -> None:
-    """Import corral's modules from the cache file from now on, if this Python version wrote the
-    file.
+    """Import corral's modules from the cache file from now on.
 
-    If there is no such cache file, add an empty Finder, so that `keep` writes the file.
+    If there is no cache file, or a different version of Python wrote it, add an empty Finder, so
+    that `keep` writes a new one.
     """
     if sys.platform != "win32":
         sys.meta_path.insert(0, _open_file() or Finder(-1, 0, {}))

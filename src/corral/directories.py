@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.toml"
 STAGING = "-staging"
-"""The directory in which packages are assembled has the cache's path with this suffix."""
+"""Packages are assembled in a directory whose path is that of the cache with this suffix."""
 WORK_DIRECTORIES = "/tmp/corral-"  # noqa: S108 - the directories are new and 0700
-"""The prefix of the private directories of runs without their own root filesystem."""
+"""The beginning of the path of each private directory for a run without its own root filesystem."""
 NO_HOME = "/nonexistent"
 """The path that user databases list for accounts that do not have a home directory."""
 

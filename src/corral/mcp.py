@@ -1,4 +1,4 @@
-"""Change the parameters of an MCP server so that a Python agent starts it inside corral.
+"""Change the parameters of an MCP server so that a Python agent starts the server in a sandbox.
 
     parameters = sandboxed(StdioServerParameters(command="node", args=["server.js"]))
 
@@ -96,7 +96,7 @@ def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]
         return found
     if not isinstance(command, str) or isinstance(args, str) or not isinstance(env, Mapping):
         raise SandboxError(
-            f"{shown(str(name))} does not have a command that corral understands",
+            f"{shown(str(name))} does not have a valid command",
             hint="`command` must be a string, `args` a list and `env` a dict",
         )
     return {**found, **change(command, [*map(str, args)], {**env})}

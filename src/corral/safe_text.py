@@ -90,7 +90,7 @@ def shell_word(text: str) -> str:
 
 def last_words(*words: str) -> str:
     """Quote the last words of a suggested command. Put `--` before them if one of them looks like
-    an option: a project may name its server `--allow-subprocess`.
+    an option, because a project may have named its server `--allow-subprocess`.
     """
     end = ["--"] if any(word.startswith("-") for word in words) else []
     return " ".join(map(shell_word, (*end, *words)))

@@ -103,8 +103,10 @@ def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]
 
 
 def references(tree: ast.Module) -> set[str]:
-    """Return every corral module that a module refers to: in any import, even if it is lazy or only
-    for type checkers, and in strings that another interpreter would import.
+    """Return every corral module that a module refers to.
+
+    All imports count, even those in functions or for type checkers. Names in strings count too,
+    because such a string may be code that another interpreter executes.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -143,7 +145,7 @@ def upward(module: str, tree: ast.Module) -> list[str]:
 
 
 def test_the_import_graph_is_not_empty():
-    """Check that the graph has modules. This is the control, because the other rules would also
+    """Check that the graph has modules. This is the control for the other tests, which would also
     pass for an empty graph.
     """
     mechanisms = SOURCE / "platforms" / "linux" / "mechanisms"
@@ -458,8 +460,8 @@ print(" ".join(sys.modules))
 
 
 def test_naming_a_package_imports_no_module_of_clients():
-    """Check that parsing a reference to a package does not import `clients`. It would also import
-    `typing`, `shutil` and `difflib`, which takes thirty milliseconds.
+    """Check that parsing a reference to a package does not import `clients`. That package also
+    imports `typing`, `shutil` and `difflib`, which takes thirty milliseconds.
     """
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

@@ -248,8 +248,8 @@ VALUE = "\0"
 
 
 def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
-    """Return each text of the source, as its parts of two words or more, and as a pattern of what
-    comes before its first semicolon. A value in the text matches anything.
+    """Return two forms of each string in corral's source, up to its first semicolon: its fixed
+    parts that have at least two words, and a pattern in which the inserted values match anything.
     """
     found = []
     for path in SOURCE.rglob("*.py"):
@@ -265,7 +265,7 @@ def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
 
 
 def is_printed(heading: str, texts: list[tuple[list[str], re.Pattern[str]]]) -> bool:
-    """Return whether a heading matches the text with which it has the longest part in common."""
+    """Return whether a heading matches the printed text that shares the longest part with it."""
     lengths = [max((len(p) for p in pieces if p in heading), default=0) for pieces, _ in texts]
     longest = max(lengths)
     common = [text for length, (_, text) in zip(lengths, texts, strict=True) if length == longest]

@@ -142,8 +142,8 @@ def test_no_cache_file_is_written_if_python_writes_no_bytecode(site):
 
 
 def test_a_directory_that_cannot_be_written_is_not_an_error(site):
-    """Put a directory where the cache file would be, because a mode would not stop root from
-    writing. The start must succeed without the cache file, and leave no temporary files.
+    """Make a directory with the name of the cache file, so that even root cannot write the file.
+    The start must succeed without the cache file, and leave no temporary files.
     """
     start(site, keep=False)
     path = site / "corral" / "__pycache__" / f"corral.{sys.implementation.cache_tag}.pyc.all"

@@ -113,17 +113,16 @@ def private_directories(code: str) -> list[int]:
         ("os.chmod(path, 0o700)", 0),  # on Windows chmod does not change the access list
     ],
 )
-def test_the_tests_search_finds_code_that_makes_directories_with_mode_0700(code, found):
+def test_the_search_of_the_next_test_finds_directories_with_mode_0700(code, found):
     assert len(private_directories(code)) == found
 
 
 def test_no_code_makes_a_directory_with_mode_0700_on_windows():
-    """Search the source for code that makes directories with mode 0o700. On Windows, the access
-    list that Python sets for this mode names the owner.
+    """Search code that Windows may run for directories that are made with mode 0o700.
 
-    If an elevated process makes such a directory, the same user without elevation gets no access,
-    and neither do containers. Only `make_private_directory` may use this mode, on systems with
-    modes.
+    On Windows, Python gives such a directory an access list for its owner. If an elevated process
+    makes the directory, the same user without elevation gets no access, and neither do containers.
+    So only `make_private_directory` may use this mode, and only on other systems.
     """
     folder = pathlib.Path(directories.__file__).parent
     found = {

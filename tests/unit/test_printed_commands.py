@@ -12,8 +12,8 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "last_words", "quote", "join", "_quote_all"}
-# Matches text that ends where a command takes a path, or a name from a file. A value in the text is
-# written as `{}`.
+# Matches text that ends directly before the path or name that a command takes, such as `rm ` or
+# `--read `. Inserted values in the text are written as `{}`.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"

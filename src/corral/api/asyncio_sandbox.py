@@ -36,7 +36,7 @@ else:
 class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
     """Controls a running target, whose streams are asyncio streams.
 
-    `async with launch_async(...) as sandbox` provides one.
+    To get one, write `async with launch_async(...) as sandbox`.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:

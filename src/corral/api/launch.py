@@ -1,5 +1,5 @@
-"""Provide the Python API. Callers may have threads, because corral forks only the zygote, a process
-with a single thread.
+"""Provide the Python API. The caller may have threads, because corral does not fork the caller's
+process. It forks only the zygote, which has a single thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Prepare sandboxes in advance, for callers that start the same program often.
 
 A spare is a sandbox that is complete except for the arguments, environment and directory of its
-command. Each launch makes its own plan, and uses a spare only if all other parts of the spare's
-plan are the same. Each spare has its own channel, so no other sandbox can get the command that is
-sent to it.
+command. Each launch makes its own plan, and uses a spare only if the two plans are otherwise the
+same. Each spare has its own channel, so no other sandbox can get the command that is sent to it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
 
 
 MAX_SPARES = 64
-"""The number is limited, because each spare keeps three processes running even while it is not in
-use.
+"""The number of spares is limited, because each spare keeps three processes running until it is
+used.
 """
 
 

@@ -11,7 +11,7 @@ from corral.abi.signal_numbers import SIGKILL, SIGTERM
 from corral.api import wire_format
 from corral.errors import SupervisionError
 from corral.platforms.contract import Ending
-from corral.supervisor import secret_values  # noqa: F401 - `build_report` needs it at the end
+from corral.supervisor import secret_values  # noqa: F401 - for `build_report`
 from corral.supervisor.report import Report, build_report
 
 TYPE_CHECKING = False
@@ -211,8 +211,8 @@ def _close_stream(stream: object) -> None:
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return the caller's end of a stream, or None if the caller has no end, and the target's end.
-    Append descriptors that have to be closed to `ends`.
+    """Return the two ends of a stream: the caller's end, which may be None, and the target's end.
+    Append the descriptors that have to be closed afterwards to `ends`.
     """
     if wanted is None:
         return None, number

@@ -54,7 +54,7 @@ def run(
         send(writer, b"E" + wire_format.encode_error(error))
     except BrokenPipeError:
         pass  # the caller has ended, which ends the target
-    except BaseException as bug:  # noqa: BLE001 - stderr may be closed: only the caller can show it
+    except BaseException as bug:  # noqa: BLE001 - the caller shows it, because stderr may be closed
         unexpected = SandboxError(f"{type(bug).__name__}: {bug}")
         send(writer, b"E" + wire_format.encode_error(unexpected))
     finally:

@@ -85,7 +85,7 @@ def encode_plan(plan: Plan) -> bytes:
 def decode(raw: bytes, kind: type[Kind]) -> Kind:
     made = _from_data(marshal.loads(raw))  # noqa: S302 - from corral itself
     if not isinstance(made, kind):
-        raise ValueError(f"the message is not a {kind.__name__}")  # noqa: TRY004 - data, not a type
+        raise ValueError(f"the message is not a {kind.__name__}")  # noqa: TRY004 - the data is wrong
     return made
 
 

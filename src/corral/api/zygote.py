@@ -42,7 +42,7 @@ def serve(fd: int) -> None:
         if wire_format.ACKNOWLEDGES:
             requests.send(b"R")
         if len(descriptors) == 1:
-            from corral.api import spare_supervisor  # noqa: F401 - here, and not in every fork
+            from corral.api import spare_supervisor  # noqa: F401 - once, not in every fork
         if os.fork() == 0:
             requests.close()
             _supervise(*descriptors)

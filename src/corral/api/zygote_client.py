@@ -34,9 +34,9 @@ SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 
 
 class Zygote:
-    """Starts the zygote process when it is first needed.
+    """Starts the zygote process when it is first needed, and again if the zygote has died.
 
-    Starts a new zygote if the old one has died, and in a fork of the caller.
+    A fork of the caller starts its own zygote.
     """
 
     def __init__(self) -> None:
@@ -120,9 +120,9 @@ class Zygote:
                 self._process.kill()
                 self._process.wait()
             except PermissionError:
-                # The caller has since changed its user, so it may not kill the zygote. The zygote
-                # ends when every copy of its connection is closed, but a fork of the caller may
-                # keep one open forever.
+                # The caller has changed its user in the meantime, so it may not kill the zygote.
+                # The zygote ends when all copies of its connection are closed. Do not wait for
+                # that, because a fork of the caller may keep one open forever.
                 self._process.returncode = 0
         self._requests = self._process = None
 

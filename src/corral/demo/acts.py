@@ -32,7 +32,7 @@ class Act:
 
 
 def list_acts(decoys: Decoys) -> list[Act]:
-    """Return all acts except `outlive the server`, which needs servers of its own."""
+    """Return all acts except `outlive the server`, for which the demo starts separate servers."""
     secret, pid, host = decoys.secrets, decoys.bystander.pid, decoys.secrets["host"]
     note, plan = f"{decoys.granted}/note", f"{decoys.project}/plan"
     stolen = {"pid": pid, "address": decoys.memory_address, "size": len(secret["memory"])}

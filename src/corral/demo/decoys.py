@@ -62,9 +62,9 @@ class Decoys:
             target = user_ids.choose(0, os.getegid())
             if target.outside_uid:
                 os.chown(root, -1, target.outside_gid)
-                os.chmod(root, 0o710)  # noqa: S103 - for the group of targets alone
-                os.chmod(self.granted, 0o777)  # noqa: S103 - below that directory
-                os.chmod(self.fifo, 0o666)  # noqa: S103 - below that directory
+                os.chmod(root, 0o710)  # noqa: S103 - only root and the target's group can enter
+                os.chmod(self.granted, 0o777)  # noqa: S103 - inside `root`
+                os.chmod(self.fifo, 0o666)  # noqa: S103 - inside `root`
 
     def _plant(self, name: str, text: str) -> str:
         path = Path(self.home, name)

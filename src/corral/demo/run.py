@@ -1,7 +1,8 @@
 """Run the acts of `corral demo` with one server inside a sandbox and one outside, and judge them.
 
-The run's plan says whether an act's control is enforced. The server's answer alone is not proof. So
-where possible the demo also checks the effect on the host: a secret, a file, a dead process.
+The run's plan says whether an act's control is enforced. The server's answer alone does not prove
+that an act succeeded. So where possible the demo also looks for the effect on the host: a new file,
+or a process that has ended. A secret in the answer is also a proof.
 """
 
 import signal

@@ -55,7 +55,7 @@ class Server:
         if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
             return _failure(None, INVALID_REQUEST, "this is not a JSON-RPC 2.0 message")
         if "method" not in message and ("result" in message or "error" in message):
-            return None  # an answer, but this server sends no requests
+            return None  # ignore answers, because this server sends no requests
         method, number = message.get("method"), message.get("id")
         known = isinstance(number, str | int) and not isinstance(number, bool)
         if not isinstance(method, str) or ("id" in message and not known):

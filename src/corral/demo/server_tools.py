@@ -29,7 +29,7 @@ MAX_ANSWER = 4096
 NETWORK_SECONDS = 3.0
 THREAD_STACK = 256 * 1024  # small, so that threads use little memory
 MAP_NORESERVE = 0x4000  # asm-generic/mman.h; the mmap module has had it since Python 3.13
-DAEMON_MILLISECONDS = 20_000  # then the daemon ends even if its reader does not
+DAEMON_MILLISECONDS = 20_000  # after this time the daemon ends even if its reader still runs
 
 
 def add(a: int, b: int) -> str:

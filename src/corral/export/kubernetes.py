@@ -242,7 +242,7 @@ def _volumes(workload: Workload) -> list[tuple[Object, Object]]:
     sized: Object = {} if policy.limits.disk is None else {"sizeLimit": _amount(policy.limits.disk)}
     found = [
         _volume("policy", POLICY_DIRECTORY, {"configMap": {"name": f"{workload.name}-policy"}}),
-        _volume("tmp", "/tmp", {"emptyDir": sized}),  # noqa: S108 - the pod's own
+        _volume("tmp", "/tmp", {"emptyDir": sized}),  # noqa: S108 - in the pod
         _volume("home", HOME, {"emptyDir": sized}),
     ]
     if policy.state:

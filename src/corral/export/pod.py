@@ -158,7 +158,7 @@ def _chains(policy: Policy) -> Chains:
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # on other systems type checkers cannot see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
-    ends = "for the pod, which is not started again" if policy.listen else "for each session"
+    ends = "for the pod, which is not restarted" if policy.listen else "for each session"
     notes = {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}
     engine = {
         "memory": Option(mechanism="resources.limits.memory", note=MEMORY_NOTE),

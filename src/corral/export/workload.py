@@ -14,7 +14,7 @@ from corral.paths.posix import is_inside
 from corral.record import record
 
 HOME = "/home/corral"
-OWN_PLACES = (POLICY_DIRECTORY, HOME, "/tmp", "/opt/corral", "/usr", SERVER)  # noqa: S108 - the pod's
+OWN_PLACES = (POLICY_DIRECTORY, HOME, "/tmp", "/opt/corral", "/usr", SERVER)  # noqa: S108 - in the pod
 MAX_IMAGE_LENGTH = 500
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?\Z")
 VERSION = re.compile(r"(?<=[^:])(@|==)[^/@#]*(?=#|\Z)")

@@ -48,7 +48,7 @@ def _add_profiles(profiles: Sequence[Manifest], tables: Mapping[str, list[str]])
     variables that make the server write its files there.
     """
     if any(profile.state for profile in profiles):
-        tables["filesystem"].append("state = true  # the server keeps files")
+        tables["filesystem"].append("state = true  # keep the server's files after a run")
     if values := dict(pair for profile in profiles for pair in profile.set_values or ()):
         pairs = ", ".join(f"{name} = {quote(value)}" for name, value in values.items())
         tables["environment"].append(f"set = {{ {pairs} }}  # where the server keeps its files")

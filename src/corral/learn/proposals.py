@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. The target may ask for any number of paths. For this reason the work
-does not grow with the square of their number, and corral asks the user about only a few of them.
+exists nowhere is not reported. Because a target may ask for any number of paths, the work must not
+grow with the square of their number, and corral asks the user about only a few of them.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
     if hidden.is_above(path) or (access == "write" and protected.is_above(path)):
         return "a directory with secrets, or with files that other programs run"
     if access == "write" and secret_files.is_anothers(path, home):
-        return "it may belong to another program, and its settings can name programs to run"
+        return "it may belong to another program, whose settings can name programs to run"
     if _is_socket(path):
         why = "a service of the host, which can do more than the sandbox may"
         return f"{why}; {socket_flag(path)}"
@@ -306,7 +306,7 @@ def _is_secret(path: str) -> bool:
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
     """Return the paths in a home that are hidden from targets, and those that targets cannot
-    change. If such a path is a link, the path it leads to is included.
+    change. If such a path is a link, the link's destination is included, too.
     """
 
     def find(names: Iterable[str]) -> Tree:

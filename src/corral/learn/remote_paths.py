@@ -1,8 +1,9 @@
 """Find the paths of a watched run that corral must not look up on the host.
 
 The target chooses these paths. If a network or FUSE file system does not answer, a lookup on it
-never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral only
-lists paths on such file systems, unless the run or the user's home uses the file system anyway.
+never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral does not
+look up paths on such file systems and only lists them, unless the run or the user's home uses the
+file system anyway.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ WHY = "on a network file system, where corral does not look up a server's paths"
 
 MAX_CHARACTERS = 4 << 20
 """The maximum total number of characters of `RemotePaths._plain`. A target can ask for paths with
-so many parts that all paths above them would need gigabytes.
+so many parts that storing every directory above them would take gigabytes.
 """
 
 
@@ -59,8 +60,11 @@ class RemotePaths:
         return False
 
     def _read_link(self, path: str) -> str:
-        """Return the target of a link, or "". The caller has read each path above this one, so a
-        path on a network file system is found at its mount point.
+        """Return the target of a link, or "" if the path is not a link. Raise an error at the mount
+        point of a network file system.
+
+        `follow` calls this method for each directory on the way to a path. So it reaches the mount
+        point before any path below it, and paths below a mount point need no check of their own.
         """
         if path in self._remote or (self._is_root_remote and self._is_below_root(path)):
             raise _ReachedError

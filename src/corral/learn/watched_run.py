@@ -128,8 +128,10 @@ def find_learned(
     plan: Plan, watch: Watcher, denials: tuple[Denial, ...], *, missing: str = ""
 ) -> Learned:
     """Return the proposals of a run that has ended. Raise an error if no path could be read from
-    the target's memory. If `missing`, the command's script, does not exist, do not propose the
-    directories above it.
+    the target's memory.
+
+    `missing` is the path of the command's script if there is no such file. The directories above it
+    are then not proposed.
     """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
@@ -197,8 +199,10 @@ def _judge_own_files(
 ) -> Learned:
     """If the server wanted to change its own program files, propose a profile that makes it write
     to another directory. If there is no such profile, list the file, and another remedy if there is
-    one. `directories` are paths at which the server wanted to make a directory. A path that
-    contains a secret gets no remedy, because a command with a masked path means other files.
+    one.
+
+    `directories` are the paths at which the server wanted to make a directory. A path that contains
+    a secret gets no remedy, because the path would be masked in the suggested command.
     """
     proposed: dict[str, Proposal] = {}
     kept = []

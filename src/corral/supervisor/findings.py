@@ -128,8 +128,10 @@ def _write(path: str, text: str) -> None:
 
 
 def is_first_run() -> bool:
-    """Return whether this is the first call with the current cache key, and record the call. The
-    key changes at each boot.
+    """Return whether this is the first call with the current cache key, and record the call.
+
+    The cache key changes at each boot, so a warning that depends on this function is repeated only
+    then.
     """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")

@@ -1,10 +1,11 @@
 """Pass messages between client and server through the guard, with a pipe and a thread for each
 direction.
 
-Without a guard this module is not imported, and the target inherits the client's streams. The
-threads are needed because the watcher's loop uses poll, and the client's streams may be files,
-terminals or Windows pipes, which cannot be polled. These streams cannot be made non-blocking
-either, because other processes share them.
+Without a guard this module is not imported, and the target inherits the client's streams.
+
+The watcher's loop cannot do this work, because it uses poll, and the client's streams may be files,
+terminals or Windows pipes, which cannot be polled. They cannot be made non-blocking either, because
+other processes share them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 PIPE_BUF = 512
-"""The number of bytes that a pipe accepts without blocking when it is ready, on every POSIX system.
-"""
+"""A pipe that is ready accepts at least this many bytes without blocking, on every POSIX system."""
 STACK_BYTES = 1 << 24
 """The stack size of the threads. JSON is parsed recursively, and musl's default of 128 KiB is too
 small for that.
@@ -236,7 +236,8 @@ class Reporter:
         if self._refuses:
             self._denials.add(cast("Kind", kind), name or "of the server", why=f"mcp.pins: {text}")
         else:
-            verb = "differs from its" if name else "differ from their"  # "instructions" is a plural
+            # Only the server's instructions have no name, and `kind` is then a plural.
+            verb = "differs from its" if name else "differ from their"
             self._denials.note(f"{what} {verb} pin: {text}")
             self._denials.log("changed", what=what, why=text)
 

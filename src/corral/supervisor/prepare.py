@@ -62,7 +62,7 @@ def find_subject(
     protected: Sequence[str] = (),
     server: Sequence[str] = (),
 ) -> Subject:
-    """Merge the policy and resolve the program, whatever this host can enforce."""
+    """Merge the policy and resolve the program, without checking what this host can enforce."""
     home = os.path.realpath(home_directory(environment))
     policy = _merge_policy(sources, home, cwd, protected)
     program = current.load().resolve(
@@ -92,8 +92,8 @@ def prepare(
     server: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Return the plan of a run. A grant must not contain any `protected` file, such as the run's
-    report.
+    """Return the plan of a run. Refuse a grant that contains one of the `protected` files, such as
+    the run's report.
 
     `server` identifies the server whose state and denials are stored. If probing this machine is
     slow, `notify` is called with a line of text first.
@@ -166,8 +166,8 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return the paths, addresses and variables that the command names, but that the policy denies.
-    The command's arguments and the variables for the target are searched.
+    """Return the paths, addresses and variables that the policy denies, although the command's
+    arguments or the target's variables name them.
     """
     policy, program = subject.policy, subject.program
     # `words` must not contain secrets, because hints quote these words.
@@ -271,8 +271,8 @@ def _check_proxy(environment: Mapping[str, str]) -> None:
 
 
 def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the host's certificate files and directories, by the names of the variables that point
-    to them.
+    """Return {variable: path} for the variables that name the host's certificate files and
+    directories.
     """
     found = {name: environment.get(name, "") for name in CERTIFICATES}
     return {
@@ -311,9 +311,8 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. From the caller's environment, it contains only
-    `certificates` and the variables that the policy passes. Raise PolicyError if a secret is not
-    set.
+    """Return the target's environment. The only variables that it takes from the caller are those
+    in `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
     """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]

@@ -1,7 +1,7 @@
 """Mask the values of a run's secrets in all text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a user's variable or argument that looks like a
-secret. Nothing else is masked, because a mask hides what the target does.
+secret. Nothing else is masked, because each mask also hides something that the target does.
 
 A target may put a secret into a DNS name. DNS names ignore case, cannot contain every character,
 and are split into labels. So values are compared without regard to case, and only the letters and
@@ -25,19 +25,16 @@ if TYPE_CHECKING:
     from corral.plan.model import Plan
 
 MIN_LENGTH = 4
-"""A value that is shorter than this occurs in many strings, so it is masked only if it is a whole
-word.
-"""
+"""Shorter values occur in many strings, so they are masked only as whole words."""
 MIN_SPLIT_LENGTH = 8
-"""A value that is shorter than this is masked only if it occurs in one piece: `1234` is not found
-in `10.1.234.5`.
+"""Shorter values are masked only if they occur in one piece: `1234` is not found in `10.1.234.5`.
 """
 MIN_GUESSED_LENGTH = 8
-"""If only the name of a variable looks like that of a secret, a value that is shorter than this is
-not masked. Such values are often plain words, such as `basic` or `none`.
+"""Shorter values are not masked if only the name of their variable looks like that of a secret,
+because they are often plain words, such as `basic` or `none`.
 """
 PART_LENGTH = 10
-"""Any part of a value that has at least this length is masked too, because text may be cut in the
+"""Parts of a value that have at least this length are masked too, because text may be cut in the
 middle of a value.
 """
 MAX_VALUE_LENGTH = 4096
@@ -142,10 +139,11 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the part of a value whose pieces are masked even if they occur alone.
+    """Return the part of a secret value whose words are masked even if they occur alone.
 
-    This part is the path and query of a URL, or the whole value if the value is not a URL. It is ""
-    for a URL that contains a password, because the password is a secret of its own.
+    If the value is a URL, this part is its path and query, because the host is not a secret. If the
+    URL contains a password, this part is "", because the password is masked as a separate secret.
+    Otherwise it is the whole value.
     """
     _, mark, rest = value.partition("://")
     if not mark:

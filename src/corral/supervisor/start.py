@@ -1,7 +1,7 @@
-"""Start a plan's target. Only this module starts targets.
+"""Start the target of a plan. No other module starts targets.
 
-It runs in a single-threaded corral process: the command line's own process, or a supervisor that
-the zygote forked. corral never forks a process that has several threads.
+This code runs in a corral process with a single thread, because a process that has several threads
+cannot be forked safely. It is the process of the command line, or a supervisor of the Python API.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run(
 ) -> Watcher:
     """Start the target. If `spawn` is given, it starts the target in an existing sandbox.
 
-    An error names the step that failed, and nothing of the run is left behind.
+    If a step fails, the error names it, and nothing of the run is left behind.
     """
     _check_streams(stdio)
     system = current.load()
@@ -122,7 +122,7 @@ def _load_hide(plan: Plan) -> Hide:
 
 def _lock_installed_files(plan: Plan) -> None:
     """Keep the files of an installed server until this process ends, even if the server is removed
-    or upgraded meanwhile. The lock lasts as long as its descriptor, which is never closed.
+    or upgraded in the meantime. The locks last so long because their descriptors are never closed.
     """
     store = os.path.join(directories().cache, "store", "trees")
     inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
@@ -162,16 +162,16 @@ def _open_services(
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    A directory gives access to everything beside it through `..`. A socket of the host's network
-    could be connected to another address by the target. The same is true of a unix socket that is
-    not connected yet or that uses datagrams. On Linux, all other unix sockets are bound to a name
-    here, so that the target cannot bind them to a name of its choice.
+    A directory gives access to everything beside it through `..`. The target could connect a socket
+    of the host's network to another address, and also a unix socket that is not connected yet or
+    that uses datagrams. On Linux, all other unix sockets are bound to a name here, so that the
+    target cannot bind them to a name of its choice.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
-            continue  # closed here, so the target does not get it either
+            continue  # the stream is closed here, so the target does not get it
         if stat.S_ISDIR(mode):
             raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
         if stat.S_ISSOCK(mode) and not _is_connected_unix_stream(fd):
@@ -187,10 +187,9 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
 def _bind_to_unused_name(fd: int) -> None:
     """Bind a connected unix socket to an unused abstract name, which the kernel chooses.
 
-    The socket belongs to the host's network namespace. Without this call, the target could bind it
-    to an abstract name that a program on the host needs. A socket can be bound only once, so after
-    this call it cannot. Other processes cannot connect to the new name, because the socket does not
-    listen.
+    The socket belongs to the host's network namespace, so the target could bind it to an abstract
+    name that a program on the host needs. This call prevents that, because a socket can be bound
+    only once. Other processes cannot connect to the new name, because the socket does not listen.
     """
     import _socket
 

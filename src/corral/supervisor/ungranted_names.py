@@ -23,7 +23,7 @@ DEFAULT_PORT = 443
 
 def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungranted, ...]:
     """Return (kind, address, flag) for each IPv4 address in the words that the policy does not
-    allow. The flag would allow it.
+    allow. `flag` is the flag that would allow the address.
     """
     rules = parse_rules(allow)
     found: dict[str, Ungranted] = {}
@@ -46,8 +46,8 @@ def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungrante
 def find_variables(
     words: Iterable[str], environment: Mapping[str, str], given: Iterable[str]
 ) -> tuple[Ungranted, ...]:
-    """Return (kind, name, flag) for each argument that is the name of a variable that is set here
-    but not passed to the target. The flag would pass it.
+    """Return (kind, name, flag) for each argument that is the name of a variable which is set here
+    but not passed to the target. `flag` is the flag that would pass the variable.
     """
     known = set(given)
     found: list[Ungranted] = []

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
 SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""A word that would name a new file in one of these directories is not reported, because it is
-usually a plain word, or a path inside the sandbox.
+"""If a path does not exist and would be directly in one of these directories, it is not reported.
+Such a word is usually not meant as a path of the host.
 """
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 
@@ -26,13 +26,13 @@ SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`. The
-    path must exist on the host, or be a new file in an existing directory. The flag would allow it,
-    and is "" for a path that may contain secrets or is run by other programs, because a project may
-    have chosen the command.
+    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`, if
+    the path exists on the host or would be a new file in an existing directory.
 
-    A relative path counts only if it is written as `./x` or `../x`, because `x` is usually a plain
-    word.
+    The flag is the one that would allow the path. It is "" for a path that may contain secrets or
+    is run by other programs: corral does not suggest such a grant, because a project may have
+    chosen the command. A relative path counts only if it is written as `./x` or `../x`, because `x`
+    is usually a plain word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:

@@ -41,8 +41,8 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Yield, for each requirement of the Pod Security standard "restricted", whether a pod meets
-    it.
+    """Yield one boolean for each requirement of the Pod Security standard "restricted": whether the
+    pod meets it.
     """
     context = spec["securityContext"]
     yield context["runAsNonRoot"] is True
@@ -382,8 +382,8 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
     assert found["Pod"]["spec"]["restartPolicy"] == "Never"
     assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
     assert "Service" in found
-    # The controls: without a port the pod waits for sessions, so the timeout applies to each
-    # session and not to the pod, and without a timeout the objects contain a Deployment.
+    # The first control has no port, so its pod waits for sessions, and the timeout applies to each
+    # session and not to the pod. The second control has no timeout, so it gets a Deployment.
     waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
     assert "activeDeadlineSeconds" not in waiting
     assert "Deployment" in objects({"network": {"listen": [8080]}})
