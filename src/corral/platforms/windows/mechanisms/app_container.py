@@ -3,7 +3,7 @@
 Each run has its own profile, which is deleted when the run ends. With `state = true`, however, all
 runs of a server share one profile, which is kept. A target's token has the profile's package SID
 and exactly the capabilities of its policy. corral reads both back from the suspended process before
-it runs.
+it resumes the process.
 
 Creating a profile fails with ACCESS_DENIED if a machine policy forbids profiles, or if corral
 itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system does not
@@ -143,8 +143,8 @@ def elsewhere() -> str:
 
 
 def probe() -> Finding:
-    """Check that a profile can be created, has the SID that corral computes, and can be deleted.
-    Whether a profile confines a target is for `probes/app_container.py` to prove.
+    """Check that a profile can be created, has the SID that corral computes, and can be deleted. It
+    is `probes/app_container.py` that proves that a profile confines a target.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()
