@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.002
 
 
 class Tree:
-    """The processes of one target, found again by each `walk`.
+    """The processes of one target, which each `walk` finds anew.
 
     `grouped` says that `root` has not been reaped, so no other process can have its pid. The tree
     then includes all processes in its group and all processes whose responsible process is `root`.
