@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0
 EMPTY_WALKS = 2
-"""How many consecutive reads of the process table must find no process before the tree is dead."""
+"""How many consecutive reads of the process table must find no process before the tree counts as
+ended.
+"""
 PAUSE_SECONDS = 0.002
 """How long the kernel gets to remove killed processes."""
 
