@@ -140,8 +140,8 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
 
 
 def _refuse_several(word: str, homes: list[states.State]) -> None:
-    """Refuse a name that matches the homes of different servers. Examples are a program that starts
-    several servers, and a server whose command contains variables of its client.
+    """Refuse a name that matches the homes of different servers, such as a program that starts
+    several servers, or a server whose command contains variables of its client.
     """
     if len({one.server.command for one in homes}) > 1:
         raise SandboxError(

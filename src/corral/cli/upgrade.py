@@ -109,7 +109,7 @@ def _select(words: list[str]) -> list[Entry]:
 
 
 def _find_wrapped(word: str) -> list[str]:
-    """Return the references, such as npm:NAME, that start the wrapped server `word` in clients."""
+    """Return the references, such as npm:NAME, with which clients start the server `word`."""
     found = [server.inner_argv[0] for _, _, server in wrapped_servers.match_wrapped(word)]
     return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
 

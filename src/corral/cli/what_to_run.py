@@ -239,8 +239,8 @@ def _typed_sources(
 
 
 def _check_recorded_flags(options: Options) -> None:
-    """Check `--learn-until` and `--start-in`, which usually only `corral wrap` writes. If a user
-    types them with a mistake, it must not get into a client's file.
+    """Check `--learn-until` and `--start-in`. Usually only `corral wrap` writes these flags, but a
+    user's mistake in them must not get into a client's file.
     """
     if (until := options.get("--learn-until")) is not None:
         from corral.cli.learn_time import is_over

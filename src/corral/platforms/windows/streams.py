@@ -85,8 +85,8 @@ class Streams:
 
     def _write_input(self, chunk: bytes) -> bool:
         """Write to the target's input. Return False if the input is closed. The lock keeps
-        `end_input` from closing the descriptor during the write, when its number could be reused
-        for another file.
+        `end_input` from closing the descriptor during the write, because another file could then
+        get its number.
         """
         with self._writing:
             try:

@@ -179,8 +179,8 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object with the right to change its access list. `less` means that the object gets no
-    entry. For such an object, the right to read the list is enough if the user may not change it.
+    """Open an object with the right to change its access list. If `less` says that the object gets
+    no entry, and the user lacks this right, open the object only with the right to read its list.
     """
     try:
         return open_object(path)

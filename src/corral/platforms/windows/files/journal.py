@@ -110,7 +110,7 @@ class Journal:
         """Remove the file. The caller must first undo or keep every change that the file lists."""
         if self._fd >= 0:
             # Windows cannot delete an open file, so the file is unlocked a moment before it is
-            # removed. Empty it first, so that another process that opens it in this moment finds no
+            # removed. Empty it first, so that another process that opens it at this moment finds no
             # changes.
             os.truncate(self._fd, 0)
             self.leave()

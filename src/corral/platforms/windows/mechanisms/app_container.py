@@ -98,7 +98,7 @@ class Profile:
 @record
 class ProfileFolder:
     """The planned and the actual path of a profile's folder. They differ if Windows redirects
-    AppData, as it does for programs that a packaged client has started.
+    AppData, as it does for programs that were started by a client from an MSIX package.
     """
 
     planned: str
@@ -143,8 +143,8 @@ def elsewhere() -> str:
 
 
 def probe() -> Finding:
-    """Check that a profile can be created, has the SID that corral computes, and can be deleted. It
-    is `probes/app_container.py` that proves that a profile confines a target.
+    """Check that a profile can be created, has the SID that corral computes, and can be deleted.
+    Whether a profile confines a target is checked by `probes/app_container.py`.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()

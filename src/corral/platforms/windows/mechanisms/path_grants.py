@@ -11,9 +11,9 @@ entry, and files that other programs run or that have several names can only be 
 cannot rename or delete the directories above secrets and above files that other programs run.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
-applied before it, because `undo.Claim` writes the journal. It also removes the entries when the run
-ends. With `keep_grants` the entries stay, and a later run sets only the entries of objects that get
-less access than the grant gives.
+applied first: it writes the journal, and removes the entries when the run ends. With `keep_grants`
+the entries stay, and a later run sets only the entries of objects that get less access than the
+grant gives.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
 
     If an earlier run has kept the entries of this grant, and the root object still has its entry,
     set only the entries of objects that get less access than the grant gives. Such an object may be
-    new. Then it has inherited too much access from its directory.
+    new, with too much access inherited from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False
