@@ -208,7 +208,9 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or [] if there is no driver. No wall depends on the minifilter."""
+    """Return the minifilter's step, or [] if there is no driver. No wall depends on the
+    minifilter.
+    """
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]
