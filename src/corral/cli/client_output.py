@@ -143,8 +143,8 @@ def find_files(word: str) -> list[str]:
 
 
 def _suggest_server(word: str) -> str:
-    """Return a hint that adds the client if `word` is the name of a server without its client,
-    otherwise "".
+    """If `word` is only the name of a server, return a hint that names its client too, such as "did
+    you mean cursor github?". Otherwise return "".
     """
     rows = [row for row in list_wrapped() if row[2].name == word] or list_unwrapped(word)
     found = next((last_words(name_target(row[0], row[1]), word) for row in rows), "")

@@ -131,7 +131,7 @@ def change_servers(
 
 
 def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) -> tuple[str, ...]:
-    """Return the flags `current` with those of `change` added or, with `remove`, taken out."""
+    """Return the flags `current` plus the flags `change`, or without them if `remove` is set."""
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]

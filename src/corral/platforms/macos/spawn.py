@@ -89,7 +89,7 @@ class Child:
         return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()
 
     def watch_covers(self, covers: Covers) -> Service:
-        raise NotImplementedError  # Seatbelt hides files with rules and covers no path
+        raise NotImplementedError  # Seatbelt hides files with rules, not with mounts over them
 
     def measure(self, **_: object) -> Usage:
         """Ask the watcher for the tree's usage. If the target has ended, return a usage of zero."""

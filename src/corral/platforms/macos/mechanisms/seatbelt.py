@@ -39,8 +39,8 @@ class Seatbelt:
     name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
-    closed: str  # a directory that the target could list without Seatbelt, but not with it
-    alone: bool  # whether the target must not start other processes
+    closed: str  # a directory that only Seatbelt keeps the target from listing
+    alone: bool  # True if the target must not start other processes
     proxy: bool = False  # whether the target may reach the proxy, whose port only `apply` knows
     marker: str = ""  # a name by which corral recognizes the profile
     stage: Stage = "target"

@@ -17,7 +17,7 @@ from corral.record import record, replace
 Reach = Literal["read", "write"]
 
 ACCESS_ALLOWED, ACCESS_DENIED = 0, 1
-CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows if its condition is true
+CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows access if its condition is true
 GENERIC = {0x80000000: 0x00120089, 0x40000000: 0x00120116, 0x20000000: 0x001200A0,
            0x10000000: 0x001F01FF}  # fmt: skip
 """The file rights that each generic right stands for: read, write, execute, all. Windows does not

@@ -3,7 +3,7 @@
 Each run has its own profile, which is deleted when the run ends. With `state = true`, however, all
 runs of a server share one profile, which is kept. A target's token has the profile's package SID
 and exactly the capabilities of its policy. corral reads both back from the suspended process before
-it resumes the process.
+resuming it.
 
 Creating a profile fails with ACCESS_DENIED if a machine policy forbids profiles, or if corral
 itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system does not
@@ -46,7 +46,7 @@ DENIED = "run corral outside any sandbox, as a user who may create AppContainer 
 @record
 class Profile:
     name = "app_container"
-    profile: str  # its name
+    profile: str  # the name of the profile
     capabilities: tuple[str, ...]  # SIDs as text
     home: str  # the planned path of the profile's folder
     keep: bool = False  # keep the profile after the run

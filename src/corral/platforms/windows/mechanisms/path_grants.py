@@ -81,7 +81,7 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # get no entries, because this user cannot change their lists
+    foreign: tuple[str, ...] = ()  # without entries, because this user cannot change their lists
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
     watched: tuple[str, ...] = ()  # missing paths that other programs would run if they existed

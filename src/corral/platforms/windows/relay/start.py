@@ -8,7 +8,7 @@ target's proxy variables name its port.
 Windows treats the shim and the target as one principal, so the target can read and change the shim.
 The shim is therefore not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, and
 the policy's CPU rate. The UI limits and mitigations of the target apply to it too. A target that
-takes over the shim gains this much memory and CPU, but nothing else.
+takes over the shim gains the shim's memory and CPU, but nothing else.
 """
 
 from __future__ import annotations

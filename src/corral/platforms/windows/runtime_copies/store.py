@@ -206,7 +206,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return the interpreter without the projects that are installed in it as editable."""
+    """Return the interpreter without the projects that are installed in it in editable mode."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
