@@ -49,13 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _main(list(arguments))
     output.use_utf8()
-    gc.disable()  # collecting is not worthwhile, because a run allocates little memory
+    gc.disable()  # a run allocates too little memory for garbage collection to pay off
     code = _main(sys.argv[1:])
     try:
         code_cache.keep()
         code = output.finish(code)
     except MemoryError:
-        pass  # the command itself has ended with `code`
+        pass  # the command itself is done, and its exit code is `code`
     os._exit(code)  # skips the interpreter's teardown, which takes 2 ms
 
 
@@ -70,7 +70,7 @@ def _main(words: list[str]) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    """Run a command, and print the error if it fails. A MemoryError is left to `_main`."""
+    """Run a command, and print the error if it fails. `_main` handles a MemoryError."""
     try:
         return _dispatch(words)
     except SandboxError as problem:
@@ -136,7 +136,7 @@ def _parse_and_run(name: str, words: list[str]) -> int:
 
 
 def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> None:
-    """Warn about corral's own flags after the command, because these are passed to the command.
+    """Warn if corral's own flags come after the command, because they are passed to the command.
 
     Do not warn if the user typed `--` before the command.
     """

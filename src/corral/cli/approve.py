@@ -1,8 +1,8 @@
 """`corral approve`: approve exactly what a server asks for.
 
-Only the user can approve, so the command asks on the terminal, and requires `--yes` if there is
-none. If the user or the server's manifest asks for pins, the command also stores the definitions of
-the server's tools, so that corral notices when they change.
+Only the user can approve, so the command asks on the terminal. Without a terminal, it requires
+`--yes`. If the user or the server's manifest asks for pins, the command also stores the definitions
+of the server's tools, so that corral notices when they change.
 """
 
 import os
@@ -123,8 +123,8 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 
 def remember(request: Request) -> None:
-    """Record an approval. For a server's directory, read the manifest again, and raise an error if
-    the request has changed since the user saw it.
+    """Record an approval. If the server is a directory, read its manifest again, and raise an error
+    if the request has changed since the user saw it.
     """
     manifest = request.source.manifest
     if manifest.directory:
@@ -195,11 +195,11 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user on the terminal. If there is none, raise an error whose hint names the command
-    `corral approve --yes` with the arguments `words`.
+    """Ask the user for approval on the terminal. Without a terminal, raise an error with the hint
+    to type `corral approve --yes` followed by `words`.
     """
     if not is_on_terminal():
-        output.flush()  # the request must come before the hint that refers to it
+        output.flush()  # print the request first, because the hint refers to it
         raise SandboxError(
             "only you can approve this, and there is no terminal to ask for your approval",
             hint=f"read the request above, then: corral approve --yes {shlex.join(words)}",
@@ -209,8 +209,8 @@ def confirm(
 
 def ask(question: str) -> bool:
     try:
-        # In `run`, standard input belongs to the server, so corral opens the terminal itself. It
-        # closes the terminal before the server starts, which must not inherit it.
+        # In `run`, standard input belongs to the server, so open the terminal itself. It is closed
+        # again before the server starts, so that the server does not inherit it.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
             if sys.platform != "win32":
                 import termios

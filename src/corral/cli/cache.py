@@ -70,8 +70,8 @@ def _entry_to_json(entry: Entry) -> object:
 
 
 def _remove(words: list[str], *, as_json: bool) -> int:
-    """Remove the entries that the words identify, by a reference, a name, or the start of a
-    digest.
+    """Remove the cache entries that the words name. Each word may be a reference, a name, or the
+    start of a digest.
     """
     removed: list[Entry] = []
     for word in words:
@@ -99,8 +99,8 @@ def _list_homes(*, as_json: bool) -> int:
 
 
 def _remove_homes(words: list[str], *, as_json: bool) -> int:
-    """Remove the home directories that the words identify, by a wrapped server, a server's command,
-    or a path. If a word does not match any home directory, remove nothing.
+    """Remove the home directories that the words name. Each word may be a wrapped server, a
+    server's command, or a path. If any word matches no home directory, remove nothing.
     """
     homes = states.list_states()
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
@@ -130,7 +130,7 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
 
 
 def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]:
-    """Find home directories by the package or program of their servers. Refuse the name of a
+    """Return the home directories of the servers that this package or program starts. Refuse a
     program, such as python3, that starts several servers, because each of them has its own home.
     """
     fitting = [one for one in homes if one.server.command[:1] == (word,)]
@@ -140,8 +140,8 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
 
 
 def _refuse_several(word: str, homes: list[states.State]) -> None:
-    """Refuse a name that fits the homes of different servers. The name may be a program, or a
-    server whose command contains a client's variables.
+    """Refuse a name that matches the homes of different servers, such as a program that starts
+    several servers, or a server whose command contains variables of its client.
     """
     if len({one.server.command for one in homes}) > 1:
         raise SandboxError(
@@ -192,6 +192,6 @@ def _list_home_paths() -> list[str]:
 
 
 REMOVING = {"rm": (_remove, _list_keys), "rm-home": (_remove_homes, _list_home_paths)}
-"""The verbs that remove something. Each has two functions: the first removes what is named, and the
-second lists everything that could be removed.
+"""The verbs that remove something, with two functions for each: the first removes what the user
+named, and the second lists everything that can be removed.
 """

@@ -20,7 +20,7 @@ def check_chosen_python(options: Options, sources: list[Source]) -> None:
     """
     path = os.path.realpath(options.get("--python") or "")
     if not is_program(path):
-        return  # the installation reports that this is not a Python
+        return  # the installation will report that this is not a Python
     home, cwd = os.path.realpath(home_directory()), what_to_run.current_directory()
     policy = merge(sources, ceilings=load().ceilings, home=home, cwd=cwd)
     homes = home_names(home)

@@ -1,7 +1,7 @@
-"""`corral clean`: remove leftovers of killed runs, and file permissions that runs have kept because
-of the policy key `windows.keep_grants`.
+"""`corral clean`: remove leftovers of killed runs, and the file permissions that runs on Windows
+left behind because of the policy key `windows.keep_grants`.
 
-The command also ends installations whose client has exited.
+The command also stops installations that are still running although their client has exited.
 """
 
 import sys

@@ -31,8 +31,10 @@ OTHER_PERMISSIONS = {
 
 @record
 class Selection:
-    """What the user selected: `word` is the client or file as typed, `paths` lists the files to
-    edit, and `names` lists the servers. If `names` is empty, all servers in the files are selected.
+    """The client or file that the user selected, and its servers.
+
+    `word` is the client or file as typed, and `paths` lists the files to edit. `names` lists the
+    servers; if it is empty, all servers in the files are selected.
     """
 
     word: str
@@ -43,7 +45,7 @@ class Selection:
 @record
 class Permissions:
     """A server's permissions beyond the defaults (`may`), and its settings for the MCP guard
-    (`guard`), which permit nothing.
+    (`guard`). The two are separate because the guard's settings only restrict.
     """
 
     may: tuple[str, ...]
@@ -112,7 +114,7 @@ def select(words: list[str], usage: str) -> Selection:
 
 
 def _suggest_each(words: Sequence[str], usage: str) -> str:
-    """If the user typed only names of clients, return a command for each client; otherwise ""."""
+    """Return a hint with a command for each word if all words are clients, otherwise ""."""
     if not all(map(catalogue.find_client, words)):
         return ""
     verb = usage.split()[2]
@@ -120,8 +122,8 @@ def _suggest_each(words: Sequence[str], usage: str) -> str:
 
 
 def find_files(word: str) -> list[str]:
-    """Return the existing files of the client that `word` names, or `word` itself if it is a path.
-    Raise an error if it is neither, or if the client has no files here.
+    """Return the existing files of the client `word`, or `word` itself if it is a path. Raise an
+    error if `word` is neither a client nor a path, or if the client has no files here.
     """
     client = catalogue.find_client(word)
     if client is None:
@@ -141,8 +143,8 @@ def find_files(word: str) -> list[str]:
 
 
 def _suggest_server(word: str) -> str:
-    """If the user typed only the name of a server, return a hint with its client. Otherwise return
-    "".
+    """If `word` is only the name of a server, return a hint that names its client too, such as "did
+    you mean cursor github?". Otherwise return "".
     """
     rows = [row for row in list_wrapped() if row[2].name == word] or list_unwrapped(word)
     found = next((last_words(name_target(row[0], row[1]), word) for row in rows), "")
@@ -174,8 +176,8 @@ def format_flags(flags: Sequence[str]) -> str:
 
 
 def note_differences(found: Sequence[Row]) -> None:
-    """Tell the user if the same server has different flags in several clients. A change is applied
-    to the flags of each client, and does not make them equal.
+    """Tell the user if the same server has different flags in several clients, because each client
+    keeps its other flags when the change is applied.
     """
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
@@ -197,8 +199,8 @@ def edit_files(
     empty: str = "nothing to do",
 ) -> int:
     """Edit each file, print the results, and return the exit code. If a file cannot be changed,
-    edit the others anyway, and raise the first error at the end. `empty` is the line that is
-    printed for a file in which no server is affected.
+    still edit the others, and raise the first error at the end. For a file in which no server is
+    affected, print the line `empty`.
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None
@@ -225,9 +227,7 @@ def edit_files(
 
 
 def report_interrupt(paths: Sequence[str]) -> AbstractContextManager[None]:
-    """If Ctrl-C ends the `with` block, tell the user which of these files had already been
-    changed.
-    """
+    """If Ctrl-C ends the `with` block, tell the user which of these files were already changed."""
 
     def read() -> dict[str, bytes]:
         return {path: _read_bytes(path) for path in paths}
@@ -272,7 +272,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:
-        # The names and paths come from the client's file. Quote them, because users copy these
+        # Quote the names and paths, because they come from the client's file and users paste these
         # commands.
         words = last_words(word, outcome.name)
         for path in outcome.suggested:

@@ -1,8 +1,8 @@
-"""`corral completion SHELL`: print a completion script that is made from the tables of flags.
+"""`corral completion SHELL`: print a completion script that is generated from the tables of flags.
 
-The scripts contain all fixed words, and call `corral completion names` for the names of servers,
-which change. These names come from files that other people may have written, so a script must never
-evaluate them.
+The script contains all fixed words. For the names of servers, which change, it calls `corral
+completion names`. Other people may have written the files with these names, so a script must never
+evaluate a name.
 """
 
 import os
@@ -117,8 +117,8 @@ def list_names(words: list[str]) -> list[str]:
 
 
 def _list_servers(word: str) -> list[str]:
-    """Return the names of the servers in the files of a client, or in the file that `word` names.
-    Return [] for other words and broken files.
+    """Return the names of the servers in the files of the client `word`, or in the file `word`.
+    Skip files that cannot be read.
     """
     client = find_client(word)
     names: list[str] = []

@@ -88,7 +88,7 @@ def _print_table(results: list[ActResult]) -> None:
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:
-    """Return the cells of a row, with each string from the server as one line of printable
+    """Return the cells of a row. Each text from the server becomes one line of printable
     characters.
     """
     inside, outside = (

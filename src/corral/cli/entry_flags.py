@@ -17,16 +17,16 @@ RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 # Values that begin like this are not paths: `${` begins a variable, which clients replace in
 # corral's arguments too, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The home directory can never be granted.
+# The home directory, written with a variable of the client. It can never be granted.
 HOME_VALUES = frozenset(name + end for name in HOME_VARIABLES for end in ("", "/"))
 
 
 def check_run(flags: tuple[str, ...], command: Sequence[str]) -> None:
-    """Check that `corral run` accepts these flags and this command here, with Python in place of
-    the server's program, which might not be installed yet.
+    """Check that `corral run` would accept these flags and this command on this host. Use Python in
+    place of the server's program, which might not be installed yet.
 
-    Check pins only if the words under which they are stored are known: those of a package, without
-    variables that the client replaces.
+    Check pins only for a package whose command contains no variables of the client. For other
+    commands, the words under which pins are stored are not known.
     """
     server = what_to_run.name_server(list(command))
     if any("${" in word for word in command):

@@ -93,7 +93,9 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
-    """Return a record as data. If a field's value is one of the `commands`, mask its secrets."""
+    """Return a record as data, with secrets masked in the fields that contain one of the
+    `commands`.
+    """
     found = {name: getattr(item, name) for name in fields(item)}
     hidden = {name: masked(value) for name, value in found.items() if value in commands}
     return to_json(replace(item, **hidden))
@@ -119,8 +121,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Return the description of a step, with names escaped. If the step has `has_lines`, its
-    description spans several lines, and the names in it are already escaped.
+    """Return the description of a step with its control characters escaped. A step that has the
+    attribute `has_lines` escapes them itself, because its description spans several lines.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

@@ -1,7 +1,7 @@
-"""Decide whether a server's flags allow what another flag of `run` would allow.
+"""Decide whether the flags that a server already has include what another flag would allow.
 
-A denial names the narrowest flag that would allow it, such as a single file. Users often grant
-more, such as the directory of this file.
+A denial suggests the narrowest flag, such as `--read` for a single file. Users often grant more,
+such as the directory that contains this file.
 """
 
 import os
@@ -21,7 +21,8 @@ ALSO_ALLOWED_BY = {"--read": ("--read", "--write"), "--env": ("--env", "--secret
 
 
 def is_covered(flag: str, value: str, has: Sequence[tuple[str, str]], *, any_port: bool) -> bool:
-    """Return whether the flags `has`, pairs of a flag and its value, allow what `flag` allows.
+    """Return whether `has`, a list of flags with their values, already allows what `flag` with
+    `value` allows.
 
     With `any_port`, a host counts as allowed if any of its ports is allowed.
     """
@@ -47,7 +48,7 @@ def _allows_host(entries: Sequence[str], wanted: str, *, any_port: bool) -> bool
     try:
         rules, entry = parse_rules(entries), parse_entry(wanted)
     except ValueError:
-        return False  # an entry may contain a client's variable
+        return False  # an entry that contains a client's variable cannot be parsed
     if any_port and rules.matches(entry.host):
         return True
     ports = [port for low, high in entry.ports for port in range(low, high + 1)]

@@ -40,7 +40,7 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
-    """A flag, its value, and the words of the command line that contain the two."""
+    """A flag and its value, with the words of the command line that they were parsed from."""
 
     flag: str
     value: str
@@ -83,8 +83,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
-    """Refuse to remove a flag that none of the servers has. The servers of several clients may have
-    different flags.
+    """Refuse to remove a flag that none of the servers has. Flags may differ between clients, so it
+    is enough if one server has the flag.
     """
     flags = [flag for server in servers for flag in split_flags(server.run_flags)]
     for new in split_flags(change):
@@ -113,8 +113,8 @@ def change_servers(
     remove: bool = False,
     dry_run: bool = False,
 ) -> FileEdit:
-    """Add flags to servers in a locked client file, or remove them. Refuse flags that `run`
-    refuses.
+    """Add flags to servers in a locked client file, or remove flags from these servers. Raise an
+    error if `run` would refuse the resulting flags.
     """
     flags: dict[tuple[str, ...], tuple[str, ...]] = {}
     for server in servers:
@@ -131,10 +131,7 @@ def change_servers(
 
 
 def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) -> tuple[str, ...]:
-    """Return the flags `current` with the flags `change` added.
-
-    With `remove`, remove them instead.
-    """
+    """Return the flags `current` plus the flags `change`, or without them if `remove` is set."""
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
@@ -193,8 +190,11 @@ def format_time(seconds: int) -> str:
 
 
 def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
-    """Return whether flags allow a denial. If it happened in spite of such flags, only the flags
-    that it names count: a grant of a directory does not allow its protected files.
+    """Return whether flags allow what was denied.
+
+    If the denied run already had flags that seemed to allow it, `has` must contain the exact flags
+    that the denial suggests. For example, a grant of a directory does not allow its protected
+    files.
     """
     if not seen.had_flags:
         return is_allowed(seen.denial, has)
@@ -203,7 +203,7 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    """Return whether flags allow all that a denial's flags would allow."""
+    """Return whether flags allow everything that the flags suggested by a denial would allow."""
     given = [(one.flag, one.value) for one in has]
     wanted = _parse_allow(denial.allow)
     return bool(wanted) and all(
@@ -220,10 +220,10 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _find_missing(allow: str) -> str:
-    """Return a path that is named in a denial's flags but does not exist, or "".
+    """Return the first path in a denial's flags that does not exist, or "".
 
-    The caller does not ask about such a denial, because `grant` would refuse all flags together if
-    one of the paths did not exist.
+    The caller does not ask about such a denial, because a single missing path makes `grant` refuse
+    all flags that the user accepted.
     """
     named = [one for one in _parse_allow(allow) if one.flag in entry_flags.PATH_FLAGS]
     paths = [entry_flags.make_absolute_value(one.flag, one.value) for one in named]

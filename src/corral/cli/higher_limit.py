@@ -1,4 +1,4 @@
-"""Find the flag that doubles a limit, for the message about a target that has hit it."""
+"""Find the flag that doubles a limit, for the message that a target has hit this limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.units import MAX_AMOUNT, parse_duration, parse_size
 def find_higher_limit(name: str, asked: str) -> str:
     """Return the flag of `run` for twice the limit `asked`, such as `--max-memory 256M` for 128M.
 
-    Return "" if no flag sets this limit, or if twice the limit is more than its maximum.
+    Return "" if no flag sets this limit, or if the doubled limit would be above its maximum.
     """
     [key] = [key for key in KEYS if key.path == f"limits.{name}"]
     doubled = 2 * parse_limit(name, asked)

@@ -60,7 +60,7 @@ def plan_inspection(options: Options, rest: list[str]) -> Plan:
 def plan_command(
     command: Sequence[str], rest: Sequence[str], sources: Sequence[Source] = ()
 ) -> Plan:
-    """Return the plan for a run of the command. The words `rest` name the server."""
+    """Return the plan for running `command`. The words in `rest` name the server."""
     return what_to_run.plan_run(command, [TIME_LIMIT, *sources], list(rest))
 
 

@@ -1,4 +1,4 @@
-"""Tell the user what a command had changed when Ctrl-C ended it."""
+"""Tell the user what a command had already changed when Ctrl-C ended it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,10 +8,11 @@ from contextlib import contextmanager
 def report_changes(
     read_state: Callable[[], Mapping[str, object]], *, none: str, some: str
 ) -> Iterator[None]:
-    """If Ctrl-C ends the block, say in the exception's text which parts of the state have changed.
-    The text is `none`, or `some` followed by the names of the changed parts. To find them, the
-    state before the block is compared with the state after it, because a block that recorded its
-    own changes could be interrupted between a change and its record.
+    """If Ctrl-C ends the block, raise KeyboardInterrupt with a text that says what has changed:
+    `some` followed by the names of the changed parts of the state, or `none`.
+
+    To find the changes, compare the state before and after the block. The block cannot record its
+    changes itself, because Ctrl-C could come between a change and its record.
     """
     before = read_state()
     try:

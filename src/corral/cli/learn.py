@@ -98,7 +98,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _format_wrap(rest: Sequence[str]) -> str:
     """Return the command that watches the server CLIENT:SERVER while its client uses it, or "" if
-    `rest` names the server in another way.
+    `rest` does not start with CLIENT:SERVER.
     """
     client, colon, server = "".join(rest[:1]).partition(":")
     known = colon and catalogue.find_client(client)
@@ -106,8 +106,9 @@ def _format_wrap(rest: Sequence[str]) -> str:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run. If this host supports gateways, allow at least NOWHERE: a run with an
-    allowlist has a gateway, which sees every address that the target asks for.
+    """Prepare the run. If the policy allows no destination, allow NOWHERE, provided that this host
+    supports gateways. Only a run with an allowlist has a gateway, which sees every address that the
+    target asks for.
     """
     sources, command = what_to_run.sources_and_command(options, rest)
     plan = what_to_run.plan_run(command, sources, rest)
@@ -173,7 +174,7 @@ def _print(learned: Learned, denials: Sequence[Denial], *, used: bool, missing: 
 
 
 def _check_output(path: str) -> None:
-    """Before the user spends time on the run, refuse an output file that cannot be created."""
+    """Refuse an output file that cannot be created, before the user spends time on the run."""
     directory = os.path.dirname(os.path.abspath(path))
     if os.path.lexists(path) or not os.access(directory, os.W_OK):
         why = "File exists" if os.path.lexists(path) else f"you cannot write in {directory}"

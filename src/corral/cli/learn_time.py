@@ -1,4 +1,4 @@
-"""Convert the value of `--learn-until`, a time in UTC that `corral wrap --learn` writes."""
+"""Format and parse the UTC time of `--learn-until`, a flag that `corral wrap --learn` writes."""
 
 import calendar
 import time
@@ -10,7 +10,7 @@ FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def format_end(duration: str) -> str:
-    """Return the time at which a duration that starts now ends. Refuse "none", which never ends."""
+    """Return the UTC time when a duration that starts now ends. Refuse "none", which never ends."""
     try:
         milliseconds = parse_duration(duration)
     except ValueError as error:

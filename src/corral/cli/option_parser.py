@@ -1,4 +1,5 @@
-"""Parse options. Each command has a table of flags, which is used for parsing, help and completion.
+"""Parse options with a table of flags. Each command has a table, which also serves for help and
+completion.
 
 `argparse` is not used, because importing it takes as long as starting a bare interpreter.
 """
@@ -40,8 +41,8 @@ SYNONYMS = {
 }  # fmt: skip
 MIN_LIKENESS = 0.65
 RUN_HELP = "`corral run --help`"
-"""Hints begin with this command if the parser does not know which command it parses. `cli.main`
-replaces the name of the command.
+"""The parser does not know which command it parses, so its hints contain this command. `corral.cli`
+replaces the command's name.
 """
 
 
@@ -67,8 +68,8 @@ class Options:
 def parse(
     flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
 ) -> tuple[Options, list[str]]:
-    """Split arguments into options and other words. The options end at `--` and, unless they may be
-    `anywhere`, at the first other word.
+    """Split arguments into options and other words. The options end at `--`. Unless `anywhere` is
+    set, they also end at the first other word.
     """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})
@@ -88,7 +89,8 @@ def parse(
         if flag is None:
             raise UsageError(f"unknown option {name}", hint=_nearest(name, known))
         if flag.value and not equals:
-            # A value in a word of its own must not be an option. After `=`, any value is accepted.
+            # In `--flag value`, the value must not be a known option. In `--flag=value`, any value
+            # is accepted.
             if not rest or rest[0] == "--" or rest[0] in known:
                 raise UsageError(f"{name} needs a value: {flag.value}", hint=flag.help)
             value = rest.pop(0)
@@ -121,8 +123,8 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) probably stands for,
-    if only a policy can set this key.
+    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) probably means, if
+    this key has no flag. Otherwise return "".
     """
     from corral.policy.schema import KEYS
 
@@ -141,8 +143,8 @@ def find_nearest(word: str, known: Iterable[str]) -> str:
 
 
 def suggest(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a hint with the known word that the user most likely meant, or the hint `otherwise` if
-    no known word is similar.
+    """Return a hint with the known word that the user most likely meant, or `otherwise` if no known
+    word is similar.
     """
     near = find_nearest(word, known)
     return f"did you mean {near}?" if near else otherwise

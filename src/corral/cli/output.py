@@ -1,9 +1,9 @@
 """Print all of corral's output. `run` uses stderr, because stdout belongs to the target.
 
-The names of files, packages, servers and variables are untrusted. So this module escapes control
-characters, line breaks, and characters that change the direction of text in everything that it
-prints. Since line breaks are escaped, callers pass one line at a time. Only this module adds escape
-sequences for colours, to `Painted` text.
+The names of files, packages, servers and variables are untrusted, so this module escapes everything
+that it prints: control characters, line breaks, and characters that change the direction of text.
+Callers therefore pass one line at a time. Only this module adds escape sequences, which colour
+`Painted` text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _hint_of_disk(problem: OSError) -> str:
     try:
         from corral.disk_hints import disk_hint
     except (OSError, ImportError):
-        return ""  # the problem is reported without this hint
+        return ""  # report the problem without this hint
     return disk_hint(problem, os.fsdecode(problem.filename or os.curdir))
 
 
@@ -78,8 +78,8 @@ NO_MEMORY = (
 
 
 def from_fault(problem: Exception) -> SandboxError:
-    """Return an error for an unexpected exception. It means that there is a bug, or that corral's
-    files were replaced while it ran.
+    """Return an error for an unexpected exception. The cause is a bug in corral, or corral's files
+    were replaced while it ran.
     """
     if isinstance(problem, ImportError) or _is_replaced():
         why = f"corral's own files were removed or replaced while it ran: {problem}"
@@ -263,10 +263,11 @@ def write_error(problem: SandboxError) -> None:
 
 
 def write_json(value: object) -> None:
-    """Print JSON, with characters escaped that could change what a terminal displays."""
+    """Print JSON. Escape the characters that could change what a terminal displays."""
     import json
 
-    # Unprintable characters other than line breaks are inside strings, where JSON allows escapes.
+    # Except for line breaks, unprintable characters occur only inside strings, where JSON allows
+    # escapes.
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     shown = (c if is_visible(c) or c == "\n" else json.dumps(c)[1:-1] for c in text)
     _write_stdout("".join(shown))

@@ -68,9 +68,10 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
-    """Return a plan that also records the paths that the target opens. After the time `until`,
-    return the plan as it is. If paths cannot be watched, warn and also return the plan as it is,
-    because a client is waiting for the server.
+    """Return the plan, extended so that the run records the paths that the target opens.
+
+    Return the plan unchanged after the time `until`. Also return it unchanged, with a warning, if
+    paths cannot be watched here, because a client is waiting for the server.
     """
     from corral.cli.learn_time import is_over
 
@@ -90,7 +91,7 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
 
 def _learn(plan: Plan, watch: Watcher, ending: Ending, missing: str) -> Ending:
     """Return the ending. If the run was watched, add a denial for each path that the target did not
-    find. `missing` is the path of the command's script if it does not exist.
+    find. `missing` is the path of the command's script, or "" if this script exists.
     """
     if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
         from corral.learn.watched_run import find_learned, to_denials
@@ -148,7 +149,9 @@ def __getattr__(name: str) -> tuple[Flag, ...]:
 
 
 def _output_files(options: Options) -> list[str]:
-    """Return the files that this run writes, which no grant may contain."""
+    """Return the files that corral writes during this run, such as the report. No grant may contain
+    them.
+    """
     if not options.values:
         return []
     from corral.cli.run_flags import OUTPUTS
@@ -218,7 +221,7 @@ def _finish(
     kept: _KeptDenials,
     rest: Sequence[str],
 ) -> int:
-    from corral.supervisor import report  # here, so that the import does not delay the start
+    from corral.supervisor import report  # imported late, so that it does not delay the start
 
     ending = watch.until_end(_preload)
     missing = find_missing(plan, ending, rest)
@@ -231,13 +234,13 @@ def _finish(
     _explain_end(result, told={*plan.warnings, *ending.replaced}, missing=missing)
     code = result.outcome.exit_code
     # `os._exit` takes a signed integer, but on Windows the exit code of a crash has the highest bit
-    # set. So return it as a negative number.
+    # set. So return such a code as a negative number.
     return code - (1 << 32) if code >> 31 else code
 
 
 def find_missing(plan: Plan, ending: Ending, rest: Sequence[str]) -> str:
-    """Return the path of the command's script if it does not exist and the target ended with an
-    error, otherwise "".
+    """Return the path of the command's script if this file does not exist and the target ended with
+    an error. Otherwise return "".
     """
     from corral.supervisor.report import find_outcome
 
@@ -250,7 +253,7 @@ def find_missing(plan: Plan, ending: Ending, rest: Sequence[str]) -> str:
 
 
 def _describe_failure(result: Report, missing: str) -> str:
-    """Return how the target failed, or "" if it ended without an error or because of a signal."""
+    """Return how the target failed, or "" if it succeeded or was ended by a signal."""
     ending = result.outcome
     if missing:
         from corral.programs.missing_script import describe_missing_script
@@ -278,8 +281,8 @@ def _describe_limit(result: Report) -> str:
 
 
 def _preload() -> None:
-    """Import what is needed at the end of a run, because corral may be replaced while the target
-    runs.
+    """Import now what is needed at the end of a run, because corral's files may be replaced while
+    the target runs.
     """
     from corral.denials import discarded, kept  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
@@ -289,8 +292,8 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Stores a run's denials, and how it failed, for `corral why`. A run with neither is stored
-    only if earlier runs of the same server are stored.
+    """Stores a run's denials, and how it failed, for `corral why`. A run with neither denials nor a
+    failure is stored only if earlier runs of the same server are stored.
     """
 
     def __init__(self, plan: Plan, options: Options) -> None:
@@ -357,8 +360,8 @@ def _explain_end(result: Report, told: set[str], missing: str) -> None:
 
 
 def _fill_streams() -> None:
-    """Open the null device in place of each closed standard stream. Otherwise a file that corral
-    opens could become the target's stdin.
+    """Open the null device in place of each standard stream that is closed. Otherwise a file that
+    corral opens later could become the target's stdin.
     """
     for fd in range(3):
         try:
@@ -368,8 +371,8 @@ def _fill_streams() -> None:
 
 
 def _release_stdio() -> None:
-    """Close corral's copies of stdin and stdout, so that a client sees when the target closes its
-    own.
+    """Close corral's copies of stdin and stdout, so that a client notices when the target closes
+    its copies.
     """
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -418,7 +421,7 @@ def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: 
     except OSError as problem:
         output.warn(f"the report could not be written to {path}: {problem.strerror}")
         try:
-            os.ftruncate(fd, 0)  # half a report could be mistaken for a whole one
+            os.ftruncate(fd, 0)  # a partial report could be mistaken for a complete one
         except OSError:
             pass  # only a regular file can be truncated
     finally:
@@ -426,8 +429,8 @@ def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: 
 
 
 def _keep_refusal(rest: list[str], problem: SandboxError) -> None:
-    """Store why a run was refused. The run is stored without flags, because it did not show whether
-    they allow what was denied before.
+    """Store why a run was refused. Leave out its flags: the target did not start, so the flags do
+    not prove that earlier denials are now allowed.
     """
     try:
         from corral.denials.kept import keep

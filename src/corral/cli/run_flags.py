@@ -1,6 +1,6 @@
 """Define the flags of `run` that set what a target may do, and make a manifest from them.
 
-Most flags set a policy key, and take their name and the kind of their value from the policy schema.
+Most flags set a policy key. The policy schema defines their name and the kind of their value.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _strip_value(key: str, value: str) -> str:
 
 
 def to_manifest(options: Options) -> Manifest | None:
-    """Return the flags as a manifest, or None if no flag concerns the policy."""
+    """Return the flags as a manifest, or None if none of them affects the policy."""
     chosen = [flag for flag in FLAGS if flag.key and options.has(flag.name)]
     best_effort, strict = options.has("--best-effort"), options.has("--strict")
     forget = options.has("--no-state")

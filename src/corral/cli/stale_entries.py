@@ -1,5 +1,5 @@
-"""Find wrapped servers that no longer start, with a command that repairs the entry of each, and
-servers that `wrap` would refuse because npm is missing.
+"""Find wrapped servers that no longer start, and the command that repairs the entry of each. Also
+find servers that `wrap` would refuse because npm is missing.
 
 A wrapped server may no longer start because an earlier version of corral wrote flags that this
 version refuses, or because a path no longer exists.
@@ -29,11 +29,12 @@ from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
-    """Return why a server would not start, and the command that repairs its entry. Both strings are
-    empty if no reason is found, and the command is empty if the program or its script is missing.
-    Nothing is installed.
+    """Return why a server would not start, and the command that repairs its entry. Install nothing.
 
-    Only servers that corral wrapped are checked, because a project's file may name any program.
+    Both strings are empty if no reason is found. Only the command is empty if the program or its
+    script is missing.
+
+    Check only servers that corral wrapped, because a project's file may name any program.
     """
     original = backups.load(file.content.path).get(server.key_path)
     if original is None or not is_untouched(file.content.text, server, original):
@@ -46,8 +47,8 @@ def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tup
 
 
 def find_missing_npm(server: ConfiguredServer) -> tuple[str, str]:
-    """If `wrap` would refuse a server because npm is missing, return this reason and a hint.
-    Otherwise both texts are empty.
+    """If `wrap` would refuse a server because npm is missing, return the reason and a hint.
+    Otherwise return two empty strings.
     """
     package = parse_runner(server.argv[0], server.argv[1:])
     if isinstance(package, Package):

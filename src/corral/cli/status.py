@@ -41,14 +41,14 @@ class ServerStatus:
     scope: str = ""
     why: str = ""
     off: bool = False
-    corral: str = ""  # the program that starts the server, if it is wrapped
-    own: bool = True  # whether that program is this corral
-    walled: bool | None = False  # whether this corral starts the server; None if it is remote
+    corral: str = ""  # the corral program that starts the server, if it is wrapped
+    own: bool = True  # False if another corral starts the server
+    walled: bool | None = False  # whether this corral starts the server; None for a remote server
     denials: int = 0  # recent denials that the server's flags do not allow yet
-    state_bytes: int | None = None  # the size of the server's kept home; None if there is none
-    refused: str = ""  # the reason why the server would not start now
-    mend: str = ""  # the command that makes it start again; "" if there is none
-    hint: str = ""  # what to do before `wrap` accepts the server, if it is refused now
+    state_bytes: int | None = None  # size of the home that the server keeps; None without one
+    refused: str = ""  # why the server would not start now, if it would not
+    mend: str = ""  # the command that would repair the entry, if there is one
+    hint: str = ""  # if `wrap` would refuse the server now, what to do first
     may: tuple[str, ...] = ()
     guard: tuple[str, ...] = ()  # the settings for the MCP guard
     command: tuple[str, ...] = ()
@@ -83,8 +83,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _find_files() -> list[tuple[str, str]]:
-    """Return (client, file) for the clients' own files, this project's files, and other files in
-    which corral has wrapped servers.
+    """Return (client, file) for each of the clients' own files, this project's files, and other
+    files in which corral has wrapped servers.
     """
     return [*wrapped_servers.find_all_files(), *wrapped_servers.find_recorded_files()]
 
@@ -174,7 +174,7 @@ def _read_server(
     package = parse_runner(server.argv[0], server.argv[1:])
     why = server.why or (package.why if isinstance(package, Refusal) else "")
     state = "left alone" if why else "not wrapped"
-    if original is not None:  # such as a project's file that the project has changed
+    if original is not None:  # for example, the project has changed its file
         why = "; ".join(filter(None, (CHANGED, why)))
     return replace(
         status,
@@ -204,8 +204,8 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
     """Return why `wrap` would refuse this server, or "" if it would not. `own` says whether this
     corral starts the server.
 
-    A server that another corral starts is not refused for that alone, because the file may have
-    been wrapped on another machine.
+    A server that another corral starts is accepted, because the file may have been wrapped on
+    another machine. It is refused only if that corral may belong to the project.
     """
     try:
         if not own:
@@ -219,7 +219,7 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
 
 
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
-    """Return whether this corral wrote the server's command, or is the program that it starts. The
+    """Return whether the server's command is still as corral wrote it, or starts this corral. The
     program's name alone proves nothing, because any program can be named corral.
     """
     if original is not None and is_untouched(text, server, original):
@@ -282,7 +282,7 @@ def _print_file(file: FileStatus) -> None:
             permissions = client_output.Permissions(may=server.may, guard=server.guard)
             output.write_lines(permissions.lines())
         if server.denials:
-            # `why` finds a server by its name only in clients' files.
+            # `why` finds servers by name only in the files of known clients.
             known = catalogue.find_client(file.client)
             asked = last_words(server.name) if known else shlex.join(server.command)
             output.write_line(
@@ -300,7 +300,7 @@ def _print_file(file: FileStatus) -> None:
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = last_words(file.path, server.name)
             again = f"corral wrap {words}"
-            if not server.own:  # the entry is not as corral wrote it
+            if not server.own:  # the entry was changed after corral wrote it
                 again = (
                     f"corral unwrap {words} && corral wrap {words}, and grant its permissions again"
                 )

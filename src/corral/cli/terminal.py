@@ -1,5 +1,5 @@
 """Restore the user's terminal settings, because a target may change them and be killed before it
-has restored them.
+restores them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def save_terminal(fd: int) -> Callable[[], None]:
 
     def restore() -> None:
         try:
-            # Do this only in the foreground, because in the background `tcsetattr` would suspend
-            # corral.
+            # Restore only in the foreground, because `tcsetattr` would suspend a process in the
+            # background.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):

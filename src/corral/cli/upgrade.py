@@ -73,7 +73,7 @@ def _upgrade(
             code = error.exit_code
             continue
         except (OSError, ValueError, RecursionError) as error:
-            # A fault in one server must not prevent the upgrade of the other servers.
+            # An error in one server must not prevent the upgrade of the others.
             problem = (
                 output.from_os_error(error)
                 if isinstance(error, OSError)
@@ -109,15 +109,15 @@ def _select(words: list[str]) -> list[Entry]:
 
 
 def _find_wrapped(word: str) -> list[str]:
-    """Return the references with which clients start the wrapped server that `word` names."""
+    """Return the references, such as npm:NAME, with which clients start the server `word`."""
     found = [server.inner_argv[0] for _, _, server in wrapped_servers.match_wrapped(word)]
     return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
 
 
 @record
 class ToolChanges:
-    """The differences between the tools of a new version and a server's pins. `pins` contains the
-    pins of the new version, or is None if it could not be inspected.
+    """How the tools of a server's new version differ from its pins. `pins` contains the pins of the
+    new version, or is None if that version could not be inspected.
     """
 
     pinned: PinnedServer
@@ -139,8 +139,8 @@ def _compare_pinned(pinned: PinnedServer, found: Candidate) -> ToolChanges:
     if reference is None or reference.kind not in SOURCES or found.installed is None:
         return ToolChanges(pinned=pinned, lines=())
     try:
-        # Do not look up the version again: under the same number, the store may have other
-        # dependencies.
+        # Run exactly this installation. If the version were looked up in the store again, it could
+        # be found with other dependencies.
         command = found.installed.argv()
         check_command(command, found.installed.path())
         seen = inspect_server(plan_command([*command, *pinned.server[1:]], pinned.server)).pins()
@@ -200,8 +200,8 @@ def _describe(found: Candidate, name: str) -> list[str]:
 
 
 def _name_each(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return {key of a cache entry: name to print}. If a server is installed for several runtimes,
-    the name is the whole key.
+    """Return {key of a cache entry: name to print}. For a server that is installed for several
+    runtimes, the name to print is the whole key.
     """
     names = [_name(entry) for entry in entries]
     return {

@@ -71,9 +71,7 @@ def replace_runner(options: Options, rest: list[str]) -> list[str]:
 
 
 def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
-    """Warn about flags for packages and bundles if the user runs a plain command, which they do not
-    affect.
-    """
+    """Warn about flags that affect only packages and bundles, if the user runs a plain command."""
     unused = [name for name in NOT_FOR_COMMANDS if options.has(name)]
     if unused and rest and not _may_be_reference(rest[0]):
         from corral.cli import output
@@ -91,11 +89,10 @@ def start_directory(rest: list[str]) -> str:
 
 
 def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
-    """Refuse the run if it would start in a different directory from `wanted`, which is a real
-    path.
+    """Refuse the run if it would start in a directory other than `wanted`, a path without symlinks.
 
-    Real paths are compared, because a client may reach its directory through symlinks, and corral
-    sees only where they lead.
+    Compare paths without symlinks, because a client may reach the directory through symlinks, and
+    corral sees only the directory that they lead to.
     """
     if wanted is None:
         return
@@ -123,8 +120,8 @@ def _find_configured(rest: list[str]) -> FoundServer | None:
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words that identify a package or a client's server, without a version, or () for a
-    plain command.
+    """Return the words, without a version, that identify a package or a client's server. Return ()
+    for a plain command.
     """
     if not rest or ":" not in rest[0]:
         return ()
@@ -145,8 +142,8 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    The server is named by `rest`, the words that the user typed. They determine which directory it
-    starts in, and under which name its data is stored.
+    `rest` contains the words with which the user named the server. They determine the directory
+    that it starts in, and the name under which its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL
@@ -170,7 +167,7 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
     request, command, server = _open(options, command)
     if server is not None:
         found += server.granted
-        os.environ.update(server.secrets)  # the policy takes secrets from the environment
+        os.environ.update(server.secrets)  # the policy reads secrets from the environment
     typed, command = _typed_sources(options, command, arguments)
     found += typed
     if request is not None:
@@ -179,8 +176,8 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
 
 
 def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
-    """Return the sources and the command for an inspection. Only typed flags count: the server's
-    own request and its grants in a client's file are ignored.
+    """Return the sources and the command for an inspection. Only typed flags count. The server's
+    own request, and the grants for it in a client's file, are ignored.
     """
     _, command, _ = _configured_server(options, rest)
     arguments = command[1:]
@@ -198,8 +195,8 @@ def _open(
 ) -> tuple[Request | None, list[str], ReadyServer | None]:
     """Return a server's request, its command, and the opened server.
 
-    The request of a plain command is None. The opened server is None unless the command names it by
-    a reference such as npm:NAME.
+    The request of a plain command is None. A server is opened only if the command names it by a
+    reference such as npm:NAME; otherwise the third value is None.
     """
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
@@ -242,8 +239,8 @@ def _typed_sources(
 
 
 def _check_recorded_flags(options: Options) -> None:
-    """Check the flags that `corral wrap` writes itself, so that a user's mistake in them does not
-    get into a client's file.
+    """Check `--learn-until` and `--start-in`. Usually only `corral wrap` writes these flags, but a
+    user's mistake in them must not get into a client's file.
     """
     if (until := options.get("--learn-until")) is not None:
         from corral.cli.learn_time import is_over
@@ -270,7 +267,7 @@ def _typed_flags(options: Options) -> list[Source]:
     if flags is None:
         return []
     # Paths in flags are relative to the current directory, even if the server starts in another
-    # one.
+    # directory.
     typed = replace(flags, directory=current_directory())
     return [Source(manifest=typed, trust="user", approved=True)]
 
@@ -287,9 +284,12 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word is CLIENT:SERVER, return from the client's file the server's flags with the
-    typed `options` added, its command, and a source with its environment variables. Otherwise
-    return `options`, `rest` and no source.
+    """Return the options, command and sources of the server that the first word names as
+    CLIENT:SERVER.
+
+    The options are the server's flags in the client's file, with the typed `options` added. The
+    source sets its environment variables. If the first word has another form, return `options`,
+    `rest` and no sources.
     """
     server = _find_configured(rest)
     if server is None:
@@ -313,14 +313,15 @@ def _configured_server(
 
 def _is_directory(word: str) -> bool:
     """Return whether a word is written as a path and is a directory."""
-    # A name without a slash is a command, even if the current directory has a folder of this name.
+    # A name without a slash is a command, even if the current directory has a folder with this
+    # name.
     written = word in {os.curdir, os.pardir} or os.path.dirname(word)
     return bool(written) and os.path.isdir(word)
 
 
 def _may_be_reference(word: str) -> bool:
-    """Return whether a word may be a reference such as npm:NAME. Only its characters are checked,
-    so that a plain command does not have to import further modules.
+    """Return whether a word may be a reference such as npm:NAME. Check only its characters, so that
+    a plain command does not need further imports.
     """
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
@@ -420,4 +421,4 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
             raise
         approve.remember(request)
         return replace(source, approved=True)
-    return source  # the request only lowers limits, or the user's sources grant the same
+    return source  # the request only lowers limits, or the user's sources already grant all of it

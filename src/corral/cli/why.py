@@ -32,9 +32,9 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 class ServerDenials:
     """The denials of one server.
 
-    `names` lists the configured servers (CLIENT:SERVER) with which clients start this server
-    through corral. For each denial, `granted` says whether the flags of these configured servers
-    now allow it, and `times` says when it last happened.
+    `names` lists the entries (CLIENT:SERVER) in clients' files that start this server through
+    corral. For each denial, `granted` says whether the flags of these entries now allow it, and
+    `times` says when it last happened.
     """
 
     command: tuple[str, ...]
@@ -45,8 +45,8 @@ class ServerDenials:
     denials: tuple[Denial, ...] = ()
     granted: tuple[bool, ...] = ()
     times: tuple[int, ...] = ()
-    refused: str = ""  # the reason why a named server would not start now
-    mend: str = ""  # the command that makes it start again
+    refused: str = ""  # why the server would not start now, if the user named it
+    mend: str = ""  # the command that repairs its entry
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -106,7 +106,9 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
 
 
 def _is_repeated(server: ServerId, servers: Iterable[ServerId]) -> bool:
-    """Return whether all runs of a server with variables are also runs of the other servers."""
+    """Return whether every run of a server whose command contains variables is also a run of one of
+    the other servers.
+    """
     runs = kept.load_server(server) if server.has_variables else []
     ran = {run.server.digest for run in runs}
     return bool(ran) and ran <= {one.digest for one in servers}
@@ -121,8 +123,8 @@ def _list_of_client(word: str, configured: Configured) -> Configured:
 def _find_typed(typed: ServerId) -> list[ServerId]:
     """Return the stored servers whose commands start with the typed words.
 
-    If runs of exactly the typed command are stored, leave out servers that differ from it only in
-    secrets.
+    If runs of exactly the typed command are stored, leave out servers whose commands differ from it
+    only in secrets.
     """
     words = typed.command
     stored = {run.server.digest: run.server for run in kept.load_all()}
@@ -133,7 +135,7 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
 
 
 def _find_unwrapped(word: str) -> list[ServerId]:
-    """Return the stored servers with the name `word` that are no longer wrapped.
+    """Return the servers named `word` that have stored runs but are no longer wrapped.
 
     If a server with this name has no stored runs, raise an error with the command that wraps it.
     """
@@ -160,9 +162,9 @@ def identify(server: ConfiguredServer) -> ServerId:
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
     """Describe the stored runs of a server.
 
-    A denial counts as granted if the flags of all configured servers that start this server allow
-    it. If the user named some of these configured servers, only their flags count, and their names
-    come first, because hints use the first name.
+    Several entries in clients' files may start the same server. A denial counts as granted if the
+    flags of all these entries allow it. If the user named some of the entries, only their flags
+    count, and their names come first, because hints use the first name.
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
@@ -243,13 +245,13 @@ def _print(found: ServerDenials, word: str) -> None:
 
 
 def _match_named(found: ServerDenials, word: str) -> list[wrapped_servers.Row]:
-    """Return the configured servers that the user's word names and that start this server."""
+    """Return the entries in clients' files that `word` names and that start this server."""
     rows = wrapped_servers.match_wrapped(word) if word else []
     return [row for row in rows if f"{row[0]}:{row[2].name}" in found.names]
 
 
 def _shorten(name: str) -> str:
-    """Return the SERVER of CLIENT:SERVER, but FILE:SERVER as it is."""
+    """Shorten CLIENT:SERVER to SERVER, but return FILE:SERVER unchanged."""
     client, _, server = name.partition(":")
     return server if find_client(client) else name
 
@@ -259,8 +261,7 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
     as denials, because inside the sandbox they simply do not exist.
 
     For a client's server, this command is `corral wrap --learn`, which watches the server while the
-    client uses it. `corral learn` would start the server without a client, and a user cannot type
-    MCP messages.
+    client uses it. `corral learn` would start the server without a client that sends it messages.
     """
     first = next(iter(found.names), "")
     rows = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())

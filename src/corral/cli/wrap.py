@@ -157,11 +157,11 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 
 
 def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
-    """Combine two edits of the same file, with one outcome for each server.
+    """Combine two edits of the same file into one, with one outcome for each server.
 
-    The outcome of the second edit counts, unless the first edit changed the server and the second
-    one did not change it further ("already"). The outcome is then "changed". In a dry run it is
-    "changed" even if the second edit refused the server, because the only reason may be that the
+    The outcome of the second edit counts, with an exception: if the first edit changed the server,
+    and the second did not change it further ("already"), the outcome is "changed". In a dry run it
+    is also "changed" if the second edit refused the server, because the reason may only be that the
     first change was not written.
     """
     same = {"already", "refused"} if dry_run else {"already"}
@@ -184,9 +184,9 @@ def check(
     dry_run: bool = False,
     path: str = "",
 ) -> Proposal:
-    """Refuse a server that would not start on this host. With `install`, also install its package,
-    or in a dry run only check whether npm can be found. With `pin`, pin the package to the
-    installed version. `path` is the file that configures the server.
+    """Refuse a server that would not start on this host. With `install`, also install its package;
+    a dry run only checks whether npm is missing. With `pin`, pin the package to the installed
+    version. `path` is the file that configures the server.
     """
     project = catalogue.find_project(path) if path else ""
     try:
@@ -248,7 +248,7 @@ def _pin_directory(proposal: Proposal, project: str) -> Proposal:
 
 def _check_state(proposal: Proposal) -> Proposal:
     """Check that the proposed flags work on this host. If they work only without `--state`, leave
-    it out and tell the user.
+    `--state` out and tell the user.
     """
     command = (proposal.new_words[-1], *proposal.arguments)
     try:
@@ -264,9 +264,9 @@ def _check_state(proposal: Proposal) -> Proposal:
 
 
 def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
-    """If the server would read files that the user did not name, add a `--read` for each of them,
-    provided that the user agrees; otherwise raise UnchosenReadsError. A dry run adds the flags
-    without asking.
+    """If the server needs to read files that the user did not name, ask the user, and add a
+    `--read` for each of them. Raise UnchosenReadsError if the user refuses or there is no terminal.
+    A dry run adds the flags without asking.
     """
     server = proposal.server
     try:
@@ -274,7 +274,7 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
         _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
         if not dry_run and not approve.is_on_terminal():
-            raise  # the error is printed with the server
+            raise  # the caller reports the error with this server
         asks = "; without --dry-run, corral asks you whether to allow this" if dry_run else ""
         output.note(f"{server.name}: {error.message}{asks}")
         flags = tuple(word for path in error.reads for word in ("--read", path))
@@ -284,7 +284,7 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
     except UnfitError:
         raise
     except SandboxError:
-        pass  # `check_run` has checked the flags; the program may only be on the client's PATH
+        pass  # `check_run` accepted the flags, so the program may only be on the client's PATH
     return proposal
 
 
@@ -347,8 +347,8 @@ def _parse_package(package: Package, flags: tuple[str, ...]) -> tuple[Reference,
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
-    """Install a package, together with those that the flags add. Return the package with its exact
-    version, and its command.
+    """Install a package, together with the packages that the flags add. Return the package with its
+    exact version, and its command.
     """
     reference, how = _parse_package(package, flags)
     pinned = packages.pin_package(reference, how, output.note)

@@ -19,14 +19,14 @@ from corral.errors import SandboxError
 from corral.safe_text import last_words
 from corral.servers.reference import name_server
 
-# A row is a client, its file, and a server in this file. For a file from `find_recorded_files`, its
-# path takes the place of the client.
+# A row is (client, file, server). For a file from `find_recorded_files`, its path takes the place
+# of the client.
 Row = tuple[str, str, ConfiguredServer]
 
 
 def find_all_files() -> list[tuple[str, str]]:
-    """Return (client, file) for every client's own files, and for its files in the project in the
-    current directory.
+    """Return (client, file) for each of the clients' own files, and for each of their files in the
+    current directory's project.
     """
     here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
@@ -85,9 +85,9 @@ def _is_named(row: Row, word: str) -> bool:
     if word == f"{client}:{server.name}":
         return True
     if word == server.name:
-        # A project chooses the names of its servers, so a name could begin with a client or another
-        # file, followed by a colon. The project's server must not get the grants that the user
-        # intended for the server of that client or file.
+        # A project chooses the names of its servers, so a name could look like CLIENT:SERVER or
+        # FILE:SERVER. The project's server must not get grants that the user intended for the
+        # server of that client or file.
         return not _names_file(word)
     file, _, _ = word.rpartition(f":{server.name}")
     return word == f"{file}:{server.name}" and os.path.realpath(file) == os.path.realpath(path)
@@ -110,7 +110,7 @@ def _find_named_files(word: str) -> list[tuple[str, str]]:
 def match_wrapped(word: str) -> list[Row]:
     """Return the wrapped servers that `word` names, or [] if there are none.
 
-    If `word` names no file, the servers may be in several files.
+    If `word` is only the name of a server, the servers may be in several files.
     """
     places = (list_wrapped, list_recorded, lambda: _select_wrapped(_list_named(word)))
     for place in places:
@@ -124,7 +124,7 @@ def _list_named(word: str) -> list[Row]:
 
 
 def find_wrapped(word: str) -> list[Row]:
-    """Find a wrapped server by name, in every client that has it.
+    """Return the wrapped server that `word` names, from every client that has it.
 
     Raise an error if no client has it, or if it occurs in several files outside `find_all_files`.
     """
@@ -157,9 +157,9 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
 
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:
-    """Refuse a name if servers with different commands have it. A project's file may give its
-    server the name of a server in another client, and a command that deletes something must not
-    choose between them.
+    """Refuse a name that belongs to servers with different commands. A project's file may reuse the
+    name of a server in another client, and a command that deletes something must not choose between
+    them.
     """
     refuse_ambiguous(word, rows)
     if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:
@@ -179,8 +179,8 @@ def list_unwrapped(word: str) -> list[Row]:
 
 
 def describe_unwrapped(row: Row) -> tuple[str, str]:
-    """Return why corral does not start a server, and the command that wraps it, or '' if it cannot
-    be wrapped.
+    """Return why corral does not start a server, and the command that wraps it. The command is ""
+    if the server cannot be wrapped.
     """
     client, path, server = row
     text = f"{server.name} of {client} is not wrapped: {server.why or 'corral does not start it'}"
@@ -189,8 +189,8 @@ def describe_unwrapped(row: Row) -> tuple[str, str]:
 
 
 def name_target(client: str, path: str) -> str:
-    """Return the word that `wrap` and `unwrap` use to find a file: its client, or the path if the
-    file belongs to a project.
+    """Return the word to type after `wrap` or `unwrap` for a file: the name of its client, or the
+    path if it is not one of the client's own files.
     """
     known = catalogue.find_client(client)
     return client if known and path in catalogue.own_files(known) else path

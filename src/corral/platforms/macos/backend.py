@@ -84,14 +84,14 @@ class Macos:
         return processes.spawn(plan, stdio, self._table)
 
     def warm_up(self) -> None:
-        """Do nothing, because on macOS nothing can be prepared that makes the next run faster."""
+        """Do nothing, because on macOS no preparation makes the next run faster."""
 
     def clean(self, path: str, budget: Budget) -> None:
         if run_directories.is_work_directory(path):
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the processes below the watcher `root`. Those whose parents have ended are
+        """Measure the processes below the watcher `root`. Processes whose parents have ended are
         missing, because only the watcher knows that they belong to the tree.
         """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)

@@ -24,7 +24,8 @@ def _boot() -> str:
 
 def _confined() -> str:
     """Return "True" if corral itself is in a sandbox, "False" if it is not, or "" if macOS does not
-    report this. Inside a sandbox the findings differ, because macOS refuses to apply a second one.
+    report this. The findings in a sandbox are different, because macOS refuses to apply a second
+    sandbox.
     """
     try:
         return str(darwin_sandbox.confined(os.getpid()))

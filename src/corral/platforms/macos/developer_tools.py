@@ -1,4 +1,6 @@
-"""Find the selected Apple developer tools. Programs such as /usr/bin/git only start them."""
+"""Find the selected Apple developer tools. Programs such as /usr/bin/git are only launchers for
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def find_directory() -> str:
 
 
 def find_tool(path: str, directory: str) -> str:
-    """Return the path of the developer tool that is started by `path`, a program in /usr/bin, or ""
-    if the program does not start one.
+    """Return the path of the developer tool that `path`, a launcher in /usr/bin, starts. Return ""
+    if the program is not such a launcher.
     """
     parent, name = os.path.split(path)
     tool = f"{directory}/usr/bin/{name}"

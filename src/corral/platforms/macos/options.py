@@ -98,8 +98,8 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the control `tree`, which kills all of the target's processes when it
-    ends. They all need Seatbelt, because without it a target could kill the watcher.
+    """Return the options for the control `tree`, which kills all of the target's processes when the
+    target ends. All options need Seatbelt, because without it a target could kill the watcher.
     """
     if policy.macos.seatbelt == "off":
         return ()
@@ -135,8 +135,8 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 
 
 def _rlimit(policy: Policy, control: Control) -> Option:
-    """Return the rlimit option for `control`. First try an address space limit in a child process,
-    because macOS refuses small ones.
+    """Return the rlimit option for `control`. Try an address space limit in a child process first,
+    because macOS refuses small limits.
     """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0
 EMPTY_WALKS = 2
-"""How many consecutive reads of the process table must find no process before the tree is dead."""
+"""How many consecutive reads of the process table must find no process before the tree counts as
+ended.
+"""
 PAUSE_SECONDS = 0.002
 """How long the kernel gets to remove killed processes."""
 
 
 class Tree:
-    """The processes of one target, found again by each `walk`.
+    """The processes of one target, which each `walk` finds anew.
 
     `grouped` says that `root` has not been reaped, so no other process can have its pid. The tree
     then includes all processes in its group and all processes whose responsible process is `root`.

@@ -63,7 +63,7 @@ class Child:
         self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """Send a signal number to the watcher, and continue it first, in case it is stopped."""
+        """Continue the watcher, in case it is stopped, and then send it a signal number."""
         try:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
@@ -89,7 +89,7 @@ class Child:
         return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()
 
     def watch_covers(self, covers: Covers) -> Service:
-        raise NotImplementedError  # Seatbelt hides files with rules and covers no path
+        raise NotImplementedError  # Seatbelt hides files with rules, not with mounts over them
 
     def measure(self, **_: object) -> Usage:
         """Ask the watcher for the tree's usage. If the target has ended, return a usage of zero."""
@@ -125,8 +125,8 @@ class Child:
         )
 
     def _read_answer(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the pipe. Until the watcher answers, continue
-        it again and again, because without Seatbelt a target can stop it at any moment.
+        """Return `size` bytes, or fewer at the end of the pipe. Send SIGCONT to the watcher again
+        and again until it answers, because without Seatbelt a target can stop it at any moment.
         """
         poll = select.poll()
         poll.register(self._pipes.answers, select.POLLIN)

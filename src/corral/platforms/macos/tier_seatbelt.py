@@ -203,8 +203,8 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
     """Return the directories where installed services keep data and settings, except granted ones.
-    They are hidden, because on a Mac they belong to the user, so the target could otherwise read
-    the databases and keys in them.
+    These directories are hidden. On a Mac they belong to the user, so the target could otherwise
+    read the databases and keys in them.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -213,7 +213,8 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 def executables(program: Program) -> tuple[str, ...]:
     """Return every path that the kernel may check when the program starts: the path as typed, the
-    real path, and the programs that it executes in its place, such as the shell behind /bin/sh.
+    real path, and, for a program that is only a launcher, the programs that it executes. For
+    example, /bin/sh executes another shell.
     """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
@@ -229,8 +230,9 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the programs that the python of a framework build executes in its place, or none for
-    other programs. The frameworks are Python, Python3 (Apple's) and PythonT (free-threaded).
+    """Return the programs that the python of a framework build executes, because it is only a
+    launcher. Return none for other programs. The frameworks are Python, Python3 (Apple's) and
+    PythonT (free-threaded).
     """
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")

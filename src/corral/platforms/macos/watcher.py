@@ -1,6 +1,6 @@
 """Watch and kill a target's processes from a process between supervisor and target.
 
-macOS has no parent-death signal and no subreaper, so it is the watcher that kills the tree when
+macOS has no parent-death signal and no subreaper, so this process, the watcher, kills the tree when
 corral is killed. It has its own session, and therefore gets no signals from a terminal. If the
 watcher itself is killed, the supervisor kills the tree. Without Seatbelt a target can signal the
 user's processes, so it could kill both the watcher and the supervisor.

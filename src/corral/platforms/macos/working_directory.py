@@ -28,8 +28,8 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory in which the server starts, and warnings. The directory "" stands for
-    the program's own working directory.
+    """Return the directory in which the server starts, and warnings. If the directory is "", the
+    server starts in the program's own working directory.
     """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"

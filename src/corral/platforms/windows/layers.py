@@ -116,9 +116,9 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in order. Whether the target gets an
-    AppContainer, a restricted token or neither is decided by the mechanism that was chosen for the
-    control `syscalls`.
+    """Return the target's private directory, and all steps in order. The mechanism that was chosen
+    for the control `syscalls` decides whether the target gets an AppContainer, a restricted token
+    or neither.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
@@ -208,7 +208,9 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or none if there is no driver, since no wall depends on it."""
+    """Return the minifilter's step, or [] if there is no driver. No wall depends on the
+    minifilter.
+    """
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]
@@ -232,7 +234,7 @@ def environment(private: str, *, own: bool) -> dict[str, str]:
     """Return the environment variables that every target has, except PATH.
 
     With `own`, corral creates the directories in `private`. Otherwise `private` is the folder of an
-    AppContainer profile, for which Windows requires the user's LOCALAPPDATA and replaces it in the
+    AppContainer profile. Windows then requires the user's LOCALAPPDATA, and replaces it in the
     target.
     """
     home = f"{private}\\home" if own else private

@@ -74,7 +74,7 @@ class Child:
         return open_relay(plan, self.relay_pipes(), denials), ()
 
     def watch_covers(self, covers: Covers) -> contract.Service:
-        raise NotImplementedError  # Windows hides files with access lists and covers no path
+        raise NotImplementedError  # access lists hide files on Windows, not mounts over them
 
     def reap(self) -> Reaped:
         """End the remaining processes after the first has ended, and return its exit code in the

@@ -39,8 +39,8 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """Send end of file if this process writes the target's input. Do nothing during a write,
-        which may be blocked.
+        """Send end of file if this process writes the target's input. If a write is in progress, do
+        nothing, because the write may be blocked.
         """
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
@@ -85,7 +85,8 @@ class Streams:
 
     def _write_input(self, chunk: bytes) -> bool:
         """Write to the target's input. Return False if the input is closed. The lock keeps
-        `end_input` from closing the descriptor meanwhile, since its number could then be reused.
+        `end_input` from closing the descriptor during the write, because another file could then
+        get its number.
         """
         with self._writing:
             try:

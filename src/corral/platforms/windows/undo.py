@@ -1,8 +1,8 @@
 """Undo the changes that a run made outside its processes, when the run ends or in a later run.
 
 Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
-them. Each granted root has a mutex, which corral holds from the check whether another run uses the
-root's entries until it has removed them and recorded the removal in the journal.
+them. Each granted root has a mutex. corral locks it before it checks whether another run uses the
+root's entries, and unlocks it after it has removed the entries and recorded this in the journal.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 @record
 class Claim:
     """Cleans up after dead runs, and writes the changes that this run will make into the journal.
-    They are undone at the end of the run, when the results of its steps are released. This is the
-    first step of a run with an AppContainer.
+    The changes are undone at the end of the run, when the results of its steps are released. This
+    is the first step of a run with an AppContainer.
     """
 
     name = "journal"
@@ -109,9 +109,9 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 def withdraw(root: Root) -> list[str]:
     """Remove this root's entries from every object in the root. Return the failures as text.
 
-    A root that has been moved keeps its entries, but as long as it does not return to its path, no
-    token has their capability. A file that has been moved out of its root also keeps its entries,
-    and a later run with the same grant can therefore open it.
+    A root that has been moved keeps its entries. They give no access unless the root returns to its
+    old path, because no token has their capability. A file that has been moved out of its root also
+    keeps its entries, and a later run with the same grant can therefore open it.
     """
     problems: list[str] = []
     top = extended_path(root.path)
@@ -156,8 +156,8 @@ def _is_clear(path: str, sid: str) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile that no other run uses, including files whose names keep Windows itself from
-    removing them with the profile.
+    """Delete a profile that no other run uses. Windows itself cannot remove files with certain
+    names, so remove what is left of the profile's directory too.
     """
     if any(entry.profile == profile for entry in own.others()):
         return []

@@ -2,7 +2,7 @@
 
 Windows has no SIGTERM. To stop a target, corral closes the target's input (if it is corral that
 writes it), waits, and then kills the whole job. The job also ends when its first process ends, and
-when the supervisor ends, which has the only handle to it.
+when the supervisor ends, because only the supervisor has a handle to it.
 
 Ctrl-C, Ctrl-Break and the console's close event reach only corral, because the target does not
 share corral's console.
@@ -96,8 +96,8 @@ class Watch:
         )
 
     def stop(self, reason: contract.StopReason, number: int) -> None:
-        """Ask the target to stop. If the console closes, kill it, because Windows then ends corral
-        too.
+        """Ask the target to stop. If the console closes, kill the target, because Windows then ends
+        corral too.
         """
         if number == SIGHUP:
             self.child.kill()

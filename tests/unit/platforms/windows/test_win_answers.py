@@ -527,11 +527,14 @@ def test_the_app_container_is_proven_only_if_the_probe_finds_every_wall(
 
 @pytest.mark.parametrize(
     ("arrives", "told"),
-    [([True, True], "arrived on the host's loopback"), ([False, False], "the control failed")],
+    [
+        ([True, True], "arrived on the host's loopback"),
+        ([False, False], "the counter-check failed"),
+    ],
 )
 def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
     """Check that a connection counts as successful only if it reaches the listener, whatever the
-    process in the sandbox prints. If the connection from outside does not arrive, the control has
+    process in the sandbox prints. If the connection from outside does not arrive, the counter-check has
     failed.
     """
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -43,8 +43,8 @@ class FootprintLimit:
     def has_killed(self, status: int | None, memory: int) -> bool:
         """Return whether this limit probably killed a target with this wait status and peak memory.
 
-        The kernel does not report why a process got SIGKILL, so assume that another process sent it
-        if the peak was more than a tenth below the limit.
+        The kernel does not report why a process got SIGKILL. If the peak was more than a tenth
+        below the limit, assume that another process sent the signal.
         """
         if status is None:
             return False

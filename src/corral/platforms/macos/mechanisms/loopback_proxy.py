@@ -59,7 +59,9 @@ class ProxyPort:
         self.password = os.urandom(16).hex()
 
     def variables(self) -> dict[str, str]:
-        """Return the target's proxy variables, in lower case too: curl ignores HTTP_PROXY."""
+        """Return the target's proxy variables, in lower case too, because curl ignores
+        HTTP_PROXY.
+        """
         proxy = f"http://{USER}:{self.password}@{LOOPBACK}:{self.number}"
         upper = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": ""}
         lower = {name.lower(): value for name, value in upper.items()}

@@ -39,10 +39,10 @@ class Seatbelt:
     name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
-    closed: str  # a directory that the target could list without Seatbelt, but not with it
-    alone: bool  # the target must not start other processes
-    proxy: bool = False  # the target may reach the proxy; only `apply` knows its port
-    marker: str = ""  # identifies the profile
+    closed: str  # a directory that only Seatbelt keeps the target from listing
+    alone: bool  # True if the target must not start other processes
+    proxy: bool = False  # whether the target may reach the proxy, whose port only `apply` knows
+    marker: str = ""  # a name by which corral recognizes the profile
     stage: Stage = "target"
 
     def describe(self) -> str:
@@ -52,8 +52,8 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # Both calls succeed here, before Seatbelt is applied, so if they fail in `verify`, it is
-        # Seatbelt that denies them.
+        # Both calls succeed here, before Seatbelt is applied. So if they fail in `verify`, Seatbelt
+        # has denied them.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""

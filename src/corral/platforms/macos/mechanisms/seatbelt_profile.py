@@ -128,8 +128,9 @@ class View:
     spells it. The target can list the directories above the `listed` paths.
 
     The target cannot read `hidden` paths, even inside readable paths, and cannot change `held`
-    paths, even inside writable paths. Neither need exist, and a grant below them still applies. The
-    target cannot rename the `anchors`, which are the directories above hidden and held paths.
+    paths, even inside writable paths. These paths need not exist, and a grant of a path below them
+    still applies. The target cannot rename the `anchors`, which are the directories above hidden
+    and held paths.
 
     `services` lists the mach services that are allowed in addition to `MACH`. `marker` is a service
     name that no service has, by which `process_tree` recognizes processes under this profile.
@@ -250,10 +251,10 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
     decides. If a path has rules of several kinds, the kind that is last in `kinds` decides. For
     example, a grant of a hidden path makes that path visible.
 
-    The target cannot write files in a read grant, and cannot execute files in a write grant or map
-    them as code, because these files remain after the run. Both rules also apply where one grant is
-    inside the other. The one exception is the program's own files (NEEDED): the target can execute
-    them inside a write grant too, even where it can change them.
+    In a read grant, the target cannot write files. In a write grant, it cannot execute files or map
+    them as code, because the files of a write grant remain after the run. Both rules also apply
+    where one grant is inside the other. The one exception is the program's own files (NEEDED): the
+    target can execute them inside a write grant too, even where it can change them.
 
     ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories from changes, at any depth
     in a grant. Both rules follow the rule for the grant itself, but precede the rules for paths
@@ -288,8 +289,8 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _environment_files(top: str, operations: str) -> Iterator[str]:
-    """Hide the content of `.env` files, but not their existence: many servers check it when they
-    start, and exit if the check itself is denied.
+    """Hide the content of `.env` files, but not their existence. Many servers check whether the
+    file exists when they start, and exit if this check is denied.
     """
     files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
     yield from _rule("deny", operations, files)

@@ -48,9 +48,11 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the path that must not change, so that the target cannot replace `path`: its topmost
-    parent below `tops` that is not a directory, or `path` itself if all parents are directories.
-    The target could create such a parent if it is missing, or replace a file or symlink there.
+    """Return the path that must not change, so that the target cannot replace `path`.
+
+    This is `path` itself if all its parents below `tops` are directories. Otherwise it is the
+    topmost of these parents that is not a directory, because the target could create that parent if
+    it is missing, or replace it if it is a file or symlink.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:

@@ -17,7 +17,7 @@ from corral.record import record, replace
 Reach = Literal["read", "write"]
 
 ACCESS_ALLOWED, ACCESS_DENIED = 0, 1
-CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows if its condition is true
+CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows access if its condition is true
 GENERIC = {0x80000000: 0x00120089, 0x40000000: 0x00120116, 0x20000000: 0x001200A0,
            0x10000000: 0x001F01FF}  # fmt: skip
 """The file rights that each generic right stands for: read, write, execute, all. Windows does not
@@ -40,8 +40,8 @@ RIGHTS: dict[Reach, int] = {
 }
 
 DACL_PRESENT, DACL_PROTECTED, SELF_RELATIVE = 0x0004, 0x1000, 0x8000
-# Without DACL_AUTO_INHERIT_REQUIRED the kernel drops DACL_AUTO_INHERITED, and if the parent's list
-# is edited later, Windows treats the inherited entries as the child's own.
+# Without DACL_AUTO_INHERIT_REQUIRED the kernel drops DACL_AUTO_INHERITED. When the parent's list is
+# edited later, Windows would then treat the inherited entries as the child's own.
 DACL_AUTO_INHERIT_REQUIRED, DACL_AUTO_INHERITED = 0x0100, 0x0400
 MAX_SIZE = 0xFFFF
 
@@ -133,8 +133,9 @@ def has_entry(raw: bytes, sid: str) -> bool:
 def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> int:
     """Return the rights that a list gives to a subject with these SIDs ([MS-DTYP] 2.5.3.2).
 
-    Each right is decided by the first entry that names it. The condition of a conditional entry
-    counts as true. With `below`, entries that apply only to new objects in a directory count too.
+    Each right is decided by the first entry that names it. The condition of a conditional entry is
+    assumed to be true. With `below`, entries that apply only to new objects in a directory count
+    too.
     """
     wanted = frozenset(map(parse_sid, sids))
     allowed = denied = 0

@@ -1,13 +1,13 @@
 """List, copy and remove trees of files.
 
-A plan contains a listing, and corral copies exactly the files in it. If a file has changed since it
-was listed, the copy fails. Only compiled modules may change, because Python can write them at any
-time; a changed one is left out of the copy. Alternate streams and access lists are not copied, so a
-copy inherits the access list of the directory in which it is made.
+A plan contains a listing, and corral copies exactly the files in it. The copy fails if a file has
+changed since it was listed. Compiled Python modules are an exception, because Python can write them
+at any time: a changed one is left out of the copy. Alternate streams and access lists are not
+copied, so a copy inherits the access list of the directory in which it is made.
 
 A link to a file in the same tree is copied as a file, because installers add `python3.exe` as a
-link to `python.exe`. If the file is missing or left out, so is the link. All other links are
-refused.
+link to `python.exe`. If the linked file is missing or left out, the link is left out too. All other
+links are refused.
 """
 
 import hashlib
@@ -166,8 +166,8 @@ def _read_link(path: str) -> str:
 def _leads_to_share(path: str) -> bool:
     """Return whether a path leads to another machine, or contains links that cannot be read.
 
-    Read the links one by one, because if Windows followed them, it would send the user's
-    credentials to the server of a share.
+    Read the links one by one. If Windows followed a link to a share, it would send the user's
+    credentials to the server of that share.
     """
     for _ in range(MAX_LINKS):
         if is_remote(path):
@@ -232,7 +232,7 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path and `beside`, which lists the keys of
+    """Return a key that changes with the files, their path and `beside`. `beside` lists the keys of
     other copies whose paths occur in the copied files, and digests of files that corral adds.
 
     Compiled modules do not change the key, because Python can write them at any time, and ignores
@@ -276,9 +276,11 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 
 
 def find_copies(directory: str) -> dict[str, list[str]]:
-    """Return {key: names} for the copies in a store. A copy is a directory whose name is its key,
-    and `names` lists the files next to it whose names begin with the key and a dot, such as the
-    mark file, which corral writes when the copy is complete.
+    """Return {key: names} for the copies in a store.
+
+    A copy is a directory whose name is its key. `names` lists the files next to it that belong to
+    the copy, because their names begin with the key and a dot. One of them is the mark file, which
+    corral writes when the copy is complete.
     """
     found: dict[str, list[str]] = {}
     try:

@@ -2,9 +2,9 @@
 
 A walk that sets access lists must not leave its tree. It therefore opens each object without
 following links and checks the handle: the object must be neither a link nor a mount point, and its
-path must be below the root. An object that was replaced in the meantime is thus refused. For the
-same reason corral does not let Windows pass entries on to all objects in a directory: Windows would
-open the objects by name.
+path must be below the root. An object that was replaced in the meantime fails this check. Windows
+could also pass entries on to all objects in a directory, but corral does not use this, because
+Windows would open the objects by name.
 
 Setting the entries of one object takes a few tenths of a millisecond, so the number of objects in a
 tree is limited.
@@ -40,9 +40,9 @@ class Node:
 class Tree:
     """The objects of a granted tree.
 
-    `closed` and `foreign` name objects that get no entry in their access lists, and neither does
-    anything below them. An object is closed if it is a secret or if the target uses a copy of it,
-    and foreign if the user cannot change its access list.
+    The objects named in `closed` and `foreign`, and everything below them, get no entry in their
+    access lists. An object is closed if it is a secret or if the target uses a copy of it. It is
+    foreign if the user cannot change its access list.
     """
 
     nodes: tuple[Node, ...]  # the objects that get entries in their access lists
@@ -179,9 +179,8 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object with the right to change its access list. `less` means that the object gets no
-    entry, so if the user lacks that right, open it with the right to read the list instead, so that
-    the caller can check the list.
+    """Open an object with the right to change its access list. If `less` says that the object gets
+    no entry, and the user lacks this right, open the object only with the right to read its list.
     """
     try:
         return open_object(path)
@@ -192,8 +191,8 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle belongs to the object with these ids from `stat`, which returns a
-    short or a wide form of the ids, depending on the version of Python.
+    """Return whether a handle belongs to the object with these ids from `stat`. Depending on the
+    version of Python, `stat` returns a short or a wide form of the ids.
     """
     if win32_files.information(handle)[2] == (volume, file):
         return True

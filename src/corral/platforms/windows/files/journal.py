@@ -47,8 +47,8 @@ class Root:
 
 @record
 class Entry:
-    """The content of a journal file. `profile` is the AppContainer profile to delete, and is empty
-    in the file of a kept grant or of a run that keeps its profile.
+    """The content of a journal file. `profile` is the AppContainer profile to delete. It is empty
+    for a kept grant, and for a run that keeps its profile.
     """
 
     profile: str
@@ -110,7 +110,8 @@ class Journal:
         """Remove the file. The caller must first undo or keep every change that the file lists."""
         if self._fd >= 0:
             # Windows cannot delete an open file, so the file is unlocked a moment before it is
-            # removed. Empty it first, so that another process that opens it then finds no changes.
+            # removed. Empty it first, so that another process that opens it at this moment finds no
+            # changes.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
@@ -179,8 +180,8 @@ def keep(directory: str, root: Root) -> None:
     try:
         replace_file(path, encode(Entry(profile="", roots=(root,))))
     except PermissionError:
-        # Windows does not replace the existing file, because another process is reading it. But it
-        # says the same as the new file, which is therefore not needed.
+        # Windows does not replace a file while another process reads it. The existing file has the
+        # same content, so the new one is not needed.
         if not os.path.exists(path):
             raise
 

@@ -3,7 +3,7 @@
 Each run has its own profile, which is deleted when the run ends. With `state = true`, however, all
 runs of a server share one profile, which is kept. A target's token has the profile's package SID
 and exactly the capabilities of its policy. corral reads both back from the suspended process before
-it runs.
+resuming it.
 
 Creating a profile fails with ACCESS_DENIED if a machine policy forbids profiles, or if corral
 itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system does not
@@ -46,7 +46,7 @@ DENIED = "run corral outside any sandbox, as a user who may create AppContainer 
 @record
 class Profile:
     name = "app_container"
-    profile: str  # its name
+    profile: str  # the name of the profile
     capabilities: tuple[str, ...]  # SIDs as text
     home: str  # the planned path of the profile's folder
     keep: bool = False  # keep the profile after the run
@@ -98,7 +98,7 @@ class Profile:
 @record
 class ProfileFolder:
     """The planned and the actual path of a profile's folder. They differ if Windows redirects
-    AppData, as it does for programs that a packaged client has started.
+    AppData, as it does for programs that were started by a client from an MSIX package.
     """
 
     planned: str
@@ -144,7 +144,7 @@ def elsewhere() -> str:
 
 def probe() -> Finding:
     """Check that a profile can be created, has the SID that corral computes, and can be deleted.
-    Whether a profile confines a target is for `probes/app_container.py` to prove.
+    Whether a profile confines a target is checked by `probes/app_container.py`.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()

@@ -2,17 +2,17 @@
 
 The windows on one desktop can send each other messages, and the programs in one window station
 share its clipboard. The target therefore gets its own desktop, in a window station that is not the
-user's. It can open windows on this desktop, but cannot use the station's clipboard, because all
-runs of this logon share the station. The station and the desktop are labelled Low, because
-otherwise the target could not use them.
+user's. It can open windows on this desktop, but may not use the station's clipboard, which all runs
+of this logon share. The station and the desktop are labelled Low, because otherwise the target
+could not use them.
 
-A target can still open the user's own window station, which Windows opens to every AppContainer,
-but the UI limits of the job keep it from using the clipboard there.
+A target can still open the user's own window station, because Windows opens it to every
+AppContainer. But the UI limits of the job keep the target from using the clipboard there.
 
 An AppContainer without its own window station starts only in a session that has the interactive
-window station, which session 0, where services and SSH run, does not have. In session 0 the target
-gets the window station of the logon, which contains none of the user's windows. corral itself may
-be in the same station, but is never on the same desktop.
+window station. Session 0, where services and SSH run, does not have it. There, too, the target gets
+the window station of the logon, which contains none of the user's windows. corral itself may be in
+the same station, but is never on the same desktop.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every limit is read back, because a system may accept a limit without setting it. On Windows `pids`
 limits processes, not threads. The memory limit is for committed memory, and an allocation beyond it
-fails. The job has no name, and its handle is never inherited, so the supervisor has the only one,
-and all processes end when the supervisor ends.
+fails. The job has no name, and its handle is never inherited, so only the supervisor has a handle.
+When the supervisor ends, Windows therefore closes the job and ends all its processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
 # node and python start under these limits. The limits on USER handles and global atoms are left
-# out, because both programs load USER32, which needs these.
+# out, because both programs load USER32, which needs USER handles and global atoms.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -165,7 +165,7 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes, and wait until they have ended, but at most END_SECONDS. They keep
+        """Kill all processes, and wait up to END_SECONDS for their end, because they keep
         directories open until then.
         """
         self.terminate()

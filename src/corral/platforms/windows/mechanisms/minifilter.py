@@ -145,7 +145,7 @@ def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str
     r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`, and so on. Leave out paths without a device.
 
     `query` returns the device of a drive. A drive made by `subst` is replaced by its directory, but
-    only once. A network drive has no such device and is left out, so access to it is denied.
+    only once. A network drive has no device of this kind, so access to it is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))

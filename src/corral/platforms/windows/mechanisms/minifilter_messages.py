@@ -199,7 +199,7 @@ def _units(text: str, count: int) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Decode a string up to its NUL. Refuse one without a NUL, because it has been cut off."""
+    """Decode a string up to its NUL. Refuse a string without a NUL, because it has been cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
         raise ValueError("a string has no NUL at its end")

@@ -11,9 +11,9 @@ entry, and files that other programs run or that have several names can only be 
 cannot rename or delete the directories above secrets and above files that other programs run.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
-applied before, because it writes the journal, and it removes the entries when the run ends. With
-`keep_grants` they stay, and a later run sets only the entries of objects that get less access than
-the grant.
+applied first: it writes the journal, and removes the entries when the run ends. With `keep_grants`
+the entries stay, and a later run sets only the entries of objects that get less access than the
+grant gives.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ INSTALLED = (".venv", "venv", "node_modules")
 
 @record
 class Exceptions:
-    """The objects in a root that, with everything below them, get less access than the grant. They
-    are listed by relative name.
+    """The objects in a root that get less access than the grant gives, by relative name. Everything
+    below them gets less access too.
 
     `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
-    grant. `secret` lists the closed objects to which no other entry may give access either.
+    grant. `secret` lists the closed objects to which other entries must not give access either.
     """
 
     closed: frozenset[str] = frozenset()
@@ -81,7 +81,7 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # get no entries, because this user cannot change their lists
+    foreign: tuple[str, ...] = ()  # without entries, because this user cannot change their lists
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
     watched: tuple[str, ...] = ()  # missing paths that other programs would run if they existed
@@ -237,7 +237,7 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
     """Return a problem for each secret and each file that other programs run. These files would get
-    less access than the grant, which `windows.strict_grants` does not accept.
+    less access than the grant gives, which `windows.strict_grants` does not accept.
     """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
@@ -254,9 +254,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    If an earlier run has kept the entries of this grant, and the root still has its own, set only
-    the entries of objects that get less access than the grant. Such an object may be new, in which
-    case it has inherited too much access from its directory.
+    If an earlier run has kept the entries of this grant, and the root object still has its entry,
+    set only the entries of objects that get less access than the grant gives. Such an object may be
+    new, with too much access inherited from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -1,8 +1,9 @@
 """Create the target suspended, in its job, with its three streams and no other handle.
 
-One attribute list contains every restriction for the new process, which is verified while it is
-suspended, and only then resumed. If Windows does not accept a job in that list, corral assigns the
-suspended process to the job. Either way, the process is in the job before it executes anything.
+One attribute list contains every restriction for the new process. The process is verified while it
+is suspended, and is resumed only after that. If Windows does not accept a job in the list, corral
+assigns the suspended process to the job. Either way, the process is in the job before it executes
+anything.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Restrict a target without an AppContainer: give it a restricted token of Low integrity.
 
-corral uses this token only if the user's policy allows it. Its only privilege is to traverse
-directories, and administrators' groups in it can only deny access. The target can write an object
-only if the object's access list allows it both to the user and to Everyone or this logon. At Low
-integrity it cannot write objects with a higher label, such as the files, registry keys, processes
-and windows of ordinary programs, which are labelled Medium.
+corral uses this token only if the user's policy allows it. The token's only privilege is to
+traverse directories, and administrators' groups in it can only deny access. The target can write an
+object only if the object's access list allows it both to the user and to Everyone or this logon. At
+Low integrity the target cannot write objects with a higher label, such as the files, registry keys,
+processes and windows of ordinary programs, which are labelled Medium.
 
 The token does not restrict reads or the network. corral does not set the integrity level of an
 AppContainer, because it is Low already, and Windows refuses to change it.
@@ -113,9 +113,9 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs by which an elevated corral checks what its targets can access: the user's
-    SID and the groups in corral's own token, except Administrators and groups that only deny
-    access. Return none if corral is not elevated.
+    """Return the SIDs with which an elevated corral checks what its targets can access. These are
+    the user's SID and the groups in corral's own token, except Administrators and groups that only
+    deny access. If corral is not elevated, return none.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
@@ -173,7 +173,7 @@ def create() -> Handle:
 
 def _set_default_dacl(token: int, logon: str) -> None:
     """Let the target open the objects that it creates. The default access list in the caller's
-    token does not always do so, because it may name only administrators.
+    token does not always allow this, because it may name only administrators.
     """
     user = format_sid(abi.token_user(token))
     abi.set_token_default_dacl(token, default_dacl(user, logon))
@@ -194,7 +194,7 @@ def check_low(token: int) -> None:
 
 
 def check_restricted(token: int) -> None:
-    """Raise OSError if the token is not as corral asked CreateRestrictedToken to make it."""
+    """Raise OSError if the token differs from what corral asked CreateRestrictedToken to make."""
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         restricting = token_groups(token, abi.TokenRestrictedSids)
@@ -249,7 +249,7 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Check that the token can read a file (the control), but not write it. Raise OSError
+    """Check that the token cannot write a file, although it can read the same file. Raise OSError
     otherwise.
     """
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
@@ -260,7 +260,7 @@ def _try_effect(token: int, directory: str) -> str:
     finally:
         os.unlink(path)
     if read:
-        raise OSError(0, f"the control failed: reading gave error {read}")
+        raise OSError(0, f"the counter-check failed: reading gave error {read}")
     if written != ERROR_ACCESS_DENIED:
         raise OSError(0, f"writing the user's file gave error {written} instead of access denied")
     return "a thread with this token could read the user's file, but not write it"

@@ -1,4 +1,4 @@
-"""Probe whether an AppContainer confines a Python process. As the control, the same process also
+"""Probe whether an AppContainer confines a Python process. For comparison, the same process also
 runs outside the AppContainer.
 
 The probe uses the code of a real run: it copies the interpreter into the store, creates and deletes
@@ -134,18 +134,18 @@ def try_desktop(plain: Job) -> str:
     """Check that a process in an AppContainer has its own desktop and no clipboard. Raise OSError
     otherwise.
 
-    In session 0 corral itself may be in the window station that targets get, so that only the
+    In session 0 corral itself may be in the window station that targets get. In that case only the
     desktops differ.
     """
     outside = trial.observe(CLIPBOARD, (plain, Creation()), str(CLIPBOARD_TRIES))
     inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation()), str(CLIPBOARD_TRIES // 5))
     where, _, clipboard = _split_names(outside)
     if not where:
-        raise OSError(0, f"the control failed: {outside.last_line()}")
+        raise OSError(0, f"the counter-check failed: {outside.last_line()}")
     if clipboard != "opened":
         # Another program may be using the clipboard at this moment, so make the finding "unknown"
         # by raising TimeoutError. Such a finding is not cached.
-        raise TimeoutError(0, "the control failed: another program may be using the clipboard")
+        raise TimeoutError(0, "the counter-check failed: the clipboard may be in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
     if not station or shared or not own.startswith(DESKTOP_PREFIX) or clipboard != "denied":
@@ -183,7 +183,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
     finally:
         os.unlink(secret)
     if outside.output != "done done done done" or not heard:
-        raise OSError(0, f"the control failed: {outside.last_line()}")
+        raise OSError(0, f"the counter-check failed: {outside.last_line()}")
     if reached:
         raise OSError(0, "a connection from inside arrived on the host's loopback")
     if inside.output != "denied denied done done":

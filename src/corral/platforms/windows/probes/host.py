@@ -1,7 +1,7 @@
 """Probe what Windows enforces. Most probes try an operation in a disposable process.
 
 Windows may accept a limit without enforcing it. So a limit is proven only if it reads back and
-stops an operation that succeeds without the limit (the control).
+stops an operation, and if the same operation succeeds without the limit (the counter-check).
 """
 
 from __future__ import annotations
@@ -231,8 +231,11 @@ def _kill_on_close(plain: Job) -> str:
             abi.open_process(child, abi.SYNCHRONIZE) as second,
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
-                raise OSError(0, "the control failed: a process ended before its job was closed")
-            running.child.abandon()  # both processes' input stays open, so only the job ends them
+                raise OSError(
+                    0, "the counter-check failed: a process ended before its job was closed"
+                )
+            # The input of both processes stays open, so only the job can end them.
+            running.child.abandon()
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
                     raise OSError(0, "a process survived after its job's handle was closed")
@@ -244,15 +247,16 @@ def _kill_on_close(plain: Job) -> str:
 
 def _memory() -> str:
     job.create(Job(memory=MEMORY)).release()
-    _expect(_observe(ALLOCATE, Job()), "allocated", "the control failed")
+    _expect(_observe(ALLOCATE, Job()), "allocated", "the counter-check failed")
     _expect(_observe(ALLOCATE, Job(memory=MEMORY)), "denied", "256 MiB under a limit of 96 MiB")
     return "256 MiB could be allocated without a limit, but not with a limit of 96 MiB"
 
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The control uses a limit of four instead of two, because a console's process may count too.
-    _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
+    # The counter-check uses a limit of four instead of two, because a console's process may count
+    # too.
+    _expect(_observe(SPAWN, Job(processes=4)), "started", "the counter-check failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four processes, but not under a limit of one"
 
@@ -273,9 +277,8 @@ def _cpu_rate(plain: Job) -> str:
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
-    """Return the CPU seconds that two busy processes have used by the time that the second one
-    ends. This one starts later, and ends after a fixed CPU time, so the result does not depend on a
-    clock.
+    """Return the CPU seconds that two busy processes have used when the second one ends. The second
+    one starts later, and ends after a fixed CPU time, so the result does not depend on a clock.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:
@@ -301,7 +304,7 @@ def _accounting(plain: Job) -> str:
 def _ui(plain: Job) -> str:
     limited = replace(plain, ui=job.UI_LIMITS)
     job.create(limited).release()
-    _expect(_observe(DESKTOP, plain), "made", "the control failed")
+    _expect(_observe(DESKTOP, plain), "made", "the counter-check failed")
     _expect(_observe(DESKTOP, limited), "denied", "a desktop under UI limits")
     return "a desktop could be created without the job's UI limits, but not with them"
 
@@ -309,13 +312,13 @@ def _ui(plain: Job) -> str:
 def _priority(plain: Job) -> str:
     limited = replace(plain, priority=True)
     job.create(limited).release()
-    _expect(_observe(PRIORITY, plain), "high", "the control failed")
+    _expect(_observe(PRIORITY, plain), "high", "the counter-check failed")
     _expect(_observe(PRIORITY, limited), "kept", "a process in a job that fixes the priority")
     return "a process could raise its priority, but not in a job that fixes it"
 
 
 def _child_process_policy(plain: Job) -> str:
-    _expect(_observe(SPAWN, plain), "started", "the control failed")
+    _expect(_observe(SPAWN, plain), "started", "the counter-check failed")
     alone = mitigations.plan(0, subprocess=False)
     _expect(_observe(SPAWN, plain, alone), "denied", "a process that may not start another")
     return "a process could start another without the policy, but not with it"

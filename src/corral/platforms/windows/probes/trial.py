@@ -204,8 +204,8 @@ def _trial_line(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...
 
 
 def note_path(program: Program, steps: Sequence[model.Step]) -> str:
-    """Return the path of the note which records that this program has started under these steps.
-    The note for a copy in the store is next to the copy, so that both are removed together.
+    """Return the path of the note that records that this program has started under these steps. The
+    note for a copy in the store is next to the copy, so that both are removed together.
     """
     described = (step.describe() for step in steps if isinstance(step, RESTRICTIONS))
     words = [windows_build(), *described]

@@ -150,7 +150,8 @@ class Stream:
                 return
             self._end_sent = True
             done = self._ended
-        # Remove the stream before END is sent, because the other side may then open a new one.
+        # Remove the stream before END is sent, because the other side may open a new stream when it
+        # gets END.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))
@@ -193,7 +194,7 @@ class Stream:
 
 class Mux:
     """Carries many streams over two pipes. `arrived` is called with each stream that the other side
-    opens. It must not block.
+    opens, and must not block.
     """
 
     def __init__(

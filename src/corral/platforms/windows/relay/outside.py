@@ -59,8 +59,8 @@ class Relay:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. The shim must have ended, because otherwise the thread that reads from
-        it goes on and the pipes stay open.
+        """Close the pipes. Call this only after the shim has ended, because otherwise the thread
+        that reads from the shim goes on and the pipes stay open.
         """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()

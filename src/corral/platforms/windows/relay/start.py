@@ -6,9 +6,9 @@ AppContainer cannot reach a port outside. It has to listen before the target sta
 target's proxy variables name its port.
 
 Windows treats the shim and the target as one principal, so the target can read and change the shim.
-The shim is therefore not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, the
-policy's CPU rate, and the target's restrictions on windows and images. A target that takes over the
-shim gains this much memory and CPU, but nothing else.
+The shim is therefore not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, and
+the policy's CPU rate. The UI limits and mitigations of the target apply to it too. A target that
+takes over the shim gains the shim's memory and CPU, but nothing else.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` contains its
     environment variables. `ui` and `bits` are the target's own restrictions, because the target can
-    take over the shim. Turn `childless`, `memory` and `read_back` off only if no probe has shown
+    take over the shim. `childless`, `memory` and `read_back` may be off only if no probe has shown
     that they work on this host.
     """
 

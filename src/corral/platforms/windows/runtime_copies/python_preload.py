@@ -2,7 +2,7 @@ r"""Make Python's standard library work inside an AppContainer. `site` loads thi
 server.
 
 No wall depends on this module: a server that removes it only loses the repairs. The module imports
-only modules that are built in or already loaded.
+only modules that are built in or already loaded. It repairs:
 
 - `os.mkdir(..., 0o700)`, and so `tempfile.mkdtemp`: since Python 3.12.4 and 3.11.10 an AppContainer
   cannot open a directory that it has created in this way (python/cpython#134587).
@@ -52,8 +52,8 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return a replacement for a function of `_winapi` that makes a pipe's global name local before
-    it calls `call`.
+    """Return a replacement for a `_winapi` function. It turns a pipe's global name into a local one
+    before it calls `call`.
     """
 
     def called(name: str, *arguments: object) -> object:

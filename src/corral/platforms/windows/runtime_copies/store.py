@@ -1,10 +1,10 @@
 """Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists in Program Files, and although it could add entries for AppContainers in AppData, these would
-break other programs. So corral copies the files that a run needs into its own directory, and never
-links to them. The directory of a copy gets an entry for the copy's own capability before files are
-copied into it, so that they inherit the entry.
+lists in Program Files. It could add entries for AppContainers in AppData, but these would break
+other programs. So corral copies the files that a run needs into its own directory, and never links
+to them. The directory of a copy gets an entry for the copy's own capability before files are copied
+into it, so that they inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
 copy is complete, corral writes a file next to it, which is called the copy's mark. A process holds
@@ -12,7 +12,8 @@ a mutex while it makes a copy. Copied files keep their times, because otherwise 
 its modules again at every start.
 
 Links out of a tree are refused, because they would point out of the store. Besides, node starts in
-an AppContainer only with `--preserve-symlinks`, under which linked packages do not find each other.
+an AppContainer only with `--preserve-symlinks`, and with this option linked packages do not find
+each other.
 
 A copy of node or Python includes a preload (`node_preload.cjs`, `python_preload.py`), which repairs
 the parts of its standard library that fail in an AppContainer. No wall depends on the preload.
@@ -102,8 +103,8 @@ class Store:
 
 
 class OpenCopies:
-    """Keeps the mark files of used copies open. Since Windows does not delete open files, `collect`
-    then cannot remove these copies.
+    """Keeps the mark files of used copies open. Windows does not delete open files, so `collect`
+    cannot remove these copies in the meantime.
     """
 
     def __init__(self) -> None:
@@ -156,8 +157,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # If files in this tree may contain the paths of other copies, the key of its own copy
-        # depends on the keys of all.
+        # If files in this tree may contain the paths of other copies, the key of this tree's copy
+        # depends on the keys of all copies.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
@@ -205,7 +206,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return the interpreter without the projects that have an editable install in it."""
+    """Return the interpreter without the projects that are installed in it in editable mode."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
@@ -275,7 +276,8 @@ def program_inside(
     granted: Sequence[str] = (),
     written: Sequence[str] = (),
 ) -> Program:
-    """Return the program with the paths of copies in its arguments. Granted paths stay as they are.
+    """Return the program with the paths in its arguments replaced by those of copies. Granted paths
+    stay as they are.
 
     The runtime is always a copy, because it may need files that are not granted. A script with only
     a read grant is a copy too, because its `node_modules` cannot be read in place.
@@ -354,8 +356,8 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the content of a copy's mark file. It is the same for all copies of the same tree, so
-    that `collect` can find older ones.
+    """Return the content of a copy's mark file. All copies of the same tree have the same content,
+    so that `collect` can find the older copies.
     """
     return "\n".join((tree.source, *tree.listing.without))
 
