@@ -37,9 +37,10 @@ class Package:
 class Variables:
     """The environment variables of a package, as permissions.
 
-    `asked` contains the variables whose values come from the publisher, and those that the server
-    requires from the user's environment. `granted` contains the variables for which the user gave a
-    value. `secrets` maps the names of secret variables to the user's values.
+    `asked` contains the variables that need the user's approval: the publisher has set their
+    values, or the server requires them from the user's environment. `granted` contains the
+    variables for which the user gave a value. `secrets` maps the names of secret variables to the
+    values that the user gave.
     """
 
     asked: Manifest
@@ -101,8 +102,8 @@ def _host(url: str) -> str | None:
 def build_arguments(
     package: Package, given: Mapping[str, str], *, complete: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the arguments for the package's program, and those arguments that are paths given by
-    the user.
+    """Return the arguments for the package's program. Also return those of them that are paths and
+    whose values the user gave.
     """
     words: list[str] = []
     paths: list[str] = []
@@ -155,9 +156,8 @@ def _resolve_value(
 def _fill_template(
     text: str, known: Mapping[str, object], given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Replace each `{name}` once. A `{name}` inside an inserted value is not replaced. Return the
-    resulting text, and whether it contains a value that the user gave. The text is None if a value
-    is missing.
+    """Replace each `{name}` with its value, but not a `{name}` inside an inserted value. Return the
+    text, or None if a value is missing, and whether the text contains a value that the user gave.
     """
     own = False
     lacking = False
@@ -220,7 +220,7 @@ def collect_variables(
 
 
 def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
-    """Return the user's values that secret variables contain, or that look like secrets."""
+    """Return those of the user's values that are in secret variables or look like secrets."""
     return tuple(
         value
         for key, value in given.items()
