@@ -1,5 +1,5 @@
-"""Define which operations corral needs on a format of clients' configuration files, and choose the
-format of a file.
+"""Define the operations that corral needs for each format of clients' configuration files, and
+choose the format of a file.
 """
 
 import os
@@ -53,7 +53,9 @@ def _installation(prefix: str) -> str:
 
 
 def load_format(path: str) -> Format | None:
-    """Return the format for the extension of a file name, or None. Import only its module."""
+    """Return the format for the extension of a file name, or None. Import only the module of this
+    format.
+    """
     ending = os.path.splitext(path)[1].lower()
     if ending in {".json", ".jsonc"}:
         from corral.formats import jsonc

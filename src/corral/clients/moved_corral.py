@@ -27,8 +27,8 @@ def find_moved(
     corral: str,
     names: tuple[str, ...],
 ) -> list[ConfiguredServer]:
-    """Return the wrapped servers whose path of corral has to be changed: the named ones that
-    another program than `corral` starts, or, if `names` is empty, all those whose corral no longer
+    """Return the wrapped servers whose path of corral has to be changed: the named ones that are
+    not started by the program `corral`, or, if `names` is empty, all those whose corral no longer
     exists.
 
     Leave out servers whose lines were changed since corral wrote them, because their flags may have

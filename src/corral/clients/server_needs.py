@@ -1,8 +1,8 @@
 """Find out from a server's configuration what it needs from the host.
 
-The server's variables come from the user, so corral passes them on, those with secrets as
-`--secret`. Paths in its arguments are only suggested as grants, because a path in a command line is
-not a permission.
+The server's variables come from the user, so corral passes them on, with `--secret` for those that
+contain secrets. Paths in its arguments are only suggested as grants, because a path in a command
+line is not a permission.
 """
 
 import ntpath

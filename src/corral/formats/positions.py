@@ -99,7 +99,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 
 def line_counter(text: str) -> Callable[[int], int]:
-    """Return a function that returns the line of a position. Use it for many positions."""
+    """Return a function from positions to lines, which is fast for many positions."""
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 

@@ -20,8 +20,8 @@ MAX_COLONS = 10
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses long numbers in base 60, such as `1:30:00` but longer, because PyYAML takes time that
-    is quadratic in their length.
+    """Refuses long numbers in base 60, which YAML writes like `1:30:00`, because PyYAML takes time
+    that is quadratic in their length.
     """
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:

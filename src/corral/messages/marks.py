@@ -178,6 +178,6 @@ def _find_shadows(
 
 
 def _fold(name: str) -> str:
-    """Return a form of a name. Names that a person or a model may confuse have the same form."""
+    """Return a form that is the same for all names that a person or a model may confuse."""
     plain = unicodedata.normalize("NFKC", name).casefold()
     return re.sub(r"[\W_]+", "", plain)

@@ -19,8 +19,8 @@ QUERY = re.compile("[?#]")
 
 @record
 class Refusal:
-    """A statement that the policy's `rule` forbids `what`. `allow` is the flag of `corral run` that
-    would allow it, or "" if there is none.
+    """A refusal, because the policy's `rule` forbids `what`. `allow` is the flag of `corral run`
+    that would allow it, or "" if there is none.
     """
 
     kind: str
@@ -117,8 +117,9 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _spellings(uri: str) -> tuple[str, ...]:
-    """Return a URI, and the other URIs as which a server may read it. In these, percent escapes are
-    decoded, control characters are removed, and the dots in `.` and `..` are resolved.
+    """Return a URI and its other spellings, which a server may treat as the same URI. In these,
+    percent escapes are decoded, control characters are removed, and the dots in `.` and `..` are
+    resolved.
 
     The dots are resolved in several ways, because programs differ. Some treat the empty part in
     `a//b` as a directory, as file systems do not. Some treat what follows a `?` or `#` as part of

@@ -65,8 +65,8 @@ TABLE = (
     ("169.254.170.2", "metadata"),  # credentials of Amazon's containers
     ("169.254.170.23", "metadata"),
     ("192.0.0.192", "metadata"),  # Oracle
-    # Only 2000::/3 is global unicast. All other IPv6 addresses are refused, some of them for a
-    # reason of their own.
+    # Only 2000::/3 is global unicast. All other IPv6 addresses are refused, some of them with a
+    # more specific reason.
     ("::/3", "reserved"),
     ("4000::/2", "reserved"),
     ("8000::/1", "reserved"),
@@ -192,7 +192,7 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
-    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: the server and the inverted client
+    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: server and inverted client
         yield address[4:8]
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP

@@ -77,8 +77,8 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
     parsed = parse_key(entry.key)
     if parsed is None:
         raise SandboxError(
-            f"{entry.key} was installed with settings that differ from today's",
-            hint="set the registry that it was installed from, or remove it: corral cache rm",
+            f"your settings have changed since {entry.key} was installed",
+            hint="select its registry again, or remove it: corral cache rm",
         )
     reference, how = parsed
     if version:
@@ -130,7 +130,8 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
     def accept() -> None:
         with store.lock_key(entry.key):
-            # The new answer replaces the old one in one step, so that a fault loses neither.
+            # The new answer replaces the old one in one step, so that a crash in between loses
+            # neither.
             lookup.store_answer(entry.key, plain, content)
             store.discard_unneeded(entry.digest)
 

@@ -57,8 +57,8 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Look up a name, and later call `done` with its addresses (none if the lookup fails).
-        Raise OSError if a process is needed and cannot be started.
+        """Look up a name, and later call `done` with its addresses, or without any if the lookup
+        fails. Raise OSError if a process is needed and cannot be started.
         """
         if name in self._asked:
             self._asked[name].append(done)

@@ -62,8 +62,8 @@ class Connection:
         """Return for how many seconds after its end this connection still counts towards the
         maximum number of connections.
 
-        For a connection that reached a server, this is 0. Any other connection counts as failed,
-        and has to wait if there are too many of them.
+        For a connection that reached a server, this is 0. All other connections count as failed,
+        and if there are too many of them, each goes on counting for a while.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 

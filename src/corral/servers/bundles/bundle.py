@@ -149,9 +149,8 @@ def bundle_digest(path: str) -> str:
 
 
 def _read_bundle(path: str) -> Iterator[bytes]:
-    """Yield the content of a bundle. Another process may replace the file or append to it
-    meanwhile, so the type is checked after the file was opened, and the size is checked during
-    reading.
+    """Yield the content of a bundle. Another process may replace the file or append to it at any
+    time, so its type is checked only after it was opened, and its size while it is read.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     left = Limits().max_packed_bytes

@@ -35,7 +35,7 @@ NO_WHEEL = "{package} has no wheel for this Python, so it would have to be built
 BUILD = "--allow-install-scripts builds it in the sandbox of the installation"
 UNREACHABLE = "the registry cannot be reached"
 SILENT = "the registry does not answer"
-NO_VERSION = "leave the version out to take the newest, or look at the package's page"
+NO_VERSION = "leave the version out to get the newest, or look for versions on the package's page"
 NO_DEPENDENCY = (
     "another package depends on it, and that package is broken: try another version of the server,"
     " or tell its authors"

@@ -74,7 +74,7 @@ def _is_scope(key: str) -> bool:
 
 
 def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
-    """Return the keys of the credentials for these registries only."""
+    """Return those keys of npm's settings that contain credentials for these registries."""
     addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key

@@ -69,7 +69,7 @@ def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") 
 
 
 def has_run_scripts(key: str) -> bool:
-    """Return whether packages may have run code while the installation with this key was made."""
+    """Return whether the packages of this key may have run code while they were installed."""
     return "scripts" in key.partition(" with:")[0].split(" ")
 
 
@@ -114,7 +114,7 @@ def why_unproven(kind: str) -> str:
 
 
 def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Return the installed package. If it is not in the store yet, install it first. If it is,
+    """Return the installed package. If it is not in the store yet, install it first. Otherwise
     start no process and do not use the network.
     """
     source = SOURCES[reference.kind]

@@ -169,7 +169,7 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
             raise
         newest = re.search(r"(?m)^\S+ \((\S+)\)$", "\n".join(output))
         return newest[1] if newest and newest[1] != version else ""
-    public = version.partition("+")[0]  # local versions cannot be compared
+    public = version.partition("+")[0]  # `>` does not accept a local version such as 1.0+cpu
     write_text(environment.staging, REQUIREMENTS, f"{reference.name}>{public}\n")
     try:
         _resolve(environment, scripts=False, words=["--no-deps"])
@@ -199,7 +199,7 @@ def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -
     """Write the lock file for `requirements.in`, without installing anything."""
     if uv := find_uv():
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
-        form.append("--emit-index-annotation")  # without credentials
+        form.append("--emit-index-annotation")  # uv leaves out credentials there
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
         # Remove an older lock file, because uv would keep the versions in it.
         with suppress(FileNotFoundError):

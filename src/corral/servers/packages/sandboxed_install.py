@@ -106,7 +106,7 @@ def run_installer(
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()  # the server will not need a zygote
+            end_zygote()  # only the installation needed the zygote
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
@@ -358,7 +358,7 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
     usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
         f"{reference.name} has {what} " + ", ".join(map(shown, sorted(programs))),
-        hint=f"say which: {reference.text.partition('#')[0]}#{min(usable)}"
+        hint=f"name one of them: {reference.text.partition('#')[0]}#{min(usable)}"
         if usable
         else "corral starts only programs whose names consist of letters, digits, `.`, `_` and `-`",
     )

@@ -9,8 +9,8 @@ from corral.record import record
 
 @record
 class Registry:
-    """What an installer may use: the addresses that it may reach, and the directories on this
-    machine that it may read.
+    """The addresses that an installer may reach, the directories on this machine that it may read,
+    and the variables that it gets.
     """
 
     urls: tuple[str, ...] = ()

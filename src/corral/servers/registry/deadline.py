@@ -1,9 +1,9 @@
 """End a download at its deadline, whatever the server sends.
 
 A socket's timeout is not enough, because it starts again with each byte. `http.client` goes on
-reading headers, interim answers and trailers for as long as a server sends them, and a TLS
-handshake or a proxy's answer can also take forever. So without a deadline a server could keep
-corral waiting without end.
+reading headers, interim answers and trailers for as long as a server sends them, and the same is
+true of a TLS handshake and of a proxy's answer. So without a deadline a server could make corral
+wait forever.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Deadline:
 
     def handlers(self) -> list[urllib.request.BaseHandler]:
         """Return handlers for `urllib`. Their connections end at the deadline."""
-        import urllib.request  # on macOS this imports a module that other systems lack
+        import urllib.request  # here, because on macOS it imports a module that others lack
 
         connect = self._connect
 

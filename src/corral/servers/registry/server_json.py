@@ -102,8 +102,8 @@ def _host(url: str) -> str | None:
 def build_arguments(
     package: Package, given: Mapping[str, str], *, complete: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the arguments for the package's program. Also return those of them that are paths and
-    whose values the user gave.
+    """Return the arguments for the package's program. Also return the paths among them that the
+    user gave.
     """
     words: list[str] = []
     paths: list[str] = []
@@ -201,7 +201,7 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    for name in filter(is_loader_variable, secrets):  # secrets become corral's own variables
+    for name in filter(is_loader_variable, secrets):  # corral gets secrets as its own variables
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(

@@ -129,8 +129,8 @@ if sys.platform != "win32":
 
     def _remove_directory(top: str) -> None:
         # Use `remove_whole`, because a package's script may have made paths of more than 4096
-        # bytes, which system calls do not accept, or directories that are nested more deeply than
-        # the number of files that a process may open.
+        # bytes, which system calls do not accept, or more nested directories than the number of
+        # files that a process may open.
         from corral.platforms.posix.run_directories import remove_whole
 
         remove_whole(top)
