@@ -41,8 +41,8 @@ class RewrittenText:
 
 @record
 class Rewrite:
-    """The changes to one server's text. `argv` is the command that the server must have afterwards.
-    If it is None, any command except corral is right.
+    """The changes to one server's text. `argv` is the command that the server must have afterwards,
+    or None if any command except corral is acceptable.
     """
 
     splices: tuple[Splice, ...]

@@ -201,7 +201,7 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
         if not (inside or on_path) or "${" in path:
-            why = f"it starts in or from {shown(path, 200)}, outside of its project"
+            why = f"it starts from {shown(path, 200)}, outside of its project"
             if is_sensitive_path(path):
                 raise UnfitError(f"{why}, which may contain secrets", hint="check this entry")
             raise UnchosenReadsError(

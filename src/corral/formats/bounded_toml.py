@@ -11,8 +11,8 @@ MAX_STEPS = 20_000_000  # about a second
 
 
 def find_long_key(text: str) -> int:
-    """Return the number of the first line that has more than MAX_DOTS dots, or with which `tomllib`
-    would need more than MAX_STEPS steps. Return 0 if there is no such line.
+    """Return the number of the first line that has more than MAX_DOTS dots, or at which `tomllib`
+    would exceed MAX_STEPS steps. Return 0 if there is no such line.
 
     For each part of a dotted key, `tomllib` visits all parts before it, and the parts of the
     table's key.

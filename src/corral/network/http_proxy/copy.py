@@ -66,8 +66,8 @@ class PolledCopy:
 
     The copy ends early after an error, after `idle_seconds` without a byte, or at end of file on
     the descriptor `stop`. Both peers then get a reset, because an orderly end would look as if the
-    data were complete. At end of file on `stop`, the copy first passes on what has already been
-    sent, and the end is orderly if a peer had ended its data by then.
+    data were complete. End of file on `stop` means that the run is over: the copy first passes on
+    what has already been sent, and if a peer had ended its data by then, the end is orderly.
     """
 
     def __init__(

@@ -53,8 +53,8 @@ def fingerprint(urls: Iterable[str], default: str) -> str:
     registry is the default one.
 
     The string becomes part of an installation's key, because the same name in another registry is
-    another package. The string keeps the order of the registries, because packages are searched in
-    this order.
+    another package. The string keeps the order of the registries, because this order can decide
+    where a package comes from.
     """
     found = [plain_index(url) for url in urls]
     return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))

@@ -76,7 +76,7 @@ def _parse_package(item: Mapping[str, object], kind: str) -> Package:
     if not isinstance(identifier, str) or not isinstance(version, str):
         raise SandboxError("server.json names no package")
     if kind == "mcpb" and not (isinstance(sha256, str) and is_digest(sha256)):
-        raise SandboxError("server.json has no fileSha256 for its bundle: it cannot be verified")
+        raise SandboxError("server.json has no fileSha256, so its bundle cannot be verified")
     if kind != "mcpb" and not version:
         raise SandboxError("server.json names no version of its package")
     return Package(
