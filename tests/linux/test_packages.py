@@ -298,10 +298,10 @@ def test_a_package_without_a_clear_program_and_an_unknown_package_are_refused(
     registry.publish_npm("shell", "1.0.0", {"a.js": ""}, bin={**odd, "z": "a.js"})
     for word, why in {
         "npm:odd@1.0.0": b"hint: corral starts only programs whose names consist of letters",
-        "npm:shell@1.0.0": b"hint: say which: npm:shell@1.0.0#z\n",
+        "npm:shell@1.0.0": b"hint: name one of them: npm:shell@1.0.0#z\n",
         "npm:absent@1.0.0": b"404",
         "npm:library@1.0.0": b"has no program to run",
-        "npm:many@1.0.0": b"hint: say which: npm:many@1.0.0#a",
+        "npm:many@1.0.0": b"hint: name one of them: npm:many@1.0.0#a",
         "npm:many@1.0.0#c": b"has no program c",
     }.items():
         done = user.corral("run", word, env=env)

@@ -1,6 +1,7 @@
-"""Keep records of the text that corral replaced in clients' files, and backups of whole files.
+"""Keep records of the text that corral has replaced in clients' files, and backups of the whole
+files.
 
-Records and backups contain the configuration's secrets, so their directory is private.
+The secrets in a configuration are also in its records and backups, so their directory is private.
 """
 
 import json
@@ -32,7 +33,7 @@ MAX_BACKUPS = 10
 @record
 class ReplacedText:
     """The text of one part of a server's entry, before and after a change. The part `both` is the
-    command with its arguments.
+    command together with its arguments.
     """
 
     part: Part
@@ -42,15 +43,17 @@ class ReplacedText:
 
 @record
 class Original:
-    """The text that corral replaced in a server's entry, which is at `key_path` in the file."""
+    """The text that corral has replaced in one server's entry. The entry is at `key_path` in the
+    file.
+    """
 
     key_path: tuple[str, ...]
     replaced: tuple[ReplacedText, ...]
 
 
 def lock(path: str) -> AbstractContextManager[None]:
-    """Allow only one corral to edit a file at a time. Two processes would overwrite each other's
-    records.
+    """Lock a file, so that only one corral edits it at a time. Two at once would overwrite each
+    other's records.
     """
     name = _stored_path(path, "lock")
     _make_private(os.path.dirname(name))
@@ -60,8 +63,8 @@ def lock(path: str) -> AbstractContextManager[None]:
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """Return the recorded originals of a file by key path. If the record cannot be read, or if
-    other users can access it, return {}.
+    """Return the recorded originals of a file, keyed by key path. Return {} if the record cannot be
+    read or if other users have access to it.
     """
     try:
         content = safe_write.read(_stored_path(path, "json"))
@@ -76,7 +79,7 @@ def load(path: str) -> dict[tuple[str, ...], Original]:
 
 
 def list_files() -> list[str]:
-    """Return the files that have records. Skip other users' records."""
+    """Return the files that have records. Skip records of other users."""
     directory = os.path.join(directories().state, STORE)
     found: list[str] = []
     for name in sorted(glob(os.path.join(escape(directory), "*.json"))):

@@ -1,8 +1,8 @@
 """Find the files on this machine in which MCP clients configure their servers.
 
-The table of clients is in `policy/secret_files`, because their files contain tokens. A client's
-name on the command line means its files in the user's home. Files in a project are often shared
-with other people, so they are changed only if the user names the file itself.
+The table of clients is in `policy/secret_files`, because clients' files contain tokens. On the
+command line, a client's name means its files in the user's home. A file in a project is often
+shared with other people, so corral changes it only if the user names the file itself.
 """
 
 import os
@@ -41,7 +41,7 @@ def base_directories(platform: str, environ: Mapping[str, str], home: str) -> di
 def own_files(
     client: Client, *, platform: str = sys.platform, environ: Mapping[str, str] = os.environ
 ) -> list[str]:
-    """Return the paths of the client's own files; they need not exist."""
+    """Return the paths of the client's own files, whether they exist or not."""
     home = home_directory(environ)
     bases = base_directories(platform, environ, home)
     split = [path.split("/") for path in client.files_on(COLUMNS.get(platform, "linux"))]
@@ -55,8 +55,8 @@ def project_files(client: Client, directory: str) -> list[str]:
 
 
 def find_project(path: str) -> str:
-    """Return the directory of the project that a client's file belongs to. Return "" for a client's
-    own file, and for a file that no client reads in a project.
+    """Return the directory of the project that a client's file belongs to. Return "" for a file
+    that belongs to no project: a client's own file, or one that no client reads in projects.
     """
     path = os.path.abspath(path)
     own = {os.path.realpath(file) for client in CLIENTS for file in own_files(client)}

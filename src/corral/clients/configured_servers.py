@@ -1,9 +1,9 @@
 """Read the servers in a client's file, with the positions of their values.
 
-Most clients have a table of servers under one key. Continue has a list of servers, Claude Code has
-tables inside projects, older versions of Zed put the program and its arguments into a nested table,
-and opencode puts them into one list. A server at any other place in a file is reported as not
-understood, so that no command overlooks it.
+Most clients have a table of servers under one key. But Continue has a list of servers, Claude Code
+also has tables inside projects, older versions of Zed put the program and its arguments into a
+nested table, and opencode puts them into one list. A server at any other place in a file is
+reported as not understood, so that it is not overlooked.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class ConfiguredServer:
     why: str = ""  # the reason why the server cannot be wrapped; empty if it can
     understood: bool = True  # whether corral knows how the client uses the entry
     disabled: bool = False  # whether the client does not start the server now
-    env: Mapping[str, str] = {}  # variables that the client sets; a null in the file sets none
+    env: Mapping[str, str] = {}  # variables that the client sets, without those that are null
     forwarded: tuple[str, ...] = ()
     env_file: str = ""
     cwd: str = ""
@@ -84,7 +84,7 @@ class ConfiguredServer:
 
     @property
     def inner_argv(self) -> tuple[str, ...]:
-        """Return the command that corral runs for a wrapped server; empty if there is no `--`."""
+        """Return the command that corral runs for a wrapped server, or () if there is no `--`."""
         return self.argv[self.argv.index("--") + 1 :] if "--" in self.argv else ()
 
     @property
@@ -93,7 +93,7 @@ class ConfiguredServer:
 
 
 def mask_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Mask secrets in a command. The word after corral's own `--secret` is a name, not a secret."""
+    """Mask secrets in a command, but not the name that follows corral's own flag `--secret`."""
     wrapped = "run" in words[:2] and "--" in words
     end = words.index("--") if wrapped else 0
     return (*(shown for word in words[:end] for shown in masked((word,))), *masked(words[end:]))
@@ -108,7 +108,7 @@ def read_servers(form: Format, text: str) -> list[ConfiguredServer]:
 
 
 def has_server_table(form: Format, text: str) -> bool:
-    """Return whether a file has a key under which servers are configured, even an empty one."""
+    """Return whether a file has a key for servers, even if there are no servers under it."""
     root = form.read(text, may_contain_server)
     return any(_has_keys(root, shape) for shape in SHAPES)
 
@@ -125,8 +125,8 @@ def may_contain_server(keys: tuple[str, ...]) -> bool:
 
 
 def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
-    """Return the start and end of the text of one part of a server, or (0, 0) if it has no such
-    part. The part `both` extends from the command to the end of the arguments.
+    """Return where the text of one part of a server starts and ends, or (0, 0) if the server does
+    not have this part. The part `both` extends from the command to the end of the arguments.
     """
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):
@@ -154,8 +154,8 @@ def _find_servers(
 def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
     """Read a table of servers by name, or a list of servers that each have a name.
 
-    Skip entries of the table `mcp` that do not look like servers, because it may also contain
-    settings, or the table `servers`.
+    In the table `mcp`, skip entries that do not look like servers, because this table may also
+    contain settings or a table `servers`.
     """
     for name, entry in (value.members or {}).items():
         if keys == ("mcp",) and not MARKS & (entry.members or {}).keys():
@@ -170,9 +170,9 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Yield entries that look like servers but are not understood: entries at places that SHAPES
-    does not list, and list items without a name. Search only below keys that contain "mcp" or
-    "modelcontext".
+    """Yield entries that look like servers but are not understood, because they are at a place that
+    SHAPES does not list, or because they are items of a list and have no name. Search only below
+    keys that contain "mcp" or "modelcontext".
     """
     in_list = isinstance(data, list)
     if isinstance(data, list):
@@ -240,15 +240,17 @@ def _read_server(
 
 
 def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> tuple[str, bool]:
-    """Return why corral cannot start this server, or "", and whether the entry is understood."""
+    """Return why corral cannot start a server, or "" if it can. Also return whether the entry is
+    understood.
+    """
     kind = _text(entry, "type") or _text(entry, "transport")
     if command is None and (kind in REMOTE or any(_text(entry, key) for key in ADDRESSES)):
         return IS_REMOTE, True
     if command is None and kind in PARTS_OF_CLIENT:
         return f"it is a part of the client ({kind})", True
     if kind in REMOTE | PARTS_OF_CLIENT:
-        # Refuse this contradiction, because a client that does not know the type would start the
-        # command.
+        # A client that does not know this type would start the command, so refuse the
+        # contradiction.
         return f"it has a command, but its type is {kind!r}", False
     if kind not in LOCAL:
         return f"corral does not support servers of type {kind!r}", False

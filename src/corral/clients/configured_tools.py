@@ -1,4 +1,4 @@
-"""Find the tools of the servers that clients on this machine start, without starting them."""
+"""Find the tools of the servers in clients' files on this machine, without starting the servers."""
 
 import os
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ UNREADABLE = " (not readable)"
 
 
 def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and a list of the servers
-    that were never inspected and the files that cannot be read.
+    """Return {CLIENT:SERVER: tools} with the tools that each server's last inspection listed. Also
+    return a list of the servers that were never inspected and of the files that cannot be read.
 
     These servers are left out:
 

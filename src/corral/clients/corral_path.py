@@ -1,4 +1,4 @@
-"""Find the path of corral to write into a client's configuration. Refuse temporary paths."""
+"""Find the path of corral that is written into a client's configuration. Refuse temporary paths."""
 
 import os
 import sys
@@ -28,7 +28,8 @@ def find_corral(chosen: str | None = None) -> str:
             raise SandboxError(f"{path} cannot be executed", hint="name corral's own program")
         return path
     beside = [os.path.join(os.path.dirname(sys.executable), name) for name in sorted(NAMES)]
-    # Links are not resolved: `~/.local/bin/corral` still works when an upgrade moves its target.
+    # Links are not resolved, because `~/.local/bin/corral` still works when an upgrade moves its
+    # target.
     for path in (os.path.abspath(sys.argv[0]), *beside):
         if is_corral(path) and _is_program(path):
             _refuse_temporary(path)
@@ -56,7 +57,7 @@ def _is_program(path: str) -> bool:
 
 
 def is_corral(command: str) -> bool:
-    """Return whether a command is named like corral. Any program can have this name."""
+    """Return whether a command has the name of corral. This does not prove that it is corral."""
     return command.replace("\\", "/").rpartition("/")[2].lower() in NAMES
 
 

@@ -1,4 +1,6 @@
-"""Change one client's file completely or not at all: read, compute, record, back up, replace."""
+"""Change a client's file, either completely or not at all. The steps are: read the file, compute
+the new text, record the original text, back up the file, replace it.
+"""
 
 import difflib
 import re
@@ -25,8 +27,8 @@ from corral.policy.variables import is_secret, is_secret_name
 from corral.record import record
 from corral.safe_text import MASK
 
-# A secret with fewer characters may be part of any word, so it is masked only as the value of its
-# own key.
+# A shorter secret may occur by chance inside other words, so it is masked only where it is the
+# value of its own key.
 MIN_SECRET_LENGTH = 4
 KEY = re.compile(r"([A-Za-z_][\w.-]*)[\"']?[ \t]*[:=][ \t]*")
 VALUE = re.compile(
@@ -43,9 +45,8 @@ class ClientFile:
     servers: tuple[ConfiguredServer, ...]
 
     def refuse_unknown_shape(self) -> None:
-        """Refuse a file that has none of the keys below which corral looks for servers.
-
-        Its servers may be below a key that corral does not know.
+        """Refuse a file without any of the keys under which corral looks for servers, because its
+        servers may be under a key that corral does not know.
         """
         if not self.servers and not has_server_table(self.form, self.content.text):
             raise SandboxError(
@@ -56,8 +57,8 @@ class ClientFile:
 
 @record
 class FileEdit:
-    """The result of an edit. In `diff` secrets are masked. `backup` is empty if nothing was
-    written.
+    """The result of an edit. Secrets are masked in `diff`. If nothing was written, `backup` is
+    empty.
     """
 
     path: str
@@ -92,8 +93,8 @@ def read_client_file(path: str) -> ClientFile:
 
 @contextmanager
 def lock_client_file(path: str, *, dry_run: bool) -> Iterator[ClientFile]:
-    """Read a file while no other corral edits it. A dry run takes no lock, because a lock creates a
-    file.
+    """Read a file, and lock it against edits by other corral processes. In a dry run do not lock
+    it, because this would create a file.
     """
     real = safe_write.read(path).path  # a missing file raises an error before a lock is made
     with nullcontext() if dry_run else backups.lock(real):
@@ -124,7 +125,8 @@ def change_flags(
 def move_corral(
     path: str, corral: str, names: tuple[str, ...], *, dry_run: bool = False
 ) -> FileEdit | None:
-    """Change the servers that a moved corral had wrapped, so that the program `corral` starts them.
+    """Change servers that were wrapped before corral was moved, so that they start through the
+    program `corral` at its new path.
 
     Return None if there are no such servers.
     """
@@ -159,7 +161,9 @@ def _edit(
     *,
     dry_run: bool,
 ) -> FileEdit:
-    """Write the records, then the file. A crash in between leaves only an unneeded record."""
+    """Write the records, and then the file. If corral crashes in between, the only effect is a
+    record that is not needed.
+    """
     real, backup = file.content.path, ""
     if text != file.content.text and not dry_run:
         safe_write.refuse_unwritable(file.content)
@@ -184,9 +188,7 @@ def _diff(file: ClientFile, new: str) -> str:
 
 
 def _mask_values(text: str) -> str:
-    """Mask the value of every key that is named like a secret, even if the key belongs to no
-    server.
-    """
+    """Mask the value of each key that is named like a secret, even outside of servers."""
     splices = [
         Splice(start=value.start(), end=value.end(), text=f'"{MASK}"' if value[1] else MASK)
         for key in KEY.finditer(text)
@@ -196,8 +198,8 @@ def _mask_values(text: str) -> str:
 
 
 def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
-    """Return the servers' secrets as written in the file, each with its mask. Longer secrets come
-    first, because one secret may contain another.
+    """Return the servers' secrets as they are written in the file, each with the text that replaces
+    it. Longer secrets come first, because one secret may contain another.
     """
     text, quote = file.content.text, file.form.quote
     pairs: dict[str, str] = {}

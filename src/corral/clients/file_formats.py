@@ -1,4 +1,6 @@
-"""Define the file formats of clients' configurations, and the operations that wrapping needs."""
+"""Define the operations that corral needs for each format of clients' configuration files, and
+choose the format of a file.
+"""
 
 import os
 import sys
@@ -15,18 +17,20 @@ class Format(Protocol):
     def read(self, text: str, wanted: Callable[[tuple[str, ...]], bool] = ...) -> Value:
         """Return each value with its position. Raise BrokenFileError if the text is invalid.
 
-        `wanted` returns whether the positions of the values below a key are needed. A format may
-        leave out positions that are not needed.
+        `wanted` says for each key whether the positions of the values below it are needed. A format
+        may leave out positions that are not needed.
         """
 
     def load(self, text: str) -> object:
-        """Return the values as an independent parser reads them, to check the values of `read`."""
+        """Return the values as another parser reads them. They are used to check the result of
+        `read`.
+        """
 
     def quote(self, text: str) -> str: ...
 
     def member(self, text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-        """Return the text that adds the key `name` with the list `words` to `table`. The caller
-        inserts this text after the value `after`.
+        """Return text that adds the key `name` with the list `words` to `table`, if it is inserted
+        after the value `after`.
         """
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
@@ -49,7 +53,9 @@ def _installation(prefix: str) -> str:
 
 
 def load_format(path: str) -> Format | None:
-    """Choose the format by a file name's extension. Import its module only if it is needed."""
+    """Return the format for the extension of a file name, or None. Import only the module of this
+    format.
+    """
     ending = os.path.splitext(path)[1].lower()
     if ending in {".json", ".jsonc"}:
         from corral.formats import jsonc

@@ -21,10 +21,10 @@ class FoundServer:
     """A configured server that is ready to run."""
 
     argv: tuple[str, ...]  # starts with a program or a package, not with corral or a runner
-    env: Mapping[str, str]  # the client sets these variables
+    env: Mapping[str, str]  # variables that the client sets
     cwd: str = ""
     forwarded: tuple[str, ...] = ()  # variables that the client passes on from its environment
-    flags: tuple[str, ...] = ()  # flags of `corral run`, which name no variable in `env`
+    flags: tuple[str, ...] = ()  # flags of `corral run`, without those for variables in `env`
     path: str = ""
 
 
@@ -52,7 +52,7 @@ def find_server(name: str) -> FoundServer:
 
 
 def list_references(name: str) -> list[str]:
-    """Return CLIENT:SERVER of each server of this name in clients' own files. Skip broken files."""
+    """Return CLIENT:SERVER for each server of this name in clients' files. Skip broken files."""
     scopes = {"", os.path.realpath(os.curdir)}
     named = [(client, one) for client, _, one in read_own_files() if one.name == name]
     found = [client for client, one in named if one.scope in scopes]
@@ -114,7 +114,7 @@ def _select_flags(server: ConfiguredServer) -> Iterator[str]:
 
 
 def fill_variables(text: str) -> str:
-    """Fill in environment variables as clients do; refuse variables that only a client knows."""
+    """Fill in environment variables as clients do. Refuse variables that only a client knows."""
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "${userHome}":

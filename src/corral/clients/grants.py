@@ -27,10 +27,10 @@ def change_flags(
     flags: Mapping[KeyPath, tuple[str, ...]],
     originals: Mapping[KeyPath, Original],
 ) -> RewrittenText:
-    """Return the text in which the wrapped servers have these flags, and updated originals.
+    """Return a text in which the wrapped servers have the given flags, and the updated originals.
 
-    The originals are the recorded lines of each server before and after `wrap`. They are updated
-    with the new lines, so that `unwrap` still recognizes the lines that corral wrote.
+    The originals are the recorded lines of each server before and after `wrap`. They get the new
+    lines, so that `unwrap` still recognizes the lines that corral has written.
     """
     chosen = {one.key_path: one for one in servers if one.key_path in flags}
     rewrites = {key: _rewrite(text, form, one, flags[key]) for key, one in chosen.items()}
@@ -53,7 +53,7 @@ def change_flags(
 
 
 def _rewrite(text: str, form: Format, server: ConfiguredServer, flags: tuple[str, ...]) -> Rewrite:
-    """Insert and remove single words before `--`. All other arguments stay on their lines."""
+    """Insert and remove single words before `--`, so that other arguments stay on their lines."""
     args, old = server.args, server.run_flags
     if args is None or args.items is None:
         raise TypeError("a wrapped server has a list of arguments")

@@ -1,4 +1,4 @@
-"""Change the program of servers that a moved corral had wrapped, and keep their flags."""
+"""Change the program of servers that were wrapped before corral was moved, and keep their flags."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,12 @@ def find_moved(
     corral: str,
     names: tuple[str, ...],
 ) -> list[ConfiguredServer]:
-    """Return the wrapped servers to change. Without `names`, these are the servers whose corral is
-    at a path that no longer exists. With `names`, these are the named servers that a program other
-    than `corral` starts.
+    """Return the wrapped servers whose path of corral has to be changed: the named ones that are
+    not started by the program `corral`, or, if `names` is empty, all those whose corral no longer
+    exists.
 
-    Leave out servers whose lines were changed since corral wrote them, because another program, or
-    a project, may have chosen their flags.
+    Leave out servers whose lines were changed since corral wrote them, because their flags may have
+    been chosen by another program or a project.
     """
     return [
         one
@@ -57,7 +57,7 @@ def change_corral(
     originals: Mapping[KeyPath, Original],
     corral: str,
 ) -> RewrittenText:
-    """Return the text in which `corral` starts these servers, and updated originals."""
+    """Return a text in which `corral` starts these servers, and the updated originals."""
     chosen = {one.key_path: one for one in servers}
     rewrites = {key: _rewrite(form, one, corral) for key, one in chosen.items()}
     new, done = rewrite_servers(text, form, rewrites)

@@ -17,8 +17,8 @@ State = Literal["wrapped", "already", "left", "refused", "changed", "restored", 
 
 @record
 class ServerOutcome:
-    """The result for one server in a file, with the reason. `command` is the server's command after
-    corral's own path: `run FLAGS -- PROGRAM ARGUMENTS`.
+    """The result for one server in a file, with the reason. `command` is the server's command
+    without the path of corral: `run FLAGS -- PROGRAM ARGUMENTS`.
     """
 
     name: str
@@ -41,8 +41,8 @@ class RewrittenText:
 
 @record
 class Rewrite:
-    """The changes to one server's text, and the command that the server must have afterwards. If
-    `argv` is None, the command may be anything except corral.
+    """The changes to one server's text. `argv` is the command that the server must have afterwards,
+    or None if any command except corral is acceptable.
     """
 
     splices: tuple[Splice, ...]
@@ -56,7 +56,7 @@ def describe_outcome(
     hint: str | None = None,
     **words: tuple[str, ...],
 ) -> ServerOutcome:
-    """Return the outcome for a server. `words` sets its fields `command` and `suggested`."""
+    """Return the outcome for a server. `words` contains its fields `command` and `suggested`."""
     name, scope = server.name, server.scope
     return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 
@@ -72,8 +72,8 @@ def rewrite_servers(
 ) -> tuple[str, frozenset[KeyPath]]:
     """Return the new text, and the servers that were changed.
 
-    Make all changes if `_is_right` accepts the result. Otherwise try the changes one after another,
-    and keep those that `_is_right` accepts.
+    If all changes together give a result that `_is_right` refuses, try them one after another, and
+    keep those with which `_is_right` accepts the result.
     """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):

@@ -1,8 +1,8 @@
 """Read and replace another program's file without losing content.
 
-A new file replaces the old one in one step, with the same mode and owner, and only if the old file
-has not changed since it was read. Another program can still write between this check and the
-replacement.
+The old file is replaced in one step by a new one with the same mode and owner, but only if it has
+not changed since it was read. A change that another program makes between this check and the
+replacement is lost.
 """
 
 import os
@@ -26,7 +26,7 @@ OPEN_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(
 
 @record
 class FileContent:
-    """A file as it was read. `path` is the real file at the end of all links."""
+    """A file as it was read. `path` is its real path, without links."""
 
     path: str
     data: bytes
@@ -63,9 +63,8 @@ def read(path: str) -> FileContent:
 
 
 def refuse_unwritable(content: FileContent) -> None:
-    """Refuse a read-only file, even if root could write to it.
-
-    Refuse a file with several hard links, because its other names would keep the old content.
+    """Refuse a read-only file, even if this process could write to it as root. Also refuse a file
+    with several hard links, because under its other names the old content would stay.
     """
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):

@@ -1,8 +1,8 @@
-"""Find out what a server needs from the host, as far as its configuration shows.
+"""Find out from a server's configuration what it needs from the host.
 
-The user gave the server its variables, so corral passes them on, and treats secrets as secrets.
-Paths in the server's arguments are only suggested as grants, because a path in a command line is
-not a permission.
+The server's variables come from the user, so corral passes them on, with `--secret` for those that
+contain secrets. Paths in its arguments are only suggested as grants, because a path in a command
+line is not a permission.
 """
 
 import ntpath
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows the values of these variables, which are paths. The client also replaces the
-# variables in corral's own arguments.
+# Variables for paths whose values only the client knows. The client fills them in, even in corral's
+# own arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
-# The client also sets a server's variables for corral itself, which runs outside of the sandbox.
-# Each of these variables could choose one of the following: the code that corral loads, its
-# settings, the certificates that the server may read, a proxy to which the allowlist does not
-# apply, the addresses of allowed names, a file to which TLS keys are appended, or directories whose
-# links are trusted.
+# A client sets a server's variables for corral too, and corral runs outside of the sandbox. The
+# following variables are therefore refused, because each of them has an effect on corral itself: on
+# the code that it loads, its settings, the certificates that the server may read, a proxy to which
+# the allowlist does not apply, the addresses of allowed names, a file to which TLS keys are
+# appended, or directories whose links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -59,9 +59,9 @@ UNSAFE_NAMES = frozenset((
     *MANAGED_BY_VARIABLE,
 ))  # fmt: skip
 HOMES = ("HOME", "USERPROFILE")
-# These variables choose where packages come from and which npm or uv installs them. Even a
-# harmless-looking value may refer to another variable of the user, such as a token, so every value
-# is refused.
+# These variables choose where packages come from and which npm or uv installs them. All values are
+# refused, because even one that looks harmless may refer to another variable of the user, such as a
+# token.
 PACKAGE_SOURCE_PREFIXES = (
     "NPM_CONFIG_", "PIP_", "UV_", "VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_", "XDG_DATA_HOME",
 )  # fmt: skip
@@ -70,22 +70,22 @@ HARMLESS = frozenset((
     "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
     "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE",
 ))  # fmt: skip
-"""These variables match UNSAFE_PREFIXES, but cannot make Python load additional code.
-PYTHONWARNINGS is missing here, because it may name the module `antigravity`, whose import runs the
-program in BROWSER.
+"""Variables that match UNSAFE_PREFIXES but cannot make Python load additional code. PYTHONWARNINGS
+is not among them, because it could name the module `antigravity`, and importing this module runs
+the program in BROWSER.
 """
 UNKNOWN = "${unknown}"
-"""Stands for an argument whose value only the client knows."""
+"""A placeholder for an argument whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
-"""These variables do not make a runtime load additional code. PATH is checked separately."""
+"""Variables that do not make a runtime load additional code. PATH is checked separately."""
 
 
 class UnfitError(SandboxError):
-    """A server must not be wrapped, because it would not work in the sandbox, or because its
-    variables would change corral itself.
+    """Raised if a server must not be wrapped, because it would not work in the sandbox or because
+    its variables would change corral itself.
 
-    `leave_alone` means that this is not a failure: the server already has another sandbox, or
-    corral does not support the server yet.
+    `leave_alone` means that this is not a failure, because the server already has another sandbox
+    or corral does not support it yet.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
@@ -94,8 +94,8 @@ class UnfitError(SandboxError):
 
 
 def refuse_unencodable(server: ConfiguredServer) -> None:
-    """Refuse a command that no process can have, such as one with half of a surrogate pair in a
-    word.
+    """Refuse a command that no process can have, for example one that contains half of a surrogate
+    pair.
     """
     try:
         check_argv((*server.argv, *server.unwrapped_argv, server.cwd))
@@ -104,7 +104,9 @@ def refuse_unencodable(server: ConfiguredServer) -> None:
 
 
 def refuse_one_word(server: ConfiguredServer) -> None:
-    """Refuse a command such as "npx -y NAME" in one word, because only a shell would split it."""
+    """Refuse a command that is one word with spaces, such as "npx -y NAME", because only a shell
+    would split it.
+    """
     program = server.unwrapped_argv[0] if server.unwrapped_argv else ""
     first, space, rest = program.partition(" ")
     if not space or os.sep in first or os.path.exists(program) or shutil.which(program):
@@ -118,7 +120,7 @@ def refuse_one_word(server: ConfiguredServer) -> None:
 
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
-    """Refuse a server's variables that choose what corral itself loads, trusts or installs."""
+    """Refuse a server's variables if they would change what corral loads, trusts or installs."""
     found_by_path = server.is_wrapped and not os.path.isabs(server.argv[0])
     names = [name for name, value in server.env.items() if _is_unsafe(name, value)]
     names += [name for name in server.env if name.upper() == "PATH" and found_by_path]
@@ -145,10 +147,10 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
 def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
-    If the server is a package, an `npm` or `uv` in that directory would install the package, and
-    other servers would use it from the cache. If the server is another command, links and scripts
-    in that directory could make any file readable. Directories of version managers are refused only
-    for a package.
+    If the server is a package, an `npm` or `uv` in this directory would install it, and other
+    servers would use the result from the cache. If the server is a command, links and scripts in
+    this directory could make any file readable. Directories of version managers are refused only
+    for packages.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -163,9 +165,10 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
 
 
 def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
-    """Raise UnchosenReadsError if the command in a project's file starts a program or script
-    outside of the project, because the server could then read the files around it. Raise UnfitError
-    if these files may contain secrets. `granted` are paths that the user has granted.
+    """Refuse a command in a project's file that starts a program or script outside of the project,
+    because the server could then read the files around it. The error is UnfitError if these files
+    may contain secrets, and otherwise UnchosenReadsError. `granted` are paths that the user has
+    granted.
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
@@ -174,9 +177,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows the value of a variable. If no earlier word is the script, this
-        # value may be the script, or an option before the script. A variable after `=` is only the
-        # value of an option.
+        # Only the client knows the value of a variable such as `${input:script}`. If no earlier
+        # word is the script, this value may be the script or an option before it, so it is checked
+        # too. A variable after `=` is not checked, because it is only the value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -184,21 +187,21 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
     mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
-    # Check the real path of `cwd`. The client changes to `cwd` before it starts corral, so corral
-    # cannot tell at that point whether the path contains links.
+    # Check the real path of `cwd` now. The client changes to `cwd` before it starts corral, so
+    # later corral cannot see whether the path contains links.
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # The path may be a link in the project. When the server starts, corral checks where a link
-        # leads, so here it is enough that the link itself is inside. In two cases corral does not
-        # check the link then: in a directory that several servers share, and on Windows for links
-        # before `..`. In these cases only the real path counts here.
+        # If the path is a link in the project, it is enough here that the link itself is inside,
+        # because corral checks where it leads when the server starts. But in a directory that
+        # several servers share, and on Windows for links before `..`, there is no such check, so
+        # only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
         if not (inside or on_path) or "${" in path:
-            why = f"it starts in or from {shown(path, 200)}, outside of its project"
+            why = f"it starts from {shown(path, 200)}, outside of its project"
             if is_sensitive_path(path):
                 raise UnfitError(f"{why}, which may contain secrets", hint="check this entry")
             raise UnchosenReadsError(
@@ -209,15 +212,16 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def refuse_project_program(server: ConfiguredServer, project: str) -> None:
-    """Refuse a program named corral that the project itself may contain, because it may be any
-    program. Also refuse a path that only the client knows, or that depends on the process.
+    """Refuse to start a server through a program named corral that may be part of the project,
+    because it could be any program. Also refuse a path with a variable of the client, and a path
+    that depends on the process, such as a relative path or one in /proc.
     """
     if os.path.realpath(project) in find_homes(os.path.expanduser("~")):
-        project = ""  # programs are installed in a home
+        project = ""  # a home directory may contain installed programs
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
         return  # found through PATH
-    # The path may be for another system than this one, if the file is shared.
+    # If the file is shared with other machines, the path may be one of another system.
     is_absolute = program.startswith("/") or ntpath.isabs(program)
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
     tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
@@ -230,8 +234,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
 
 
 def find_start_directory(server: ConfiguredServer, project: str) -> str:
-    """Return the directory in which the client starts the server. If the server's entry names no
-    directory, or if only the client knows it, return ''.
+    """Return the directory in which the client starts the server. Return '' if the server's entry
+    does not name one, or if only the client knows it.
     """
     here = _fill(server.cwd, project or PROJECT)
     here = os.path.join(project, here) if here and project else here
@@ -241,8 +245,8 @@ def find_start_directory(server: ConfiguredServer, project: str) -> str:
 def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
     """Return the script that the command would start, or ''.
 
-    The program may be a link to a runtime such as python, so corral looks it up. If corral does not
-    find the program, its name tells which runtime it is.
+    The program may be a link to a runtime such as python, so corral looks it up. If it is not
+    found, corral recognizes the runtime by the program's name.
     """
     if sys.platform != "win32":
         search = server.env.get("PATH") or os.environ.get("PATH", "")
@@ -293,8 +297,8 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
         search = search.replace(f"${{{name}}}", text).replace(f"${{env:{name}}}", text)
     search = search.replace("${userHome}", home)
     for path in search.split(os.pathsep):
-        # Relative directories are never searched. A path that contains another variable counts as
-        # foreign, because only the client knows the variable's value.
+        # Relative directories are skipped, because corral never searches them. A path with any
+        # other variable counts as foreign, because only the client knows its value.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
         if counts and not chosen:
@@ -308,9 +312,8 @@ def _own_search_path() -> set[str]:
 
 
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
-    """Refuse a profile if other packages or variables add code to the server's package.
-
-    The added code would also get the profile's grants.
+    """Refuse a profile if other packages or variables add code to the server's package, because the
+    added code would get the profile's grants too.
     """
     variables = [
         name
@@ -328,10 +331,10 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets and `flags` does not name.
+    """Yield a flag for each variable that the client sets, except those that `flags` names already.
 
-    If the client reads the server's variables from a file, which corral does not read, raise
-    UnfitError unless `flags` names at least one variable.
+    corral does not read a file from which the client takes more variables. So if there is such a
+    file, raise UnfitError unless `flags` names at least one variable.
     """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
@@ -353,14 +356,15 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
 
 
 def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return the paths in `cwd` and in the arguments. Skip the first `dropped` arguments, which
-    belong to a package runner. A path counts if it exists or begins with one of PATH_VARIABLES.
+    """Return the paths in `cwd` and in the arguments, but not in the first `dropped` arguments,
+    which belong to a package runner. A word is a path if it exists or begins with one of
+    PATH_VARIABLES.
     """
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]
     program = command.replace("\\", "/").rpartition("/")[2].lower()
     if not dropped and program.startswith(RUNTIMES):
-        # Skip the script, because corral itself finds it and makes it readable.
+        # Skip the script, because corral makes it readable anyway.
         script = next((at for at, word in enumerate(words) if not word.startswith("-")), -1)
         words = words[script + 1 :]
     found = [path for word in (*words, server.cwd) for path in _find_paths_in_word(word)]
@@ -369,9 +373,10 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
 
 def is_sensitive_path(path: str, *, access: Literal["read", "write"] = "read") -> bool:
     """Return whether a path in a server's configuration may contain secrets or, for `write`, files
-    that other programs run. A home directory does not count, because it can never be granted.
+    that other programs run. Return False for a home directory, because it can never be granted.
 
-    A project can name any path in its own file, so corral neither grants nor suggests such a path.
+    corral neither grants nor suggests such a path, because a project can name any path in its own
+    file.
     """
     system: Column = catalogue.COLUMNS.get(sys.platform, "linux")
     home, text = os.path.expanduser("~"), _fill(os.path.expanduser(path), PROJECT)

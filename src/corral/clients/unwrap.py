@@ -1,6 +1,6 @@
 """Change a configuration's text back to its state before `corral wrap`.
 
-The text is restored byte for byte, unless the lines that corral wrote were edited.
+The text is restored byte for byte, unless the lines that corral wrote have been edited since.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ def is_untouched(text: str, server: ConfiguredServer, original: Original) -> boo
 def _derive(
     text: str, form: Format, server: ConfiguredServer, *, recorded: bool
 ) -> tuple[Rewrite | None, ServerOutcome]:
-    """Restore the command from the words after `--`, so that edits to these words are kept."""
+    """Restore the command from the words after `--`, so that edits of these words are kept."""
     command, args, inner = server.command, server.args, server.inner_argv
     edited = "it was edited later" if recorded else "corral has no record of it"
     if command is None or args is None or not inner:

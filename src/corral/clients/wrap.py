@@ -1,7 +1,8 @@
 """Change a configuration's text so that its servers start through corral.
 
-`propose` returns how each server would start. The caller may check the proposals on this host, and
-`refuse` or replace some. `wrap` then writes the accepted proposals into the text.
+`propose` returns for each server how it would start. The caller may check these proposals on the
+host, and replace some of them or `refuse` them. Then `wrap` writes the accepted proposals into the
+text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -84,7 +85,7 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 
 
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
-    """Return a proposal that leaves the server as it is, with `error` as the reason."""
+    """Return a proposal to leave the server as it is, with `error` as the reason."""
     left = isinstance(error, UnfitError) and error.leave_alone
     outcome = describe_outcome(
         proposal.server, "left" if left else "refused", error.message, error.hint
@@ -147,7 +148,7 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
 
 
 def _find_ungranted(paths: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths that no flag grants. Leave out the home directory, which can never be
+    """Return the paths that no flag grants. Leave out the home directory, because it can never be
     granted.
     """
     granted = find_granted(flags)
@@ -169,8 +170,8 @@ def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
 
 def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
     if server.is_wrapped:
-        # Show the server's permissions, because another person may have wrapped it in a shared
-        # file.
+        # Show the server's permissions, because in a shared file another person may have wrapped
+        # it.
         command = server.argv[1:]
         if is_same_program(server.argv[0], request.corral):
             why = "it already starts through corral"
@@ -213,8 +214,8 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        # The hint names only the flag, because `corral run` prints the same hint. Here a whole
-        # command is needed.
+        # The hint names only the flag, because it is written for `corral run`. Here the user needs
+        # a whole command.
         flag = "--allow-subprocess"
         hint = found.hint.replace(flag, format_command(server, request, flag))
         raise UnfitError(found.why, hint=hint, leave_alone=found.leave_alone)
@@ -248,9 +249,9 @@ def _find_profile(
 def _refuse_arguments(
     server: ConfiguredServer, paths: Sequence[str], profile: profiles.Profile, request: WrapRequest
 ) -> None:
-    """If the server's profile grants the paths in its arguments, refuse to wrap the server unless
-    the user gave `--grant-arguments`. Always refuse the server if one of these paths is a home
-    directory.
+    """Refuse to wrap a server whose profile grants the paths in its arguments, unless the user gave
+    `--grant-arguments`. Always refuse it if one of these paths is a home directory or may contain
+    secrets.
     """
     does = "writes to" if profile.arguments == "write" else "reads"
     home = home_directory()

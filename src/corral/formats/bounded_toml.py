@@ -1,7 +1,7 @@
 """Parse TOML that a server's author may have written, in bounded time.
 
-`tomllib` joins the parts of a dotted key one by one, in time that is quadratic in their number. So
-a file of 1 MiB could keep `tomllib` busy for hours.
+`tomllib` takes time that is quadratic in the number of parts of a dotted key. So a file of 1 MiB
+could keep it busy for hours.
 """
 
 import tomllib
@@ -11,17 +11,18 @@ MAX_STEPS = 20_000_000  # about a second
 
 
 def find_long_key(text: str) -> int:
-    """Return the number of the first line with more than MAX_DOTS dots, or of the line at which
-    `tomllib` would exceed MAX_STEPS steps, or 0 if there is none.
+    """Return the number of the first line that has more than MAX_DOTS dots, or at which `tomllib`
+    would exceed MAX_STEPS steps. Return 0 if there is no such line.
 
-    For each part of a dotted key `tomllib` visits all parts before it, and those of the table.
+    For each part of a dotted key, `tomllib` visits all parts before it, and the parts of the
+    table's key.
     """
     lines = text.split("\n")
     deepest = max((line.count(".") for line in lines if line.lstrip()[:1] == "["), default=0)
     steps = 0
     for number, line in enumerate(lines, 1):
         dots = line.count(".")
-        steps += (dots + 1) * (dots + deepest)  # also a key without dots is below its table
+        steps += (dots + 1) * (dots + deepest)  # a key without dots is still below its table
         if dots > MAX_DOTS or steps > MAX_STEPS:
             return number
     return 0

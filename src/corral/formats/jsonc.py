@@ -1,4 +1,4 @@
-"""Read and edit JSON. Accept comments and trailing commas, as clients' parsers do."""
+"""Read and edit JSON, with comments and trailing commas, which clients' parsers accept too."""
 
 import json
 import re
@@ -10,8 +10,8 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""The maximum nesting of clients' files, because other modules visit the values recursively."""
-# Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
+"""The maximum nesting in clients' files, whose values other modules visit recursively."""
+# The quantifiers are possessive: without backtracking, even megabytes of text need little memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
     |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
@@ -20,7 +20,7 @@ TOKEN = re.compile(
     re.VERBOSE,
 )
 # `load` removes comments and trailing commas with these expressions. It does not use Reader, so
-# that a test can compare the results of `load` and Reader.
+# that the results of both can be compared.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
@@ -33,8 +33,8 @@ STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    """Reads one JSON text. A repeated key is an error, unless the caller passes a list `repeated`.
-    Reader then adds such keys to this list.
+    """Reads one JSON text. A repeated key is an error, unless the caller passes a list `repeated`,
+    to which such keys are then added.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Reader:
         self.step()
 
     def step(self) -> None:
-        """Go to the next token. Skip white space and comments. At the end of the text, `kind` is
+        """Go to the next token, past white space and comments. At the end of the text, `kind` is
         "".
         """
         while True:
@@ -112,8 +112,8 @@ class Reader:
             key = self.member() if self.outer[-1].is_table else -1
 
     def scalar_or_unwanted(self, key: int) -> Value | None:
-        """Read a scalar, or a whole list or table if the positions of its values are not needed. If
-        they are needed, read nothing and return None.
+        """Read a scalar, or a whole list or table in which no positions are needed. For any other
+        list or table, read nothing and return None.
         """
         if len(self.outer) > self.max_depth:
             raise self.error(self.start, "the values are nested too deeply")
@@ -126,8 +126,8 @@ class Reader:
         return found
 
     def unwanted(self, key: int) -> Value | None:
-        """Read a whole list or table with `json`, which is faster for large files, if its inner
-        positions are not needed. Otherwise return None.
+        """Read a whole list or table with `json`, which is faster for large files. Return None if
+        positions inside it are needed.
         """
         if self.wanted is None or not self.strict:
             return None

@@ -1,7 +1,7 @@
 """Provide JSON and SHA-256 from the C modules that `json` and `hashlib` use.
 
-`json` imports `re`, and `hashlib` loads OpenSSL. Both are too slow for a start that reads one small
-file. Only an interpreter without these C modules uses `json` and `hashlib`.
+`json` imports `re`, and `hashlib` loads OpenSSL, which takes too long for a start that reads one
+small file. They are used only if an interpreter does not have the C modules.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Represent values with their positions in a text, which the standard library does not return.
+"""Represent values together with their positions in a text. The parsers of the standard library do
+not return positions.
 
-corral needs positions because messages about mistakes in a policy name a line, and because it edits
-clients' files in place. JSON and TOML are read without recursion, because an attacker may choose
-the nesting of a policy. An edit replaces only spans of the text (`Splice`), so comments, order,
-indentation and line endings stay the same.
+corral needs them because messages about mistakes in a policy name a line, and because it edits
+clients' files in place. An edit replaces only spans of the text (`Splice`), so comments, order,
+indentation and line endings stay the same. JSON and TOML are read without recursion, because an
+attacker may choose how deeply a policy is nested.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ Wanted = Callable[[tuple[str, ...]], bool]
 Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
-"""The maximum depth of keys that get line numbers. The keys of a policy are not nested deeper, and
-the memory for paths would grow with the square of the depth.
+"""The maximum depth at which keys get line numbers. Valid policies are not nested more deeply, and
+the memory for paths grows with the square of the depth.
 """
 
 
@@ -29,7 +30,7 @@ def everything(_keys: tuple[str, ...]) -> bool:
 
 class BrokenFileError(SandboxError):
     """Raised for text that is not valid JSON, TOML or YAML. `at` is the line and the column, both
-    counted from one.
+    counted from 1.
     """
 
     def __init__(self, what: str, at: tuple[int, int] | None = None) -> None:
@@ -38,9 +39,9 @@ class BrokenFileError(SandboxError):
 
 @record
 class Value:
-    """A value and its positions in a text. The text of the value extends from `start` to `end`;
-    `key` is the start of its key. A position is -1 if the value does not have one, as for a table
-    that TOML spreads over several headers.
+    """A value and its positions in a text. The text of the value extends from `start` to `end`, and
+    its key begins at `key`. A position is -1 if there is none, as for a table whose text TOML
+    spreads over several headers.
 
     `flow` is False for a list or table without brackets. A `shared` value (a YAML alias) cannot be
     edited, because other lines of the file refer to it.
@@ -98,7 +99,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 
 def line_counter(text: str) -> Callable[[int], int]:
-    """Return a function that returns the line of a position. Use it for many positions."""
+    """Return a function from positions to lines, which is fast for many positions."""
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 
@@ -130,7 +131,7 @@ def indent(text: str, at: int) -> str | None:
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
     """Return the splice that replaces the first `drop` items of a list in brackets with `words`. If
-    the first item begins a line, each new item does too.
+    the first item is at the start of a line, each new item gets its own line.
     """
     found = items.items or ()
     if not found:
@@ -164,7 +165,9 @@ def _letter(char: str) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Compare like `==`, but true differs from 1, NaN equals NaN, and the order of keys counts."""
+    """Compare like `==`, except that true differs from 1, NaN equals NaN, and the order of keys
+    matters.
+    """
     pending = [(one, other)]
     while pending:
         one, other = pending.pop()

@@ -1,7 +1,7 @@
-"""Find the positions of TOML values; `tomllib` reads the values themselves.
+"""Find the positions of TOML values. The values themselves are read by `tomllib`.
 
-The scanner reads only text that `tomllib` has accepted, and its result is compared with
-`tomllib`'s. If the two differ, it raises an error instead of guessing positions.
+The scanner reads only text that `tomllib` has accepted, and its values are compared with those of
+`tomllib`. If they differ, it raises an error instead of guessing positions.
 """
 
 import re
@@ -28,7 +28,7 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
 UNSURE = "corral cannot find the positions of all values in this file"
 ARRAY = Value(data=None)
-"""The scan uses this value for each array of tables. It does not find positions inside the array,
+"""The scanner returns this value for each array of tables. It does not look for positions inside,
 because clients' settings are never in an array of tables.
 """
 
@@ -64,7 +64,7 @@ class Scanner:
         return tuple(parts)
 
     def member(self) -> tuple[tuple[str, ...], int]:
-        """Read a key and its equals sign; return the key and its position."""
+        """Read a key and its equals sign. Return the key and its position."""
         key, path = self.at, self.path()
         self.at += 1
         self.skip(BLANK)
@@ -196,9 +196,7 @@ def locate(text: str, expected: object) -> Value:
 
 
 def _agrees(found: object, expected: object) -> bool:
-    """Return whether all found values are as expected. Only arrays of tables may be missing in
-    `found`.
-    """
+    """Return whether all values are as expected. `found` may lack only arrays of tables."""
     pending = [(found, expected)]
     while pending:
         one, other = pending.pop()
@@ -229,9 +227,9 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """Return the text to insert after the value `after` to add the key `name` with a list of words.
-    The new key has the same prefix as the key of `after`: `a.b.args = [...]` after `a.b.command =
-    ...`.
+    """Return text that adds the key `name` with a list of words, if it is inserted after the value
+    `after`. The new key has the same prefix as the key of `after`: `a.b.args = [...]` follows
+    `a.b.command = ...`.
     """
     scanner = Scanner(text)
     scanner.at = last = after.key

@@ -1,7 +1,7 @@
-"""Find the positions of YAML values. PyYAML reports the exact start of a value, but not always its
-end.
+"""Find the positions of YAML values. PyYAML reports where a value starts, but not always exactly
+where it ends.
 
-The reader is recursive. This is safe because only clients' files are YAML, never policies.
+The reader is recursive, which is safe because only clients' files are YAML, and never a policy.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ MAX_COLONS = 10
 
 
 class Loader(yaml.SafeLoader):
-    """Refuses long numbers to the base of 60, such as `1:30:00`, because PyYAML needs time that is
-    quadratic in their length.
+    """Refuses long numbers in base 60, which YAML writes like `1:30:00`, because PyYAML takes time
+    that is quadratic in their length.
     """
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
@@ -32,7 +32,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Reader:
-    """Turns PyYAML's nodes into values. A value that an alias refers to is marked as shared."""
+    """Converts PyYAML's nodes to values. A value to which an alias refers is marked as shared."""
 
     def __init__(self, text: str, loader: Loader) -> None:
         self.text = text
@@ -42,8 +42,8 @@ class Reader:
         self.made: dict[int, Value] = {}
 
     def size(self, node: yaml.Node) -> int:
-        """Count the nodes with all aliases expanded, as programs that read the file expand them.
-        Refuse an alias that contains itself, and a file with more than MAX_NODES nodes.
+        """Count the nodes with all aliases expanded, because programs that read the file expand
+        them. Refuse an alias that contains itself, and a file with more than MAX_NODES nodes.
         """
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:
@@ -168,7 +168,7 @@ def without(text: str, items: Value, drop: int) -> Splice:
 
 
 def _dash(text: str, item: Value) -> int:
-    """Return the position of the dash before a list item. A dash in a comment may be found instead.
-    The caller notices this mistake when it reads the changed text again.
+    """Return the position of the dash before a list item. This may by mistake be a dash in a
+    comment, but then the caller notices it when it reads the changed text again.
     """
     return text.rfind("-", 0, item.start)

@@ -1,5 +1,5 @@
-"""Apply the rules to a server's answers: to lists, to instructions, and to requests that an answer
-contains.
+"""Apply the rules to a server's answers: to lists, to instructions, and to requests inside an
+answer.
 """
 
 from typing import Protocol
@@ -9,7 +9,7 @@ from corral.messages.frames import Message, as_table, has_lookalikes, id_key
 from corral.messages.rules import Refusal, Rules
 
 REFUSED = -32010
-"""The error code of refusals. It is in JSON-RPC's range for implementations, and no SDK uses it."""
+"""The error code of refusals. JSON-RPC leaves this code to implementations, and no SDK uses it."""
 URL_ELICITATION_REQUIRED = -32042
 """Servers use this error code to ask the client to open URLs (protocol 2025-11-25)."""
 ELICITATION = "elicitation/create"
@@ -26,8 +26,8 @@ class Reporter(Protocol):
 
 
 class Answers:
-    """Applies the rules to each answer. The method of the answered request decides which rules
-    apply, not the fields in the answer.
+    """Applies the rules to each answer. Which rules apply depends on the method of the request, not
+    on the fields in the answer.
     """
 
     def __init__(self, rules: Rules, reporter: Reporter) -> None:
@@ -35,7 +35,9 @@ class Answers:
         self._reporter = reporter
 
     def judge(self, method: str, message: Message) -> Message:
-        """Return the answer to pass on: unchanged, without its refused parts, or as an error."""
+        """Return the answer to pass on: the original one, one without the refused parts, or an
+        error.
+        """
         if "error" in message:
             error = as_table(message["error"])
             asks = error.get("code") == URL_ELICITATION_REQUIRED or has_lookalikes(error, {"code"})
@@ -55,7 +57,7 @@ class Answers:
     def _find_request(self, result: Message) -> str | None:
         """Return the method of the first request in an answer that the rules forbid, or None.
 
-        In protocol 2026-07-28 a server can put requests to the client into an answer.
+        Since protocol 2026-07-28 a server can put requests to the client into an answer.
         """
         if has_lookalikes(result, {INPUT_REQUESTS}):
             return INPUT_REQUESTS
@@ -70,9 +72,9 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove items that the rules forbid, or that differ from the pinned definitions, from a
-        list. Replace the answer with an error if it has no list, or if another key differs from the
-        list's key only in case.
+        """Remove from a list the items that the rules forbid or that differ from the pinned
+        definitions. Replace the whole answer with an error if it has no list, or if it has another
+        key that differs from the list's key only in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):
@@ -90,7 +92,7 @@ class Answers:
             self._reporter.deny(Refusal(kind=listed.kind, what=str(name), rule=rule))
             return False
         if self._rules.check_name(listed.kind, name) is not None:
-            return False  # do not report a denial, because the item is only listed and not called
+            return False  # not a denial, because the item is only listed and not called
         return self._is_as_pinned(listed.kind, name, item)
 
     def _check_instructions(self, message: Message, result: Message) -> Message:
@@ -103,8 +105,8 @@ class Answers:
         return {**message, "result": kept}
 
     def _is_as_pinned(self, kind: str, name: str, definition: object) -> bool:
-        """Report how a definition differs from the pinned definition. Return whether the client may
-        see the definition.
+        """Report the differences between a definition and the pinned one. Return whether the client
+        may see the definition.
         """
         changes = self._rules.compare(kind, name, definition)
         for line in changes:

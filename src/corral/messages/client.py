@@ -1,6 +1,6 @@
 """Talk to an MCP server over a pair of pipes: list its definitions and call its tools.
 
-The client knows both handshakes: `initialize`, and the stateless `server/discover`.
+The client supports both handshakes of MCP: `initialize`, and the stateless `server/discover`.
 """
 
 import os
@@ -29,11 +29,11 @@ METHOD_NOT_FOUND = -32601
 
 
 class ConversationError(SandboxError):
-    """The server ended, was silent for too long, or sent data that is not MCP."""
+    """Raised if a server ends, is silent for too long, or sends data that is not MCP."""
 
 
 class AnswerError(ConversationError):
-    """The server answered with an error."""
+    """Raised if a server answers with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Client:
         self.strays = 0
 
     def connect(self) -> Message:
-        """Send `initialize`. If the server answers with an error, send `server/discover`. Return
+        """Send `initialize` or, if the server answers it with an error, `server/discover`. Return
         the server's description of itself.
         """
         try:
@@ -80,8 +80,8 @@ class Client:
         return result
 
     def list_all(self, method: str) -> list[Message]:
-        """Return the items on all pages of a list. Stop at an error, which a server returns if it
-        does not support the method. Raise ConversationError if there are too many pages.
+        """Return the items on all pages of a list. Stop if the server answers with an error,
+        because it may not support the method. Raise ConversationError if there are too many pages.
         """
         found: list[Message] = []
         params: Message = {}
@@ -124,8 +124,8 @@ class Client:
         return result
 
     def _send(self, message: Mapping[str, object], deadline: float) -> None:
-        """Send a message. A server that does not read its input must not keep corral waiting, so on
-        POSIX systems write only as much at once as a pipe takes when it is ready.
+        """Send a message. On POSIX systems, write only as much at once as a pipe accepts when it is
+        ready, so that a server that does not read its input cannot block corral.
         """
         frame = memoryview(encode({"jsonrpc": "2.0", **message}))
         try:
@@ -140,7 +140,7 @@ class Client:
             raise ConversationError("the server ended") from error
 
     def _receive(self, deadline: float) -> Message:
-        """Return the next message, or an empty one for a line that is not a message."""
+        """Return the next message, or an empty dict for a line that is not a message."""
         while not self._received:
             self._wait(self._reader, deadline)
             chunk = os.read(self._reader, CHUNK)

@@ -22,8 +22,8 @@ Pin = tuple[str, str, str]
 
 @record
 class ListMethod:
-    """A method that lists definitions. `field` is the field of the result that contains the list.
-    `name` is the field of each item that contains the item's name.
+    """A method that lists definitions. The list is in the result's field `field`, and the name of
+    each item is in the item's field `name`.
     """
 
     kind: str
@@ -55,8 +55,8 @@ def canonical(definition: object) -> str:
 def group_pins(pins: Iterable[Pin]) -> dict[tuple[str, str], tuple[str, ...]]:
     """Group definitions by kind and name.
 
-    A server may offer several definitions with the same name. All of them are pinned, because
-    otherwise the order of the pins would decide which one counts.
+    If a server offers several definitions with the same name, all of them are pinned, because
+    otherwise the order of the pins would decide which one is valid.
     """
     found: dict[tuple[str, str], set[str]] = {}
     for kind, name, text in pins:
@@ -66,7 +66,7 @@ def group_pins(pins: Iterable[Pin]) -> dict[tuple[str, str], tuple[str, ...]]:
 
 def compare_pins(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
     """Return a line for each definition that was added or removed, and for each difference in a
-    definition that was changed.
+    changed definition.
     """
     before, after = group_pins(old), group_pins(new)
     lines: list[str] = []
@@ -95,8 +95,8 @@ def describe_changes(old: str, new: str) -> list[str]:
 def _differences(path: str, old: object, new: object) -> Iterable[str]:
     """Yield a line for each value that differs.
 
-    Canonical texts are compared, because in Python 1 equals True. A key with the value null differs
-    from a missing key, because the model sees the key's name.
+    Values are compared by their canonical texts, because in Python 1 equals True. A key with the
+    value null is not the same as a missing key, because the model sees the key's name.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
@@ -110,8 +110,8 @@ def _differences(path: str, old: object, new: object) -> Iterable[str]:
 
 
 def _show_both(old: object, new: object) -> tuple[str, str]:
-    """Describe two values that differ. If a text is long, show the part around the first
-    difference, because a server could hide a change behind an unchanged beginning.
+    """Describe two values that differ. Of long texts, show the part around the first difference,
+    because otherwise a server could hide a change behind an unchanged beginning.
     """
     if old is ABSENT:
         return "absent", _show(_to_text(new))

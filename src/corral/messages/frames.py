@@ -1,8 +1,8 @@
 """Split a stream into lines and read JSON-RPC messages from them, strictly and in bounded memory.
 
-In MCP's stdio transport, each line is one message or one array of messages. Text that two JSON
-parsers could interpret differently is refused: names that occur twice, NaN, a carriage return
-inside a line, bytes that are not UTF-8.
+In MCP's stdio transport, each line is one message or one array of messages. A line is refused if
+two JSON parsers could interpret it differently, because of names that occur twice, NaN, a carriage
+return inside the line, or bytes that are not UTF-8.
 """
 
 import json
@@ -22,8 +22,8 @@ the message's id.
 """
 MAX_ID_LENGTH = 1024
 MAX_VALUES = 300_000
-"""The maximum number of values in a message. A value takes at least 2 bytes in a line, but up to
-200 bytes of memory.
+"""The maximum number of values in a message. It limits the memory, because a value that takes only
+2 bytes in a line can take 200 bytes in memory.
 """
 ENVELOPE = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -42,7 +42,7 @@ class TooLong:
     end: bytes
 
     def find_id(self) -> object:
-        """Return the message's id, or None. The id is found only at the start or the end of the
+        """Return the message's id, or None. Look for it only at the start and the end of the
         message, where SDKs write it.
         """
         found = ID_AT_START.match(self.start) or ID_AT_END.search(self.end)
@@ -141,13 +141,13 @@ def as_table(value: object) -> Message:
 
 
 def has_lookalikes(value: Message, known: Collection[str]) -> bool:
-    """Return whether a key differs from a known key only in case, which some parsers ignore."""
+    """Return whether a key differs only in case from a known key. Some parsers ignore case."""
     strange = [key.casefold() for key in value if key not in known]
     return bool(strange) and not {key.casefold() for key in known}.isdisjoint(strange)
 
 
 def id_key(value: object) -> IdKey | None:
-    """Return an id together with its type, because `1 == 1.0 == True` in Python. Return None for an
+    """Return an id together with its type, because in Python `1 == 1.0 == True`. Return None for an
     invalid id.
     """
     if type(value) is int or (isinstance(value, str) and len(value) <= MAX_ID_LENGTH):

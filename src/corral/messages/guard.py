@@ -1,8 +1,9 @@
 """Decide for each message between a client and its server whether to pass the message on.
 
-The guard trusts the client, which belongs to the user. It does not trust the server, which may try
-to mislead the client's model. If no rule applies to a message, the guard passes it on unchanged. It
-answers a refused request with an error that names the rule, so that neither side waits forever.
+The guard trusts the client, because it belongs to the user, but not the server, which may try to
+mislead the client's model. If no rule applies to a message, the guard passes it on unchanged. It
+answers a refused request with an error that names the rule, so that the sender does not wait
+forever.
 """
 
 import time
@@ -45,8 +46,8 @@ name)}.
 """
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""The type of a function that judges a message. The function returns the message to pass on, or
-None to drop the message, and appends answers for the sender to its last argument.
+"""A function that judges a message. It returns the message to pass on, or None to drop the message,
+and appends answers to the sender to its last argument.
 """
 
 
@@ -85,7 +86,7 @@ class Reporter(answers.Reporter, Protocol):
 
 
 class Guard:
-    """Judges the messages of one conversation. Its memory is limited: it stores the pins, and at
+    """Judges the messages of one conversation. To limit its memory, it stores only the pins, and at
     most `max_pending` unanswered requests from each side.
     """
 
@@ -210,9 +211,7 @@ class Guard:
         )
 
     def _cancel(self, identity: object) -> None:
-        """Remove a cancelled request from the pending requests, because its answer may come late or
-        never.
-        """
+        """Stop waiting for the answer to a cancelled request, because it may never come."""
         key = _key(identity)
         if (asked := self._asked.pop(key, None)) is None:
             return
@@ -292,8 +291,8 @@ class Guard:
         return refusal
 
     def _drop_long_answer(self, frame: TooLong) -> Routed:
-        """Drop an overlong message. If the kept part shows which request the message answers, send
-        an error instead.
+        """Drop an overlong message. If the part that was kept shows which request it answers, send
+        an error in its place.
         """
         refusal = self._refuse_size(frame, "the server")
         identity = frame.find_id()

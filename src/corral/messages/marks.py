@@ -1,6 +1,6 @@
-"""Mark suspicious parts of a server's definitions that a person would not notice.
+"""Mark suspicious parts of a server's definitions that a person would easily overlook.
 
-A mark is only a warning. A definition without marks may still mislead a model.
+A mark is only a warning, and a definition without marks may still mislead a model.
 """
 
 import re
@@ -34,7 +34,7 @@ ADDRESSED = (
         r"\b(?:tell|inform|mention|show|reveal|notify|ask)\w*\b.{0,30}\buser\b"
     ),
     r"\bhid(?:e|den)\b.{0,30}\b(?:from|user)\b",
-    # The number of spaces is bounded, because otherwise a search could take quadratic time.
+    # The number of spaces is limited, because otherwise a search could take quadratic time.
     r"<\s{0,9}/?\s{0,9}(?:important|system|instructions?|secret|assistant|critical)\s{0,9}>",
     r"\bsystem prompt\b",
     r"\byou are (?:now |an? )\b",
@@ -79,8 +79,9 @@ def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]])
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield every string in a value, and the names of its keys, each with its position.
 
-    A position consists of keys, which the server chooses. Long positions are cut, because the
-    positions of many nested values could need much more memory than the message itself.
+    A position consists of keys, and the server chooses their names. Long positions are cut, because
+    otherwise the positions of many nested values could take much more memory than the message
+    itself.
     """
     waiting = [(path, value)]
     while waiting:
@@ -158,8 +159,8 @@ def _mark_name(name: str, count: int) -> Iterator[Mark]:
 def _find_shadows(
     texts: Iterable[tuple[str, str]], names: list[str], server: str, tools: set[str]
 ) -> Iterator[Mark]:
-    """Mark tools whose names can be confused with those of another server's tools, and texts that
-    mention another server's tool.
+    """Mark tools whose names can be confused with those of other servers' tools, and texts that
+    mention a tool of another server.
     """
     alike = {_fold(tool): tool for tool in tools}
     for name in names:
@@ -177,6 +178,6 @@ def _find_shadows(
 
 
 def _fold(name: str) -> str:
-    """Return a form of a name that is the same for names that a person or a model may confuse."""
+    """Return a form that is the same for all names that a person or a model may confuse."""
     plain = unicodedata.normalize("NFKC", name).casefold()
     return re.sub(r"[\W_]+", "", plain)

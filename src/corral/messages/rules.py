@@ -1,4 +1,4 @@
-"""Check names, requests and changed definitions against the rules of one conversation."""
+"""Check names, requests and definitions against the rules of one conversation."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,8 @@ QUERY = re.compile("[?#]")
 
 @record
 class Refusal:
-    """Says that the policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows
-    it, or "" if no flag does.
+    """A refusal, because the policy's `rule` forbids `what`. `allow` is the flag of `corral run`
+    that would allow it, or "" if there is none.
     """
 
     kind: str
@@ -72,7 +72,7 @@ class Rules:
         return Refusal(kind=kind, what=name, rule=f"mcp.pins: {why}")
 
     def check_name(self, kind: str, name: str) -> Refusal | None:
-        """Check a name against the policy's patterns. Check a URI in each of its spellings."""
+        """Check a name against the policy's patterns. A URI is checked in all its spellings."""
         table = RULES[kind]
         spellings = _spellings(name) if table == "resources" else (name,)
         shorter = [short for one in spellings[1:] for short in _shorter_spellings(one)]
@@ -83,7 +83,8 @@ class Rules:
         allowed = self._allow.get(table)
         if allowed is None or all(_matches(one, allowed) for one in spellings):
             return None
-        # A server may name a tool `*`. The flag must allow only this tool, not every tool.
+        # Escape wildcards, because a server may name a tool `*`, and the flag must allow only this
+        # tool.
         literal = "".join(f"[{one}]" if one in "*?[" else one for one in name)
         flag = f"--tools {shell_word(literal)}" if kind == "tool" else ""
         return Refusal(kind=kind, what=name, rule=f"mcp.{table}.allow", allow=flag)
@@ -96,8 +97,8 @@ class Rules:
         return any(pattern == family or fnmatchcase(method, pattern) for pattern in self._requests)
 
     def compare(self, kind: str, name: str, definition: object) -> list[str]:
-        """Return the differences between a definition and the pinned definition, or [] if the rules
-        have no pins.
+        """Return the differences between a definition and the pinned one, or [] if the rules have
+        no pins.
         """
         if self._pins is None or kind == "resource":
             return []
@@ -116,10 +117,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _spellings(uri: str) -> tuple[str, ...]:
-    """Return a URI and the other forms that servers may read it as: percent escapes are decoded,
-    control characters are left out, and dots are resolved. In `a//b` some programs treat the empty
-    part as a directory, but file systems do not, so the dots are resolved both ways. Some programs
-    treat `?` and `#` as part of the path. For the others, dots behind them do not count.
+    """Return a URI and its other spellings, which a server may treat as the same URI. In these,
+    percent escapes are decoded, control characters are removed, and the dots in `.` and `..` are
+    resolved.
+
+    The dots are resolved in several ways, because programs differ. Some treat the empty part in
+    `a//b` as a directory, as file systems do not. Some treat what follows a `?` or `#` as part of
+    the path, and others ignore dots there.
     """
     path = QUERY.split(uri, maxsplit=1)[0]
     pairs = dict.fromkeys(((_plain(uri), ""), (_plain(path), _plain(uri[len(path) :]))))
@@ -153,8 +157,8 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
-    """Return the URI with fewer slashes and without the host of a file, and the same without a
-    query. They name the same resource, so a `deny` pattern must match them too.
+    """Return a URI with repeated slashes and the host of a file removed, and the same URI without
+    its query. Both name the same resource, so a `deny` pattern must match them too.
     """
     plain = re.sub("(?<=[^:/])/+", "/", uri)
     short = re.sub(r"^file:(?://(?i:localhost)(?=/))?/*", "file:///", plain)

@@ -1,7 +1,7 @@
 """Parse and format IP addresses as bytes (4 or 16), without `ipaddress` or `socket`.
 
-IPv4 addresses are accepted only as four decimal numbers, because programs interpret octal,
-hexadecimal and short forms differently.
+An IPv4 address must be written as four decimal numbers, because programs do not agree on the
+meaning of octal, hexadecimal and short forms.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def address_or_none(text: str) -> bytes | None:
 
 
 def parse_network(text: str) -> Network:
-    """Parse `address` or `address/bits`. Raise ValueError if the address is not zero after its
-    first `bits` bits.
+    """Parse `address` or `address/bits`. Raise ValueError if any bit after the first `bits` bits is
+    not zero.
     """
     host, slash, length = text.partition("/")
     address = parse_address(host)
@@ -143,14 +143,14 @@ def _longest_zeros(groups: list[int]) -> tuple[int, int]:
 
 
 def unmap(address: bytes) -> bytes:
-    """Return the IPv4 address that is mapped to this IPv6 address, because the kernel would dial
-    the IPv4 address. Return any other address unchanged.
+    """Return the IPv4 address in an IPv4-mapped IPv6 address, because this is the address that the
+    kernel would dial. Return any other address unchanged.
     """
     return address[12:] if len(address) == 16 and address.startswith(MAPPED) else address
 
 
 def deduplicate(addresses: Sequence[bytes]) -> list[bytes]:
-    """Convert IPv4-mapped addresses to IPv4. Then return the first MAX_ADDRESSES distinct
-    addresses, in their original order.
+    """Convert IPv4-mapped addresses to IPv4, and return the first MAX_ADDRESSES distinct addresses
+    in their original order.
     """
     return list(dict.fromkeys(map(unmap, addresses[: 4 * MAX_ADDRESSES])))[:MAX_ADDRESSES]

@@ -1,9 +1,9 @@
-"""Limit how much of the supervisor's time, and how many of its dials and descriptors, a target can
-use up.
+"""Limit how many of the supervisor's descriptors and outgoing connections, and how much of its
+time, a target can use up.
 
 The target decides how many connections it makes, and the owner of a DNS zone decides how many
-addresses a name has. Without limits they could use up the supervisor's descriptors. Then the
-supervisor could no longer measure the target's resource usage.
+addresses a name has. Without limits they could use up all of the supervisor's descriptors, and then
+the supervisor could no longer measure the target's resource usage.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 MAX_EXTRA_DIALS = 128
 ACCEPT_RETRY_SECONDS = 0.1
-"""The pause after an accept that failed because no descriptor was free. The client is still
-waiting, so an immediate retry would only fail again.
+"""How long to wait after `accept` failed because no descriptor was free. The client is still
+waiting then, so an immediate retry would only fail again.
 """
 RESUME_FRACTION = 1 / 4
-"""A pause of `RateLimit` ends when this fraction of the burst is available again. If the pause
-ended as soon as one request was allowed, the supervisor would wake up for every single request.
+"""A pause of `RateLimit` ends only when this fraction of the burst is available again. If it ended
+as soon as one request was allowed, the supervisor would have to wake up for every single request.
 """
 
 
@@ -33,9 +33,9 @@ ended as soon as one request was allowed, the supervisor would wake up for every
 class Timeouts:
     """Time limits for a connection.
 
-    An HTTP request or a TLS hello, which names the destination, must arrive within
-    `request_seconds`. One of a host's addresses must answer within `connect_seconds`. A connection
-    ends after `idle_seconds` without a byte in either direction.
+    The HTTP request or TLS hello that names the destination must arrive within `request_seconds`.
+    At least one address of the host must answer within `connect_seconds`. A connection ends after
+    `idle_seconds` without a byte in either direction.
     """
 
     request_seconds: float = 10.0
@@ -44,8 +44,8 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits the extra dials of all connections together. If a connection dials several addresses
-    at the same time, all dials except the first are extra.
+    """Limits the extra dials of all connections together. A connection makes extra dials if it
+    dials several addresses of a host at the same time: all but the first one are extra.
     """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:
@@ -95,12 +95,12 @@ class RateLimit:
         self._seen = clock()
 
     def use(self, count: int = 1) -> None:
-        """Count requests. If no requests are left, each further request makes the pause longer."""
+        """Count requests. Above the limit, each further request makes the pause longer."""
         self._refill()
         self._left -= count
 
     def pause_seconds(self) -> float:
-        """Return how many seconds to wait before accepting a request. Return 0 if a request may be
+        """Return how many seconds to wait before the next request is accepted, or 0 if it can be
         accepted now.
         """
         self._refill()

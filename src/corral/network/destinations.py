@@ -9,7 +9,7 @@ The gateway (Linux) and the HTTP proxies (macOS, Windows) dial only the addresse
     filter_addresses    after the lookup: the addresses that the address guard allows
 
 Each denial is recorded together with the entry of `network.allow` that would allow the destination,
-if an entry could allow it.
+unless no entry could allow it.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def address_destination(address: bytes, port: int) -> Destination:
 class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
-    `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
-    `host_addresses` are the addresses of the host itself. Each of them is refused unless the policy
-    or the config names exactly this address; for loopback addresses, naming a network is enough.
-    `synthetic` is the network from which the gateway assigns an address to each name.
+    `admitted` are networks from the user's config, and allowed names may resolve to addresses in
+    them. `host_addresses` are the addresses of the host itself. Each of these is refused unless the
+    policy or the config names exactly this address, but for loopback addresses it is enough to name
+    a network. `synthetic` is the network from which the gateway assigns an address to each name.
     """
 
     def __init__(
@@ -108,7 +108,9 @@ class DestinationCheck:
         return str(destination)
 
     def needs_hello(self, destination: Destination) -> bool:
-        """Return whether a client must send a TLS hello before it is connected to the server."""
+        """Return whether the destination's port is one for TLS, so that the client has to send a
+        TLS hello before corral connects to the server.
+        """
         return destination.port in self._tls_ports
 
     def allows_hello(self, hello: Hello, destination: Destination) -> bool | None:
@@ -143,8 +145,8 @@ class DestinationCheck:
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return the addresses of a destination that may be dialled. Record each refused address as
-        a denial. If `found` is empty, record that the destination is unreachable.
+        """Return those addresses in `found` that may be dialled, and record each other address as a
+        denial. If `found` is empty, record that the destination is unreachable.
         """
         if not found:
             self.report_unreachable(destination, NO_ADDRESS)

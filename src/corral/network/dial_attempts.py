@@ -41,8 +41,8 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Release the share of the budget that finished attempts have used. `under_way` is the
-        number of attempts that are still running.
+        """Give back the budget of finished attempts. `under_way` is the number of attempts that are
+        still running.
         """
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)

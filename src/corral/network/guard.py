@@ -1,14 +1,15 @@
 """Refuse to dial addresses of the host, its neighbours and cloud services.
 
-This module is the address guard. An allowed name may resolve to such an address, because the owner
-of a DNS zone chooses the addresses of its names. corral has its own table of networks, because
-`ipaddress` says that ::127.0.0.1 and fec0::1 are global addresses. Older versions of Python say the
-same about 64:ff9b:1::a00:1 and 2002:7f00:1::. If an IPv6 address contains an IPv4 address, both
-addresses are checked.
+This module is the address guard. It is needed because the owner of a DNS zone chooses the addresses
+of its names, so an allowed name may resolve to such an address. corral has its own table of
+networks, because Python's `ipaddress` treats ::127.0.0.1 and fec0::1 as global addresses, and in
+older versions also 64:ff9b:1::a00:1 and 2002:7f00:1::. If an IPv6 address contains an IPv4 address,
+both addresses are checked.
 
-The policy and the user's config can name networks to admit. Such a network admits a guarded address
-only if it is not larger than the guarded network that contains the address. So 10.0.0.0/8 and
-10.1.2.3 admit private addresses, but 0.0.0.0/0 means the internet and admits no guarded address.
+The policy and the user's config can name networks whose addresses are admitted although they are
+guarded. This works only if the named network is not larger than the guarded network around the
+address. So 10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means the internet and
+admits no guarded address.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    For each address, the smallest guarded network that contains it decides. If `why` is empty, the
-    network itself refuses nothing, because the IPv4 address inside the IPv6 address decides.
+    If several guarded networks contain an address, the smallest one decides. If its `why` is empty,
+    the address is not refused for itself, but only if the IPv4 address inside it is refused.
     """
 
     network: Network
@@ -64,8 +65,8 @@ TABLE = (
     ("169.254.170.2", "metadata"),  # credentials of Amazon's containers
     ("169.254.170.23", "metadata"),
     ("192.0.0.192", "metadata"),  # Oracle
-    # Only 2000::/3 is global unicast. All other IPv6 addresses are refused, some of them for a
-    # reason of their own.
+    # Only 2000::/3 is global unicast. All other IPv6 addresses are refused, some of them with a
+    # more specific reason.
     ("::/3", "reserved"),
     ("4000::/2", "reserved"),
     ("8000::/1", "reserved"),
@@ -94,8 +95,8 @@ TABLE = (
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""A policy cannot admit addresses that are refused for one of these reasons, because such addresses
-cannot be reached or refer to the host itself.
+"""No policy can make an exception for addresses that are refused for one of these reasons, because
+they cannot be reached or mean the host itself.
 """
 
 
@@ -168,15 +169,15 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # A network does not admit the host's own addresses: each of them has to be named individually.
-    # Loopback is an exception, because a network can admit all loopback addresses.
+    # The host's own addresses have to be named one by one, so a named network does not admit them.
+    # Loopback is an exception: a network can admit all loopback addresses.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own address"
     return None
 
 
 def embedded_v4(address: bytes) -> Iterator[bytes]:
-    """Yield each IPv4 address that packets for this IPv6 address may be delivered to."""
+    """Yield the IPv4 addresses to which packets for this IPv6 address may be delivered."""
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")
@@ -184,14 +185,14 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
     if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped, NAT64
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
-        # RFC 6052: the position of the IPv4 address depends on the length of the prefix, which is
-        # unknown here. So the bytes at each possible position count as an address, unless the first
-        # byte is zero, because no host has an address that begins with zero.
+        # In RFC 6052 the position of the IPv4 address depends on the length of the prefix, which is
+        # unknown here. So the bytes at each possible position count as an address. Addresses that
+        # begin with a zero byte are left out, because no host has such an address.
         split = (address[6:8] + address[9:11], address[7:8] + address[9:12])
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
-    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: the server and the inverted client
+    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: server and inverted client
         yield address[4:8]
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP
@@ -201,9 +202,9 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 class HostAddresses:
     """The current addresses of this host, as a container.
 
-    To test an address, `in` connects a datagram socket to it and compares it with the socket's own
-    address. The two are equal only if the address is one of the host's own, because then the kernel
-    uses it as the source, too. Nothing is sent.
+    To test an address, `in` connects a datagram socket to it, without sending anything. If the
+    address is one of the host's own, the kernel uses it as the source address too, so the socket's
+    own address is equal to it.
     """
 
     def __contains__(self, address: object) -> bool:

@@ -1,10 +1,10 @@
 """Parse the exceptions from the address guard in the user's config (`network.admit`).
 
-An exception is a network. Allowed names may resolve to its addresses, but the exception itself does
-not allow a name. Exceptions apply to every run and to every allowed name, so they are restricted:
-an exception may not be larger than the guarded network that contains it, and each loopback or
-link-local address needs an exception of its own. There are no exceptions for metadata services,
-which give out a cloud's credentials.
+An exception is a network to whose addresses allowed names may resolve. It does not allow any name
+itself. Because exceptions apply to every run and every allowed name, they are restricted: an
+exception may not be larger than the guarded network that contains it, and each loopback or
+link-local address needs an exception of its own. Metadata services cannot be an exception, because
+they give out a cloud's credentials.
 """
 
 from corral.network.addresses import Network, parse_network
@@ -39,8 +39,8 @@ def parse_admitted(text: str) -> Network:
 
 
 def format_warning(network: Network) -> str:
-    """Return the warning about this entry that every run with an allowlist prints, or "" if the
-    entry needs no warning.
+    """Return the warning that every run with an allowlist prints about an entry, or "" if the entry
+    needs no warning.
     """
     guarded = find_guarded(network.address, network.bits)
     if guarded is None or guarded.why not in ADDRESS_BY_ADDRESS:

@@ -1,8 +1,8 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
-A host behind such a proxy often cannot look up names, so the proxy looks them up. The policy has to
-allow a name as usual. corral does not learn which address the proxy connects to, so the address
-guard checks an address only if the target itself named it.
+A host behind such a proxy often cannot look up names itself, so the proxy does this. A name still
+has to be allowed by the policy. But corral does not learn to which address the proxy connects, so
+the address guard can check only those addresses that the target itself names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Connections to these hosts never go through the proxy, because to the proxy these names mean its
-own machine.
+"""Connections to these hosts never go through the proxy, because the proxy would connect to its own
+machine instead of this one.
 """
 
 

@@ -6,8 +6,9 @@
 
 A name consists of labels of letters, digits and hyphens. Text is refused if a resolver or a C
 library could read it as a different host (decimal and octal addresses, NUL, trailing dots, other
-scripts). An international name must be written in its xn-- form. The two standards for encoding it
-(IDNA 2003 and 2008) can give two different hosts, and different letters may look alike.
+scripts). An international name must be written in its xn-- form, because different letters may look
+alike, and because the two standards for its encoding (IDNA 2003 and 2008) can lead to two different
+hosts.
 
 `Rules` is the allowlist. A destination that no entry allows is denied.
 """
@@ -31,8 +32,8 @@ MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
 MAX_PORTS = 64
-"""The maximum number of ports that all entries together may have. It is limited because each port
-needs a listener in the sandbox.
+"""The maximum number of ports in all entries together. There is a limit because each port needs a
+listener in the sandbox.
 """
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
 """The network from which the gateway assigns an address to each name. No entry can allow an address
@@ -42,8 +43,8 @@ in this network.
 
 @record
 class AllowEntry:
-    """One entry of the allowlist. `host` is in lower case. Each pair in `ports` is a first and a
-    last port.
+    """One entry of the allowlist. `host` is in lower case. Each pair in `ports` is a range: its
+    first and its last port.
     """
 
     host: str
@@ -71,8 +72,8 @@ class Rules:
 
     def matches(self, name: str) -> tuple[AllowEntry, ...]:
         """Return all entries for this name, whatever their ports. Wildcard entries come last."""
-        # Refuse a name that is not ASCII before calling `lower`, because `lower` turns some letters
-        # into ASCII letters, such as the Kelvin sign into k.
+        # Check for ASCII before calling `lower`, because `lower` turns some other letters into
+        # ASCII letters, for example the Kelvin sign into k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -97,7 +98,7 @@ class Rules:
         return None
 
     def named_networks(self, port: int) -> tuple[Network, ...]:
-        """Return the networks that the policy names for this port. The address guard admits
+        """Return the networks that the policy names for this port, because the address guard admits
         addresses in them.
         """
         return tuple(network for network, item in self.networks if item.has_port(port))
@@ -242,8 +243,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, stop early and return
-    more than `max_ports` of them, but not necessarily all.
+    """Return the ports of these entries. If there are more than `max_ports`, the function stops
+    early: the result then has more than `max_ports` ports, but may not have all of them.
     """
     found: set[int] = set()
     for text in entries:

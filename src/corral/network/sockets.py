@@ -10,7 +10,7 @@ LINGER_ZERO = struct.pack("hh" if sys.platform == "win32" else "ii", 1, 0)
 
 
 def look_up_addresses(name: str) -> list[bytes]:
-    """Look up a name's addresses, in the order in which this host would try them. This blocks."""
+    """Look up a name's addresses, in the order in which this host tries them. The call blocks."""
     # Pass the name as bytes, which must be ASCII. Given a str, Python would load its IDNA codec.
     found = _socket.getaddrinfo(
         name.encode("ascii"), None, _socket.AF_UNSPEC, _socket.SOCK_STREAM, 0, 0

@@ -1,7 +1,7 @@
 """Read the server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3) without a TLS library.
 
 The parser is strict: it treats a hello as malformed if two parsers could interpret it differently.
-The name is only what the client claims, because the server may serve other names too.
+The name is only what the client claims, and the server behind it may serve other names too.
 """
 
 from corral.record import record
@@ -23,7 +23,7 @@ MAX_HELLO_BYTES = 1 << 15
 and session tickets.
 """
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
-"""The maximum number of bytes that are read while the hello is incomplete. It is larger than
+"""The maximum number of bytes that are read before the hello has to be complete. It is larger than
 MAX_HELLO_BYTES, because a hello may be split into many small records, each with a header.
 """
 MAX_NAME_LENGTH = 255
@@ -69,8 +69,8 @@ class HelloReader:
     """Reads the first bytes of a connection as they arrive, until the hello is complete or
     malformed.
 
-    `data` contains all bytes so far. Each record is parsed only once, because otherwise a target
-    could keep corral busy by sending many small records.
+    `data` contains all bytes so far. Each record is parsed only once, so that a target cannot keep
+    corral busy by sending many small records.
     """
 
     def __init__(self) -> None:

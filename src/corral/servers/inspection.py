@@ -31,7 +31,8 @@ HINT = (
 @record
 class Inspection:
     """The result of an inspection. `offer` contains the server's lists (`tools`, `prompts`, ...)
-    and its description of itself. `strays` is the number of lines on stdout that are not messages.
+    and the server's description of itself. `strays` is the number of lines on the server's stdout
+    that are not messages.
     """
 
     server: tuple[str, ...]
@@ -56,9 +57,9 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
     """Run the plan until its server has listed its definitions. Raise SandboxError if the server
     does not list them.
 
-    `known` maps other servers to the names of their tools. The result has a warning for each tool
-    of this server that could be confused with a tool in `known`, or with a pinned tool of another
-    server.
+    `known` maps other servers to the names of their tools. The result contains a warning for each
+    tool of this server that could be confused with a tool in `known` or with a pinned tool of
+    another server.
     """
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None

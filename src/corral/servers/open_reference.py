@@ -53,8 +53,8 @@ class ReadyServer:
 
 
 def open_reference(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
-    """Install or unpack the server that a reference names. Add a general hint to errors that have
-    none.
+    """Install or unpack the server that a reference names. If this fails with an error that has no
+    hint, add a general one.
     """
     hint = HINTS.get(reference.kind, PACKAGE_HINT)
     try:
@@ -65,9 +65,9 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
     except OSError as problem:
         # Any part of the installation can fail, for example because the disk is full.
         text = f"{printable(reference.text)} cannot be prepared: {problem.strerror}"
-        # If the disk is full while a file is copied, `problem.filename` may be the file that was
-        # read. The message then names corral's cache instead, because corral writes all files of a
-        # server there.
+        # If the disk is full, the message names corral's cache, because corral writes all files of
+        # a server there. `problem.filename` may be wrong in this case: while a file is copied, it
+        # can be the file that corral reads.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:
@@ -79,8 +79,8 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
     if reference.kind in SOURCES:
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
-        # Check the command, because a wheel's .pth line or a program's `#!` line could name any of
-        # the user's files, and the target could then read that file.
+        # A line in a wheel's .pth file or a program's `#!` line could name any of the user's files,
+        # and the target could then read that file. So the command is checked first.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

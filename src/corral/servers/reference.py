@@ -1,5 +1,5 @@
-"""Parse references. A reference names a package, a bundle or a server, and is typed in place of a
-command.
+"""Parse references. A reference names a package, a bundle or a server, and the user types it in
+place of a command.
 
     npm:@scope/name@1.2.3#program     a package from npm's registry
     pypi:name[extra]==1.2.3#program   a package from PyPI
@@ -7,8 +7,8 @@ command.
     org.example/name@1.2.3            a server in an MCP registry, also as mcp:org.example/name
     cursor:github                     a server in a client's configuration
 
-If a reference has no version, the newest version is looked up once and then used for all runs.
-`#program` selects one of several programs in a package. Any other text is a command.
+If a reference has no version, corral looks up the newest version once and then uses it for all
+runs. `#program` selects one of several programs in a package. Text in any other form is a command.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
 
 
 def name_server(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command without the version of its package, so that a server is still the same
-    server after an upgrade.
+    """Return a command without the version of its package. corral remembers a server's pins and
+    denials under this name, so they still belong to the server after an upgrade.
     """
     reference = parse_reference(words[0]) if words and ":" in words[0] else None
     if reference is None or reference.kind not in SEPARATORS:
@@ -154,8 +154,8 @@ def normalize_name(name: str) -> str:
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
     """Return whether a string starts with a letter or digit and contains only characters from
-    `letters`. Names such as `_x` must be refused, because their normal form, here `-x`, would be
-    read as an option.
+    `letters`. A name such as `_x` must be refused, because its normal form `-x` would be read as an
+    option.
     """
     return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 

@@ -1,9 +1,9 @@
 """Read the `corral.toml` or `corral.json` in a server's directory, and check its command.
 
-The server's author wrote that file, so the user has to approve its requests. The command may start
-the server's own program, or a runtime on the host with the server's own script. A command may also
-need some of the user's other files, because of a link, a `#!` line or a linked package. Such a
-command is refused unless the user grants these files.
+The server's author wrote this file, so the user has to approve the permissions that it requests.
+The command may start the server's own program, or a runtime of the host that runs the server's own
+script. If the command needs other files of the user, because of a link, a `#!` line or a linked
+package, it is refused unless the user grants these files.
 """
 
 import os
@@ -20,8 +20,8 @@ HINT = "write [server] command = [...] into its corral.toml, or use `corral run 
 
 
 def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[str]]:
-    """Return the request and the command of the server in a directory. The command may need files
-    outside of the directory only if the user has `granted` their paths.
+    """Return the request and the command of the server in a directory. Refuse a command that needs
+    files outside of the directory, unless the user has `granted` their paths.
     """
     found = request_for(path)
     if found is None:
@@ -36,7 +36,7 @@ def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[
 
 
 def make_absolute(command: Sequence[str], directory: str) -> list[str]:
-    """Return a command in which all paths are absolute. Paths in the command are relative to the
+    """Return a command in which all paths are absolute. Relative paths are resolved against the
     server's directory.
 
     Three kinds of words are paths: the program, if it contains a slash; an argument with a slash,

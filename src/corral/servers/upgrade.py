@@ -2,7 +2,7 @@
 
 A reference without a version keeps the version that was installed first. A different version is
 installed beside it, and replaces it only if the user agrees. The previous version stays in the
-store under its own version number, so that the user can go back without a network.
+store under its own version number, so the user can go back to it without a network.
 """
 
 import os
@@ -77,8 +77,8 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
     parsed = parse_key(entry.key)
     if parsed is None:
         raise SandboxError(
-            f"{entry.key} was installed with settings that differ from today's",
-            hint="set the registry that it was installed from, or remove it: corral cache rm",
+            f"your settings have changed since {entry.key} was installed",
+            hint="select its registry again, or remove it: corral cache rm",
         )
     reference, how = parsed
     if version:
@@ -102,8 +102,8 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
 
 
 def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
-    """Describe all differences except the version: changes to the command and to the other
-    packages.
+    """Describe how two installed versions of a package differ, apart from the version itself: in
+    their command, and in the other packages that were installed with them.
     """
     before, after = list_versions(old), list_versions(new)
     other = sorted({*before, *after} - {old.name})
@@ -130,7 +130,8 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
     def accept() -> None:
         with store.lock_key(entry.key):
-            # The new answer replaces the old one in one step, so that a fault loses neither.
+            # The new answer replaces the old one in one step, so that a crash in between loses
+            # neither.
             lookup.store_answer(entry.key, plain, content)
             store.discard_unneeded(entry.digest)
 
@@ -157,8 +158,8 @@ def _compare_packages(old: bytes, new: bytes, reference: Reference) -> tuple[str
 
 
 def match_entries(entries: Sequence[Entry], words: Sequence[str]) -> list[Entry]:
-    """Return the entries that the user named. Each word is a reference, as the user types it for
-    `run`, or the name of a package or server.
+    """Return the entries that the user named. Each of the `words` is either a reference, as the
+    user types it for `run`, or the name of a package or server.
     """
     return [
         entry

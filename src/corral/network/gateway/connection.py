@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""The size of a server socket's receive buffer if there are more than MANY_CONNECTIONS connections.
-The kernel's default buffer is several megabytes, and a target may open hundreds of connections
-without reading from them.
+"""The size of the receive buffer of a server's socket if there are more than MANY_CONNECTIONS
+connections. The kernel's default buffer can grow to several megabytes, which is too much if a
+target opens hundreds of connections without reading from them.
 """
 
 
@@ -70,16 +70,16 @@ class Connection:
             self._look_up()
 
     def finish(self) -> None:
-        """End the connection at the end of the run. What the target has sent still arrives, unless
-        the connection to its destination is not open yet.
+        """End the connection at the end of the run. If the connection to the server is open, pass
+        on what the target has already sent.
         """
         if self.copy is not None:
             self.copy.finish()  # calls `close`
         self.close(reset=True)
 
     def close(self, *, reset: bool) -> None:
-        """End the connection, whatever its stage. With `reset`, the target and the server get a TCP
-        reset instead of an orderly end.
+        """End the connection in any stage. With `reset`, the target and the server get a TCP reset
+        instead of an orderly end.
         """
         if self._closed:
             return
@@ -107,9 +107,7 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read the client's TLS hello. Go on to the lookup only after the hello is complete and
-        allowed.
-        """
+        """Read the client's TLS hello. Start the lookup once the hello is complete and allowed."""
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:
@@ -217,8 +215,8 @@ class Connection:
     def _start_copy(self, server: _socket.socket, from_server: bytes) -> None:
         try:
             for end in (self._client, server):
-                # Turn off Nagle's delay, because the sender has already decided which bytes belong
-                # together.
+                # Turn off Nagle's algorithm, because the sender has already decided which bytes to
+                # send together.
                 end.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                 end.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
         except OSError:

@@ -1,4 +1,4 @@
-"""Serve a run without network access. Answer lookups of all names except localhost with "no such
+"""Serve a run without network access: answer lookups of all names except localhost with "no such
 name", and record refused connections.
 """
 

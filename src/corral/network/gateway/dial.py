@@ -52,11 +52,10 @@ class Dial:
         self._finish(None)
 
     def _try_next(self) -> None:
-        """Start one more connection attempt, and skip addresses for which connect fails
-        immediately.
+        """Start one more connection attempt. Skip addresses for which `connect` fails immediately.
 
-        If addresses are left, start the next attempt after STAGGER_SECONDS. If no address is left
-        and no attempt is running, report failure.
+        If addresses are left after that, start another attempt after STAGGER_SECONDS. If none are
+        left and no attempt is running, report failure.
         """
         if self._stagger is not None:
             self._stagger.cancel()

@@ -1,4 +1,4 @@
-"""Parse DNS queries strictly and build answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
+"""Parse DNS queries strictly, and build answers (RFC 1035, 6891 for EDNS, 9460 for HTTPS and SVCB).
 
 A query has one question and at most one OPT record. Compression pointers are refused, because they
 could form loops, and because a query contains no earlier name to point to.
@@ -29,8 +29,8 @@ MAX_QUERY_BYTES = 4096
 only a few hundred bytes.
 """
 PAYLOAD = 1232
-"""The largest UDP message that corral announces. A message of this size fits through every network
-path (DNS flag day 2020).
+"""The largest UDP message that corral says it can receive. A message of this size is not fragmented
+on the way (DNS flag day 2020).
 """
 QUESTION_POINTER = b"\xc0\x0c"
 TTL = 300
@@ -47,7 +47,7 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """A parsed query. `name` is in lower case, and all its characters are escaped except letters,
+    """A parsed query. `name` is in lower case. In it, all characters are escaped except letters,
     digits, `-`, `_` and the dots between labels.
     """
 
@@ -153,7 +153,7 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a TCP stream into DNS messages. Each message follows two bytes that contain its
+    """Splits a TCP stream into DNS messages. Before each message there are two bytes with its
     length.
     """
 

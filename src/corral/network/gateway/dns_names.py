@@ -1,11 +1,12 @@
-"""Answer the target's DNS queries. None of the target's queries leaves the host.
+"""Answer the target's DNS queries, so that none of them leaves the host.
 
 Each allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
-address is a connection to that name. The name has only an A record. Queries for other types get an
-empty answer, so that clients use the A record at once.
+address is a connection to that name. A name has only an A record. A query for another type gets an
+empty answer, so that the client uses the A record at once.
 
 A name that is not allowed gets the answer "no such name", and the denial is recorded. The answer is
-not REFUSED, because musl's resolver would then wait and ask again.
+not REFUSED, because the resolver of musl (the C library of Alpine Linux) would then wait and ask
+again.
 """
 
 from corral.denials.records import allow_net
@@ -64,8 +65,8 @@ class Names:
     def _answer(self, query: dns.Query) -> bytes:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
-        # RFC 6761: localhost means loopback. Inside the sandbox this is the sandbox's own loopback,
-        # not the host's.
+        # By RFC 6761, localhost means loopback. This is the loopback of the sandbox, not of the
+        # host.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)
             found = () if own is None else (dns.Answer(kind=query.kind, data=own),)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Pair(Protocol):
-        """A socket pair. The target uses one end as if it were a datagram socket.
+        """A socket pair, of which the target uses one end as if it were a datagram socket.
 
-        If `is_resolver` returns true, the target's datagrams are DNS queries. Otherwise the
-        datagrams are refused.
+        If `is_resolver` returns true, the target's datagrams are for the resolver, so they are DNS
+        queries. All other datagrams are refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 BATCH = 64
 """The number of datagrams that are answered in a row before other clients are served."""
 BURST, RATE = 256, 2048
-"""The rate limit for the queries of all clients together: BURST queries at once, and RATE per
-second after that. Further datagrams wait in the kernel's buffer, and are lost if the buffer is
-full.
+"""The rate limit for the queries of all clients together: BURST queries at once, and then RATE per
+second. Further datagrams wait in the kernel's buffer, or are lost if it is full.
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128
-"""The maximum number of socket pairs. If a target has no network namespace, each of its datagram
-sockets is replaced with a socket pair.
+"""The maximum number of socket pairs. For a target without a network namespace, each datagram
+socket is replaced with such a pair.
 """
 IDLE_SECONDS = 10.0
 """A TCP client that sends no query for this many seconds is disconnected."""
@@ -122,8 +121,8 @@ class DnsServer:
     def _answer_datagram(self, end: _socket.socket) -> bool:
         """Answer a datagram, and return whether the pair stays open.
 
-        A datagram that is not for the resolver is left in the socket, so that the target gets
-        ECONNRESET when the pair is closed, instead of waiting for an answer.
+        A datagram that is not for the resolver stays unread. When the pair is closed, the target
+        therefore gets ECONNRESET instead of waiting for an answer.
         """
         pair = self._pairs[end]
         peek = 0 if pair.is_resolver() else _socket.MSG_PEEK
@@ -177,8 +176,8 @@ class _Stream:
             self._server.inputs.count_requests(1 + len(answers))
             reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
             # If the client's buffer is full, `send` raises BlockingIOError or sends only a part of
-            # the reply. In that case the client is closed, because it would wait for the lost bytes
-            # forever.
+            # the reply. The connection is then closed, because the client would wait for the
+            # missing bytes forever.
             whole = client.send(reply) == len(reply) if reply else True
         except (OSError, dns.MalformedError):
             self.close()

@@ -1,7 +1,5 @@
-"""Run handlers for descriptors and timers in an event loop that the caller drives.
-
-The loop itself never waits. The caller calls `run_ready()` when `fileno()` becomes readable, and at
-`deadline()`.
+"""Run handlers for descriptors and timers in an event loop that never waits by itself. Instead, the
+caller calls `run_ready()` when `fileno()` becomes readable, and at `deadline()`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 IN, OUT = 1, 4
 BATCH = 64
 NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Errors from `accept` that mean that no client is waiting any more."""
+"""Errors from `accept` after which no client is waiting."""
 
 
 class Timer:
@@ -59,7 +57,7 @@ class Loop:
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
         """Call `handler` whenever an event in `mask` or an error occurs on the descriptor."""
         if mask == 0:
-            self.forget(fd)  # with an empty mask the kernel would still report hang-ups
+            self.forget(fd)  # because the kernel reports hang-ups even for an empty mask
             return
         known = self._watched.get(fd)
         if known is None:
@@ -69,16 +67,16 @@ class Loop:
         self._watched[fd] = mask, handler
 
     def forget(self, fd: int) -> None:
-        """Stop watching a descriptor. Call this before closing the descriptor, because its number
-        will be reused.
+        """Stop watching a descriptor. Call this before the descriptor is closed, because its number
+        may be reused at once.
         """
         if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
-            # Remove cancelled timers, because short connections cancel their timers long before
-            # they are due, and the list would keep growing.
+            # Remove cancelled timers. Otherwise the list would keep growing, because short
+            # connections cancel their timers long before they are due.
             live = [timer for timer in self._timers if timer.call is not None]
             if len(live) * 2 < len(self._timers):
                 heapq.heapify(live)
@@ -99,16 +97,16 @@ class Loop:
         """Run up to BATCH ready handlers and all timers that are due, without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
             _, handler = self._watched.get(fd, (0, None))
-            # An earlier handler in this batch may have closed the descriptor. If the descriptor's
-            # number was reused, its new handler is called although nothing has happened. Every
-            # handler tolerates this.
+            # An earlier handler in this batch may have closed the descriptor. If its number is
+            # already in use again, the new handler is called although nothing has happened, and
+            # every handler tolerates this.
             if handler is None:
                 continue
             try:
                 handler(events)
             except OSError:
                 # An error that a handler does not catch must not end the supervisor, so only this
-                # descriptor is given up.
+                # descriptor is no longer watched.
                 self.forget(fd)
         now = self.clock()
         while (when := self.deadline()) is not None and when <= now:
@@ -123,11 +121,11 @@ class Loop:
 
 
 class Inputs:
-    """A set of sockets that are watched for input. Reading from them is started, stopped and paused
-    together.
+    """A set of sockets that are watched for input. Reading from all of them is started, stopped and
+    paused together.
 
-    Data that arrives during a pause waits in the kernel. If there are more requests than
-    `rate_limit` allows, reading pauses.
+    Reading pauses if there are more requests than `rate_limit` allows. Data that arrives during a
+    pause waits in the kernel.
     """
 
     def __init__(self, loop: Loop, rate_limit: RateLimit | None = None) -> None:
@@ -183,8 +181,8 @@ class Inputs:
             # `socket.accept` calls this private method too, but `socket` itself is slow to import.
             fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
         except OSError as error:
-            # The usual cause is that no descriptor is free. The client is still waiting, so without
-            # a pause the loop would retry again and again.
+            # Usually no descriptor is free. The client is still waiting, so without a pause the
+            # loop would try again and again.
             if error.errno not in NO_CLIENT:
                 self.pause(ACCEPT_RETRY_SECONDS)
             return None

@@ -6,8 +6,8 @@ network namespace, where they receive the connections to all addresses. The loca
 accepted socket is the destination that the target wanted, so the gateway never takes an address
 from the target's data.
 
-Without namespaces the gateway has no listeners. The socket broker then asks the gateway whether an
-address is allowed (`find_destination`) and hands over the connections (`admit`).
+Without namespaces the gateway has no listeners. Instead, the socket broker asks the gateway whether
+an address is allowed (`find_destination`), and then hands the connection over to it (`admit`).
 
     gateway = Gateway(DestinationCheck(...), listeners=[...], dns_udp=..., dns_tcp=...)
     poll(gateway.fileno(), until gateway.deadline()) -> gateway.run_ready(); gateway.close()
@@ -44,10 +44,11 @@ MAX_ACCEPTED = 16
 """The number of connections that are accepted in a row before other inputs are served."""
 MAX_FAILED = 256
 """The rate limit for connections that are denied, or that fail before they transfer data: this many
-at once, and this many per second after that.
+at once, and then this many per second.
 """
 MAX_WAITING = 256
-"""The number of connections from the socket broker that may wait for other connections to end."""
+"""The maximum number of connections from the socket broker that wait until other connections end.
+"""
 OTHER_DESCRIPTORS = 128
 """The number of descriptors that are kept free for the supervisor itself, DNS clients and lookups.
 """
@@ -127,7 +128,8 @@ class Gateway:
                 self._inputs.stop()
                 return
             if seconds := self._rate_limit.pause_seconds():
-                # The pause makes a flood of denied connections cost the target more than the host.
+                # The pause slows down a flood of denied connections, so that it costs the target
+                # more than the host.
                 self._inputs.pause(seconds)
                 return
             client = self._inputs.accept(listener)
@@ -196,8 +198,8 @@ class Gateway:
     def _open_waiting(self) -> None:
         """Open waiting connections until the maximum number of connections is reached.
 
-        A connection that fails immediately calls `_ended`, which calls this method again. The inner
-        call then returns at once, because otherwise hundreds of waiting connections could exhaust
+        If a connection fails immediately, it calls `_ended`, which calls this method again. This
+        inner call returns at once, because otherwise hundreds of waiting connections could overflow
         the stack.
         """
         if self._opens_waiting:

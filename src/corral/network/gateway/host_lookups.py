@@ -1,8 +1,8 @@
 """Look up names in the same way as other programs on this host, without blocking the event loop.
 
-Only the C library supports everything that an administrator may have configured, such as
-/etc/hosts, nsswitch, search lists and split DNS. Its getaddrinfo blocks, so child processes call
-it. The kernel kills the children when the supervisor ends, and an alarm signal ends a child whose
+Only the C library's getaddrinfo supports everything that an administrator may have configured, such
+as /etc/hosts, nsswitch, search lists and split DNS. It blocks, so it is called in child processes.
+The kernel kills the children when the supervisor ends, and an alarm signal ends a child whose
 lookup takes too long.
 """
 
@@ -45,7 +45,9 @@ class LookupProcess:
 
 
 class Lookups:
-    """Looks up a name only once while several callers wait for it. Answers are not cached."""
+    """Looks up names. If several callers wait for the same name, it is looked up only once, but
+    answers are not cached.
+    """
 
     def __init__(self, loop: event_loop.Loop, lookup: Lookup = look_up_addresses) -> None:
         self._loop = loop
@@ -55,8 +57,8 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Look up a name, and later call `done` with its addresses (none if the lookup fails).
-        Raise OSError if a process is needed and cannot be started.
+        """Look up a name, and later call `done` with its addresses, or without any if the lookup
+        fails. Raise OSError if a process is needed and cannot be started.
         """
         if name in self._asked:
             self._asked[name].append(done)
@@ -66,8 +68,8 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Only the lookup of this name fails. Callers that wait for other names still get
-            # answers from the children that are already running.
+            # Only the lookup of this name fails. Other names can still be looked up by the children
+            # that are already running.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]
@@ -145,8 +147,8 @@ class Lookups:
             self._fail_waiting()
 
     def _fail_waiting(self) -> None:
-        """Answer all waiting callers with an empty list of addresses, if no child is running to
-        look up their names.
+        """If no child is left to look up the names, answer all waiting callers with an empty list
+        of addresses.
         """
         if self._children:
             return
@@ -156,8 +158,8 @@ class Lookups:
 
 
 def pack(addresses: Sequence[bytes]) -> bytes:
-    """Return the reply that a child sends for these addresses. The reply is never empty, because an
-    empty message tells the parent that the child has ended.
+    """Return the reply that a child sends for these addresses. The reply is never empty, because to
+    the parent an empty message means that the child has ended.
     """
     return " ".join(["", *map(bytes.hex, deduplicate(addresses)), ""]).encode("ascii")
 
@@ -167,8 +169,8 @@ def unpack(reply: bytes) -> tuple[bytes, ...]:
 
 
 def _serve(channel: int, lookup: Lookup, parent: int) -> None:
-    """Answer lookups in a child process. Never return, because the child must not go on to run the
-    parent's code.
+    """Answer lookups in a child process. This function never returns, because the child must not go
+    on with the parent's code.
     """
     try:
         _drop_inherited(channel, parent)
@@ -189,8 +191,8 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close all inherited descriptors except `channel`, most importantly the target's stdin and
-    stdout. Have the kernel kill this child when its parent ends.
+    """Close all inherited descriptors except `channel`, most importantly those of the target's
+    stdin and stdout. Also make the kernel kill this child when its parent ends.
     """
     from corral.abi import linux as abi
 

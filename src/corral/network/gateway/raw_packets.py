@@ -1,5 +1,5 @@
-"""Record the target's refused connections and lost datagrams, which raw sockets in the target's
-network namespace receive.
+"""Record the target's refused connections and lost datagrams, with the help of raw sockets in the
+target's network namespace.
 
 This module denies nothing, because the target's packets cannot leave its loopback device anyway.
 When a connection is refused, the kernel sends a TCP reset from the address that the target wanted
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 BATCH = 64
 BURST, RATE = 128, 256
-"""The rate limit for reading packets: BURST packets at once, and RATE per second after that.
-Without a limit, a flood of packets could keep the host busy.
+"""The rate limit for reading packets: BURST packets at once, and then RATE per second. Without it,
+a flood of packets could keep the supervisor busy.
 """
 HEADERS = 128
 IPV6_PKTINFO = 50
@@ -44,8 +44,8 @@ WHY = "nothing in the sandbox listens there; the sandbox does not share the host
 class Packet:
     """A packet from a raw socket: its sender, its receiver, and the bytes after the IP header.
 
-    A raw IPv6 socket does not deliver the IP header, so the two addresses come separately from
-    `recvmsg`.
+    A raw IPv6 socket does not deliver the IP header, so `recvmsg` is asked for the two addresses
+    separately.
     """
 
     def __init__(self, one: _socket.socket) -> None:

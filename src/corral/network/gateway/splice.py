@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 20
 COPY_BYTES = 1 << 14
-"""The size of a read without a pipe. The size is small, because every connection may keep this many
-bytes in memory.
+"""The size of a read without a pipe. It is small, because each connection may keep this many bytes
+in memory.
 """
 MAX_PIPES = 128
 MAX_LARGE_PIPES = 16
-"""The number of pipes that have the size BLOCK_BYTES. All other pipes have the kernel's default
-size. This limits the memory that a target can use up by not reading.
+"""The number of pipes that have the size BLOCK_BYTES, while all others have the kernel's default
+size. This limits how much memory a target can use up by not reading.
 """
 MAX_FREE_PIPES = 4
 ROUNDS = 4
 """How many times in a row one direction may read before other directions are served."""
 MAX_LAST_PUMPS = 64
-"""How many times `pump_all` calls `pump`. This is enough for all that fits into socket buffers."""
+"""How many times `pump_all` calls `pump`. This is enough for everything that fits into socket
+buffers.
+"""
 FEW_BYTES = 4096
-"""After a read of fewer bytes than this, no second read is tried, because it would rarely find
+"""If a read returns fewer bytes than this, there is no second read, because it would rarely find
 more.
 """
 F_SETPIPE_SZ = 1031
@@ -161,7 +163,7 @@ class Direction:
         except BlockingIOError:
             return False
         except OSError:
-            # End only this direction, because a peer that has stopped reading may still send.
+            # Only this direction ends, because a peer that has stopped reading may still send.
             self.close()
             return False
         self._return_pipe()
@@ -225,8 +227,8 @@ class SplicedCopy:
         self._step(event_loop.IN | event_loop.OUT, event_loop.IN | event_loop.OUT)
 
     def finish(self) -> None:
-        """End the copy because the target has ended. First pass on what the target had sent by
-        then, as the kernel does for a program that exits.
+        """End the copy after the target has ended. First pass on what the target had already sent,
+        as the kernel does for a program that exits.
         """
         try:
             self.up.pump_all()
@@ -267,8 +269,8 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Watch the socket that is the source of `reading` and the sink of `writing`, for the
-        events that these two directions wait for.
+        """Watch a socket for the events that its two directions wait for. The socket is the source
+        of `reading` and the sink of `writing`.
         """
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:

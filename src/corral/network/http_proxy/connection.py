@@ -62,8 +62,8 @@ class Connection:
         """Return for how many seconds after its end this connection still counts towards the
         maximum number of connections.
 
-        This is 0 for a connection that reached a server. Any other connection is counted as failed,
-        and too many failed connections lead to a delay.
+        For a connection that reached a server, this is 0. All other connections count as failed,
+        and if there are too many of them, each goes on counting for a while.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 
@@ -73,8 +73,8 @@ class Connection:
         except RefusedError as error:
             self._answer("400 Bad Request", str(error))
             return
-        # Check the password first, so that a process outside the run cannot learn anything about
-        # the run's policy.
+        # Check the password first, so that a process outside of the run learns nothing about its
+        # policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
                 "407 Proxy Authentication Required",
@@ -119,8 +119,8 @@ class Connection:
         return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """Receive some bytes before `deadline`. A caller that loops passes the same deadline each
-        time, so a client cannot get more time by sending single bytes.
+        """Receive some bytes before `deadline`. In a loop, pass the same deadline each time, so
+        that a client cannot get more time by sending single bytes.
         """
         left = deadline - time.monotonic()
         if left <= 0:
@@ -164,8 +164,8 @@ class Connection:
         )
         self._stream.send(head.encode("ascii") + body)
         self._stream.end()
-        # Read and drop further data from the client. Otherwise the kernel would send a reset, and
-        # the client could lose the answer that corral has just sent.
+        # Read and drop further data from the client. If data were left unread, the kernel would
+        # send a reset, and the client could lose the answer that corral has just sent.
         deadline = self._deadline()
         while self._recv(deadline):
             pass

@@ -1,4 +1,4 @@
-"""Copy between two sockets in both directions, in one thread that waits for both.
+"""Copy between two sockets in both directions, with one thread that waits for both.
 
 Each direction keeps at most one block, and writes it before it reads again, so a slow reader slows
 down its sender. When one direction ends, its reader gets end of file, and the other direction
@@ -16,8 +16,8 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 BLOCK_BYTES = 1 << 16
 MAX_LAST_PUMPS = 256
-"""How often one direction may read or write after the run is over. This is enough for all that fits
-into socket buffers.
+"""How many times one direction may read or write after the run is over. This is enough for
+everything that fits into socket buffers.
 """
 
 
@@ -64,10 +64,10 @@ class Direction:
 class PolledCopy:
     """Copies until both directions have ended.
 
-    The copy ends early at end of file on the descriptor `stop`, after `idle_seconds` without a
-    byte, or after any error. Both peers then get a reset, because an orderly end would look as if
-    the data were complete. At end of file on `stop`, the copy first passes on what has already been
-    sent. If a peer had ended its data by then, the end is orderly.
+    The copy ends early after an error, after `idle_seconds` without a byte, or at end of file on
+    the descriptor `stop`. Both peers then get a reset, because an orderly end would look as if the
+    data were complete. End of file on `stop` means that the run is over: the copy first passes on
+    what has already been sent, and if a peer had ended its data by then, the end is orderly.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class PolledCopy:
         try:
             for end in ends:
                 end.setblocking(False)
-                # Turn off Nagle's delay, because the sender has already decided which bytes belong
-                # together.
+                # Turn off Nagle's algorithm, because the sender has already decided which bytes to
+                # send together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._copy_until_stopped()
         except OSError:
@@ -122,8 +122,7 @@ class PolledCopy:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
         ready = wait(masks, self._idle_milliseconds, stop=self._stop)
         for direction, end, mask in waiting:
-            # After an error or a hang-up, let the direction read or write anyway, because the call
-            # then raises the error.
+            # After an error or a hang-up, read or write anyway, because this raises the error.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
                 direction.pump()
         return True
@@ -131,8 +130,7 @@ class PolledCopy:
 
 def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, int]:
     """Wait for descriptors, and return the ready ones with their events. Raise TimeoutError if none
-    is ready in time. Raise ConnectionAbortedError if `stop` is ready, because this means that the
-    run is over.
+    is ready in time, and ConnectionAbortedError if `stop` is ready, because then the run is over.
     """
     poll = select.poll()
     poll.register(stop, select.POLLIN)

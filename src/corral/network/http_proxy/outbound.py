@@ -1,6 +1,7 @@
-"""Look up, check, dial and count the servers that an HTTP proxy connects to for a target.
+"""Connect an HTTP proxy to the servers that its target wants: look up names, check addresses, dial,
+and count connections.
 
-The functions in this module may block, because a proxy has one thread for each connection.
+The functions in this module may block, because the proxy has one thread for each connection.
 """
 
 import socket
@@ -17,8 +18,8 @@ from corral.network.sockets import look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 MAX_FAILED = 200
-"""The rate limit for connections that reach no server: this many at once, and this many per second
-after that.
+"""The rate limit for connections that reach no server: this many at once, and then this many per
+second.
 """
 
 
@@ -49,9 +50,7 @@ class Outbound:
             return dict(self._traffic)
 
     def stop_counting(self) -> None:
-        """Stop counting, because the report is about to be made. Connections that end after this
-        call are not counted.
-        """
+        """Ignore connections that end from now on, because the report is about to be written."""
         with self._lock:
             self._stopped = True
 
@@ -61,11 +60,11 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server. Return for how many seconds it still counts
+        """Count a connection that reached no server. Return for how many more seconds it counts
         towards the maximum number of connections.
 
-        This delay slows down a flood of connections. The target's CPU limit does not, because the
-        target is not charged for the proxy's CPU time.
+        This slows down a flood of connections. The target's CPU limit cannot do this, because the
+        proxy's CPU time does not count as the target's.
         """
         with self._lock:
             self._rate_limit.use()

@@ -1,9 +1,9 @@
 """Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, and find their destination.
 
 After `CONNECT host:port` all bytes are copied unchanged. A request with an absolute `http://` URL
-is rewritten for the server: its Host field becomes the URL's host. The proxy also adds `Connection:
-close`, because a second request on the same connection could name another host and would not be
-checked.
+is rewritten for the server, and the URL's host replaces its Host field. The proxy also adds
+`Connection: close`, because a second request on the same connection could name another host without
+being checked.
 """
 
 from corral.network.addresses import address_or_none
@@ -16,8 +16,8 @@ MAX_HEAD_BYTES = 1 << 14
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 VERSIONS = (b"HTTP/1.1", b"HTTP/1.0")
 PASSWORD = b"proxy-authorization"
-# Header fields that are not sent to the server, because they are meant for the proxy. Host is among
-# them because it is replaced.
+# Header fields that are not sent to the server. Host is dropped because it is replaced, and the
+# others because they are meant for the proxy.
 DROPPED = frozenset({b"connection", b"proxy-connection", b"keep-alive", PASSWORD, b"host", b"te"})
 DEFAULT_PORT = 80
 

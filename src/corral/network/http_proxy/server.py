@@ -1,9 +1,11 @@
-"""Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use. Any
-process on the host can connect to a loopback port, so the proxy requires a password that is only in
-the target's environment. A client without the password learns nothing about the policy, and its
-attempts are not recorded as denials. The proxy uses threads, so it starts after the supervisor has
-forked the target. A lookup cannot be interrupted, so a thread that waits for one may run until the
-process ends.
+"""Serve an HTTP proxy on one loopback port. The sandbox lets its target connect to no other port.
+
+Any process on the host can connect to a loopback port, so the proxy requires a password that is
+only in the target's environment. A client without the password learns nothing about the policy, and
+its attempts are not recorded as denials.
+
+The proxy uses threads, so it starts only after the supervisor has forked the target. A lookup
+cannot be interrupted, so a thread that waits for one may run until the process ends.
 """
 
 import os
@@ -28,8 +30,8 @@ MAX_CONNECTIONS = 128
 OTHER_DESCRIPTORS = 64
 """The number of descriptors that are kept free for the supervisor itself and for lookups."""
 CLOSE_SECONDS = 0.5
-"""How long `close` waits for threads. The time is short, so that corral ends within a second of its
-target.
+"""How long `close` waits for threads. The time is short, so that corral ends less than a second
+after its target.
 """
 NO_TIMEOUT = -1
 
@@ -100,8 +102,8 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that does not become ready until `close`. Until then the caller has
-        nothing to do, because the proxy's own threads do all the work.
+        """Return a descriptor that does not become ready before `close`. The caller has nothing to
+        do, because the proxy's own threads do all the work.
         """
         return self._stop
 
@@ -126,8 +128,8 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # A thread that is still running waits for a lookup or a dial, and will poll this descriptor
-        # afterwards. So the descriptor stays open if any thread is left.
+        # A thread that is still running waits for a lookup or a dial, and polls this descriptor
+        # afterwards. So the descriptor stays open if any threads are left.
         if not left:
             os.close(self._stop)
 

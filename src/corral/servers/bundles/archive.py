@@ -1,14 +1,18 @@
 """Unpack an untrusted zip archive without writing anything outside of the given directory.
 
-An archive is refused, with the reason in the error, if it contains any of these: links and devices;
-names with `..`, a drive letter or a stream, and absolute paths; names that occur twice, or that
-file systems interpret differently; encryption and unusual compression; overlapping entries, and
-data before the entries or after their list, because programs interpret these differently. It is
-also refused if it exceeds a limit. If an entry has more data than it declares, the additional data
-is not read.
+An archive is refused if it exceeds a limit, or if it contains any of these:
 
-The limits are checked before zipfile reads the archive, because zipfile makes an object for each
-entry of the list, however long the list is.
+- links or devices
+- absolute paths, or names with `..`, a drive letter or an NTFS stream
+- names that occur twice, or that file systems interpret differently
+- encrypted entries, or entries with an unusual compression
+- entries that overlap, or data before the entries or after their list, because programs interpret
+  such archives differently
+
+If an entry has more data than it declares, the additional data is not read.
+
+The length of the list of entries is checked before zipfile reads the archive, because zipfile makes
+an object for each entry, however long the list is.
 """
 
 import os
@@ -44,7 +48,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Limits:
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
-    max_entries: int = 50_000  # files and directories, including unlisted directories
+    max_entries: int = 50_000  # files and directories, including those that are only part of a path
     max_list_bytes: int = 32 << 20
 
 
@@ -94,7 +98,8 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     if disk or first or here != count:
         raise ArchiveError("the archive is split into several files")
     file.seek(max(0, start + at - LOCATOR_SIZE))
-    # zipfile follows a locator even if the end record needs none, and then reads another list.
+    # If there is a zip64 locator, zipfile follows it even if the end record is complete without it,
+    # and then reads a different list of entries.
     is_zip64 = file.read(LOCATOR_SIZE).startswith(LOCATOR)
     if is_zip64 or count == 0xFFFF or offset == 0xFFFFFFFF or length == 0xFFFFFFFF:
         raise ArchiveError("the archive is in the zip64 format, which bundles may not use")
@@ -149,8 +154,8 @@ def _check_entries(
 
 
 def _check_entry(entry: zipfile.ZipInfo) -> None:
-    # `orig_filename` is the whole name in the archive, whereas zipfile cuts `filename` at the first
-    # NUL.
+    # Use `orig_filename`, because it is the whole name in the archive. zipfile cuts `filename` at
+    # the first NUL.
     name = entry.orig_filename
     check_name(name)
     if entry.flag_bits & ENCRYPTED:
@@ -192,10 +197,10 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str], limits: Limits) -> None:
-    """Refuse an entry if some file system treats its name as equal to the name of an earlier entry,
-    because then the second file would replace the first.
+    """Refuse an entry if some file system would treat its name as equal to the name of an earlier
+    entry, because the second file would then replace the first.
 
-    Each directory above an entry counts as an entry, because it is unpacked too.
+    Each directory in the path of an entry counts as an entry too, because unpacking creates it.
     """
     key = _fold(entry.orig_filename.removesuffix("/"))
     if len(key) > MAX_PATH_LENGTH:  # folding can make a name 18 times longer

@@ -1,10 +1,11 @@
-"""Open MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, which are unpacked once.
+"""Open MCPB bundles (`.mcpb`, `.dxt`). A bundle is a zip archive with a manifest, and is unpacked
+once.
 
-The bundle's author wrote everything in it, so its command is checked by the same rules as the
-command in the `corral.toml` of a server's directory. A bundle requests two things: the permissions
-in `_meta."io.corral"` of its manifest, and the paths that are default values of its settings. The
-user has to approve these requests, and the approval is valid only for this exact bundle file.
-Signatures are not verified, because the user approves the file's digest.
+Everything in a bundle was written by its author, so its command is checked by the same rules as the
+command in the `corral.toml` of a server's directory. A bundle requests the permissions in
+`_meta."io.corral"` of its manifest, and the paths that are default values of its settings. The user
+has to approve these requests, and the approval is valid only for this exact bundle file. Signatures
+are not verified, because the user approves the digest of the file.
 """
 
 import os
@@ -73,10 +74,10 @@ def open_stored(
 ) -> ReadyServer:
     """Open a bundle that is in the store. `origin` is what the user typed.
 
-    If the user named a server in a registry, and that server uses this bundle with additional
-    arguments, `publisher` contains the server's name and these arguments. The combination needs an
-    approval of its own, because any server in a registry can name a bundle that the user has
-    approved.
+    `publisher` is empty, unless the user named a server in a registry that starts this bundle with
+    additional arguments. It then contains the server's name and these arguments. This combination
+    needs its own approval, because any server in a registry can name a bundle that the user has
+    already approved.
     """
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
@@ -124,7 +125,8 @@ def _make_ready(
     asked = build_request(bundle, values, known, origin=origin)
     asks = tuple(f"get your value of {key} in {user_values.FILE}" for key in values.stored)
     if not (approved or choices.complete):
-        # `corral inspect` starts a bundle without asking, so it must not pass stored values on.
+        # `corral inspect` starts a bundle without asking the user, so it must not give the bundle
+        # stored values.
         values = user_values.collect(bundle, choices.config, {})
     command = [*_build_command(found, values, known), *arguments]
     check_command(command, tree, choices.granted)
@@ -147,8 +149,8 @@ def bundle_digest(path: str) -> str:
 
 
 def _read_bundle(path: str) -> Iterator[bytes]:
-    """Yield the content of a bundle. Another process may replace the file or append to it, so
-    corral checks the kind of the opened file, and checks the size while it reads.
+    """Yield the content of a bundle. Another process may replace the file or append to it at any
+    time, so its type is checked only after it was opened, and its size while it is read.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     left = Limits().max_packed_bytes
@@ -166,7 +168,7 @@ def _read_bundle(path: str) -> Iterator[bytes]:
 
 
 def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
-    """Return the bundle's entry in the store, and unpack the bundle if there is no usable entry.
+    """Return the bundle's entry in the store. If there is no usable entry, unpack the bundle first.
     `origin` is the path or URL of the bundle.
     """
     key = f"bundle:{digest}"
@@ -179,8 +181,8 @@ def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
 
 
 def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
-    """Copy the bundle file into the staging directory, and unpack the copy. Other processes cannot
-    change the copy after corral has checked its digest.
+    """Copy the bundle file into the staging directory, and unpack the copy. Unlike the original,
+    the copy cannot be changed by other processes after corral has checked its digest.
     """
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")
@@ -232,8 +234,8 @@ def _build_command(found: StoredBundle, values: Values, known: Mapping[str, str]
         program = {"node": "node", "python": "python3"}.get(bundle.type, "")
         words = [os.path.join(tree, bundle.entry), *words]
     if program in {"python", "python3"}:
-        # Many systems have no `python`, so `python3` is used for both names. Some clients pass a
-        # PATH without any Python, and then corral's own Python is used.
+        # Many systems have no program `python`, so `python3` is used for both names. If there is no
+        # `python3` on PATH, as with some clients, corral's own Python is used.
         program = "python3" if find_on_path("python3") else find_own_python()
     return make_absolute([program, *words], tree)
 

@@ -1,4 +1,4 @@
-"""Parse `manifest.json` of an MCPB bundle into a Bundle. This module checks only the syntax."""
+"""Parse `manifest.json` of an MCPB bundle into a Bundle, and check its syntax."""
 
 import json
 from collections.abc import Mapping
@@ -66,8 +66,8 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     start = _read_table(server.get("mcp_config", {}), "server.mcp_config")
     where = "server.mcp_config.platform_overrides"
     overrides = _read_table(start.get("platform_overrides", {}), where)
-    # An override for this platform replaces the whole value of a key. For `args`, this means all
-    # arguments.
+    # The manifest can override keys for this platform. An override replaces the whole value, so an
+    # override of `args` replaces all arguments.
     start |= _read_table(overrides.get(platform, {}), f"{where}.{platform}")
     own = _read_table(top.get("_meta", {}), "_meta").get(META)
     compatible = _read_table(top.get("compatibility", {}), "compatibility")

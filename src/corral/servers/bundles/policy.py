@@ -1,5 +1,5 @@
-"""Make a bundle's two policy sources. One contains the permissions that the bundle requests, and
-the other grants the paths in the user's own values.
+"""Make the two policy sources of a bundle: one with the permissions that the bundle requests, and
+one that grants the paths in the user's own values.
 """
 
 import os
@@ -19,8 +19,8 @@ from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.bundles.user_values import Values
 
-# Variables that contain the search paths of runtimes. A bundle needs no approval to set these
-# variables to its own directories.
+# Variables in which runtimes find their search paths. A bundle may set them to its own directories
+# without the user's approval.
 SEARCH_PATHS = frozenset({"PYTHONPATH", "NODE_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 
 
@@ -63,8 +63,9 @@ def find_warnings(bundle: Bundle) -> list[str]:
 def build_request(
     bundle: Bundle, values: Values, known: Mapping[str, str], *, origin: str
 ) -> Manifest:
-    """Return the bundle's request: the permissions in its `_meta."io.corral"`, the variables that
-    it sets, and those default paths of its settings that exist.
+    """Return everything that a bundle requests: the permissions in its `_meta."io.corral"`, the
+    variables that it sets, and the default paths of its settings. Paths that do not exist are left
+    out.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
@@ -97,8 +98,8 @@ def build_request(
 
 
 def _make_absolute(paths: tuple[str, ...] | None, tree: str) -> tuple[str, ...] | None:
-    """Return the paths, with relative ones resolved against the bundle's directory. Absolute paths
-    and paths that start with `~` stay as they are.
+    """Resolve relative paths against the bundle's directory. Absolute paths, and paths that start
+    with `~`, stay as they are.
     """
     if paths is None:
         return None
@@ -113,8 +114,8 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return the flag that sets a setting, with `{}` in place of the value. The key is quoted for a
-    shell, because the bundle's author chose the key.
+    """Return the `corral run` flag for a setting, with `{}` in place of the value. The bundle's
+    author chose the key of the setting, so the key is quoted for a shell.
     """
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"
@@ -136,8 +137,8 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
-    """Return a policy source that grants the paths in the user's own values. The source also sets
-    variables such as PYTHONPATH, if the bundle sets them to its own directories.
+    """Return a policy source that grants the paths in the user's own values. The source also
+    contains variables such as PYTHONPATH, if the bundle sets them to its own directories.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)

@@ -1,10 +1,10 @@
 """Collect the user's values for a bundle's `user_config`, and insert them into the bundle's
 command.
 
-If the user names a directory or a file for the bundle, the bundle may read it. Writing also needs
-`--write`, because the manifest does not distinguish reading from writing. If a path is only the
-bundle's own default, the bundle may read it only with the user's approval. Sensitive values become
-secrets.
+If the user gives a directory or a file as a value, the bundle may read it. To let the bundle write
+to it, the user has to add `--write`, because a manifest does not say whether a bundle reads or
+writes. A path that is only the bundle's own default can be read only with the user's approval.
+Sensitive values become secrets.
 """
 
 import os
@@ -30,7 +30,7 @@ class Values:
 
     The settings in `given` have values from the user, and all other settings have the bundle's
     defaults. The settings in `stored` have values from the user's `bundles.toml`. Stored values
-    apply to every bundle of this name, although a different author may use the same name.
+    apply to every bundle with this name, even if it has a different author.
     """
 
     texts: Mapping[str, tuple[str, ...]]
@@ -98,7 +98,8 @@ def _check_number(setting: Setting, value: str) -> None:
     except ValueError:
         raise SandboxError(f"{shown(setting.key)} must be a number") from None
     low, high = setting.low, setting.high
-    # The condition is negated so that it also refuses `nan`, for which every comparison is false.
+    # The condition is negated so that it also refuses `nan`, because every comparison with `nan` is
+    # false.
     if not ((low is None or number >= low) and (high is None or number <= high)):
         raise SandboxError(f"the value of {shown(setting.key)} is outside of the bundle's limits")
 
@@ -106,8 +107,8 @@ def _check_number(setting: Setting, value: str) -> None:
 def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Setting]:
     """Return the required settings that have no value.
 
-    `provided` contains the names of the variables that the user passes. A setting is not missing if
-    the bundle puts its value into one of these variables.
+    `provided` contains the names of the variables that the user passes to the bundle. A setting
+    does not need a value if the bundle would only put it into one of these variables.
     """
     passed = set(provided)
     found: list[Setting] = []
@@ -121,7 +122,7 @@ def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> lis
 
 
 def known_paths(directory: str, home: str) -> dict[str, str]:
-    """Return the paths that a manifest may use, by the name in `${NAME}`."""
+    """Return the paths that a manifest may refer to as `${NAME}`, keyed by NAME."""
     return {
         "__dirname": directory,
         "HOME": home,
@@ -132,9 +133,7 @@ def known_paths(directory: str, home: str) -> dict[str, str]:
 
 
 def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
-    """Replace each `${...}`, from left to right. Inserted values are not searched for `${...}`
-    again.
-    """
+    """Replace each `${...}` with its value. A `${...}` inside an inserted value is not replaced."""
 
     def replacement(found: re.Match[str]) -> str:
         name = found[1]

@@ -63,9 +63,9 @@ def _read_dependencies(path: str) -> list[str]:
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether a string names a package in an index, with or without versions (PEP 508).
+    """Return whether a string is only a package's name, with or without versions (PEP 508).
 
-    Return False for `name @ url`, paths, options, variables and line breaks, because these could
+    Return False for `name @ url`, paths, options, variables and line breaks, because they could
     make the installer read other files.
     """
     words = text.split()

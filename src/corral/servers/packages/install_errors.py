@@ -14,10 +14,11 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause of a failure, which corral recognizes by `pattern` in the output.
+    """A known cause of a failure. It is recognized if the regular expression `pattern` matches in
+    the output.
 
-    `what` describes the cause. {package} and {wanted} in it are replaced with the text of the first
-    named group that matched.
+    `what` describes the cause to the user. In it, {package} and {wanted} are replaced with the text
+    of the first named group that matched.
     """
 
     pattern: str
@@ -34,7 +35,7 @@ NO_WHEEL = "{package} has no wheel for this Python, so it would have to be built
 BUILD = "--allow-install-scripts builds it in the sandbox of the installation"
 UNREACHABLE = "the registry cannot be reached"
 SILENT = "the registry does not answer"
-NO_VERSION = "leave the version out to take the newest, or look at the package's page"
+NO_VERSION = "leave the version out to get the newest, or look for versions on the package's page"
 NO_DEPENDENCY = (
     "another package depends on it, and that package is broken: try another version of the server,"
     " or tell its authors"
@@ -92,14 +93,14 @@ CAUSES = (
         hint="set SSL_CERT_FILE (uv), PIP_CERT (pip) or `cafile` in ~/.npmrc to the file with your"
         " organisation's certificates; for uv, `system-certs = true` in uv.toml works too",
     ),
-    Cause(  # because npm and uv cannot start git in the sandbox
+    Cause(  # npm and uv cannot start git in the sandbox
         pattern=r"/@npmcli/git/|Git operation failed|Git executable not found",
         what="one of its dependencies is in a git repository, not in the registry",
         hint="corral installs only packages with a checksum in the registry; try another version"
         " of the server, or install it yourself and name its own command",
     ),
     PIP_VERSION,
-    Cause(  # pip names no cause; usually the package exists, but has no wheel
+    Cause(  # pip does not name a cause; usually the package exists but has no wheel
         pattern=rf"satisfies the requirement {PACKAGE}\S* \(from (?!versions)[^\n]*versions: none",
         what=NO_WHEEL,
         hint=BUILD,

@@ -36,8 +36,8 @@ def install_apart(
     """
     words, corral = os.pipe()
     answers, answer = os.pipe()
-    # Block these signals until `_wait` handles them. Otherwise they would end corral, and the
-    # installer with it.
+    # Block these signals until `_wait` handles them, because before that they would end corral, and
+    # the installer would end too.
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
     try:
         child = os.fork()

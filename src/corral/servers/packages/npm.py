@@ -1,5 +1,4 @@
-"""Install a package from npm's registry with the host's npm. Later, node runs the package without
-npm.
+"""Install a package from npm's registry with the host's npm. Later runs need only node, not npm.
 
 Install scripts run only with `--allow-install-scripts`. Without this flag, no code of the package
 runs before the server itself starts. npm checks each archive against the registry's checksum. The
@@ -41,7 +40,7 @@ FLAGS = (
     "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
-ENGINE_LINES = 3  # npm's warning has a line each for the package, the required and current versions
+ENGINE_LINES = 3  # of npm's warning: the package, the required version, the current version
 APT = " (Debian and Ubuntu: apt install nodejs npm)" if sys.platform == "linux" else ""
 HINT = f"install Node.js and npm{APT}, or name the server's own command"
 
@@ -70,8 +69,8 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that npm would install now, in the same form as `list_versions`. Do not
-    install anything.
+    """Return the versions that npm would install now, in the same form as `list_versions`, without
+    installing anything.
     """
     _run_npm(reference, staging, how, notify, words=["--package-lock-only"])
     return list_versions(staging)
@@ -120,8 +119,8 @@ def _run_npm(
 
 
 def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | None:
-    """Return the (wanted, current) versions of node if npm warned that this package needs a
-    different version of node. Otherwise return None.
+    """Return the wanted and the current version of node if npm has warned that the package needs a
+    different version. Otherwise return None.
     """
     mark = f"package: '{package}',"
     lines = (at for at, line in enumerate(output) if "EBADENGINE" in line and line.endswith(mark))
@@ -135,8 +134,8 @@ def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | 
 
 
 def _describe_engine(reference: Reference, version: str, wanted: str, current: str) -> str:
-    """Return the warning that the package needs another version of node. npx does not treat this as
-    an error either.
+    """Return a warning that the package needs another version of node. This is not an error,
+    because npx installs the package too.
     """
     hint = name_node(wanted) or "--node chooses another node"
     if reference.version:
@@ -156,8 +155,8 @@ def find_npm(node: str) -> list[str]:
 
 
 def find_npm_script(node: str) -> list[str]:
-    """Return the command that runs npm's script with node. Windows needs this command, because
-    `npm` is only a batch file there.
+    """Return the command that runs npm's own script with node. It is needed on Windows, where `npm`
+    is only a batch file.
     """
     npm = os.path.join(os.path.dirname(node), "npm.cmd") if node else find_on_path("npm")
     script = os.path.join(os.path.dirname(npm), "node_modules", "npm", "bin", "npm-cli.js")
@@ -186,8 +185,8 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
 
 
 def list_versions(tree: str) -> dict[str, str]:
-    """Return the version of each package in a tree, by the package's path. If a package is
-    installed under a different name (an alias), its own name precedes the version.
+    """Return the version of each package in a tree, keyed by the package's path. For a package that
+    is installed under another name (an alias), the version is preceded by the package's own name.
     """
     return {
         path.removeprefix("node_modules/"): _read_version(path, item)
@@ -203,7 +202,7 @@ def _read_version(path: str, item: Mapping[str, object]) -> str:
 
 
 def list_checksums(tree: str) -> dict[str, str]:
-    """Return the checksum of each package in a tree, by the package's path."""
+    """Return the checksum of each package in a tree, keyed by the package's path."""
     found = _read_packages(tree).items()
     return {path.removeprefix("node_modules/"): str(item.get("integrity")) for path, item in found}
 
@@ -217,9 +216,9 @@ def _read_packages(tree: str) -> dict[str, dict[str, object]]:
 
 
 def list_sources(tree: str) -> tuple[set[str], set[str]]:
-    """Return the names and the download addresses of all packages. The address is "" for a package
-    without an address in the lock file. A package that is installed under a different name is
-    listed with both names.
+    """Return the names and the download addresses of all packages in a tree. A package that is
+    installed under another name is listed with both names. If the lock file has no address for a
+    package, its address is "".
     """
     found = _read_packages(tree).items()
     names = {path.rpartition("node_modules/")[2] for path, _ in found}

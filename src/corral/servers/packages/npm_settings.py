@@ -56,9 +56,9 @@ def find_index(
 ) -> str:
     """Return the registry that all packages with these names and archive addresses came from.
 
-    Return "" if a package may have come from elsewhere: if the scope of a package has its own
-    registry, or if an archive's address is on a different host. A package may choose the addresses
-    of its dependencies.
+    Return "" if a package may have come from elsewhere. This is the case if a package's scope has
+    its own registry, or if an archive's address is on a different host, because a package can
+    choose the addresses of its dependencies.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)
@@ -74,7 +74,7 @@ def _is_scope(key: str) -> bool:
 
 
 def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
-    """Return the keys of the credentials for these registries only."""
+    """Return those keys of npm's settings that contain credentials for these registries."""
     addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key
@@ -86,8 +86,8 @@ def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[s
 
 
 def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the keys and values of the .npmrc for the sandbox. For each credential the file
-    contains only a variable such as ${CORRAL_NPM_0}, so no secrets are in the file.
+    """Return the keys and values of the .npmrc for the sandbox. The file contains no secrets,
+    because each credential is replaced with a variable such as ${CORRAL_NPM_0}.
     """
     settings = read_settings(environment)
     kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
@@ -101,7 +101,7 @@ def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[t
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Return npm's settings. The user's settings override those of the machine, and environment
-    variables override both. The working directory's settings are ignored, because another person
+    variables override both. Settings in the working directory are ignored, because another person
     may have written them.
     """
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")

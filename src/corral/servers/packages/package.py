@@ -33,7 +33,8 @@ if TYPE_CHECKING:
         def list_checksums(self, tree: str) -> dict[str, str]: ...
 
 
-# The module of the same name installs each kind of package: packages/npm.py and packages/pypi.py.
+# Packages of each kind are installed by the module of the same name: packages/npm.py or
+# packages/pypi.py.
 SOURCES = {
     "npm": Source(
         host="registry.npmjs.org",
@@ -54,8 +55,8 @@ WAITS = "another process is installing {}; waiting for it"
 
 
 def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") -> str:
-    """Return the key under which an installation is stored. The key contains the user's choices, so
-    installations with different choices have different keys.
+    """Return the key under which an installation is stored. The key contains the user's choices,
+    such as the runtime, so that each combination of choices gets its own installation.
     """
     source = SOURCES[reference.kind]
     version = how.runtimes.get(source.runtime) or source.version
@@ -68,7 +69,7 @@ def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") 
 
 
 def has_run_scripts(key: str) -> bool:
-    """Return whether packages may have run code during the installation with this key."""
+    """Return whether the packages of this key may have run code while they were installed."""
     return "scripts" in key.partition(" with:")[0].split(" ")
 
 
@@ -80,7 +81,8 @@ def current_key(reference: Reference, how: InstallOptions) -> str:
 
 def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
     """Return the reference and the options from which a package's key was made. Return None if the
-    key does not belong to a package, or if the user's settings now name a different registry.
+    key does not belong to a package, or if the user's current settings would give a different key,
+    for example because they name another registry.
     """
     head, *extra = key.split(" with:")
     first, *words = head.split(" ")
@@ -103,8 +105,8 @@ def why_unproven(kind: str) -> str:
     """Return why packages of a kind (npm or PyPI) may not work on this machine, or "" if they are
     known to work.
 
-    On Windows they count as working only after a first installation has succeeded, because corral
-    was never tested with an installer inside an AppContainer.
+    On Windows the packages count as working only after one of them has been installed successfully,
+    because corral was never tested with an installer inside an AppContainer.
     """
     if sys.platform != "win32" or any(entry.kind == kind for entry in store.entries()):
         return ""
@@ -112,8 +114,8 @@ def why_unproven(kind: str) -> str:
 
 
 def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Return the installed package, and install it if necessary. For a package in the store, no
-    process is started and the network is not used.
+    """Return the installed package. If it is not in the store yet, install it first. Otherwise
+    start no process and do not use the network.
     """
     source = SOURCES[reference.kind]
     for other in sorted(set(how.runtimes) - {source.runtime}):
@@ -136,8 +138,9 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
-    """Raise an error if a package is not installed, and npm, which would install it, is missing.
-    Start nothing. If the user chose a version of node, do not look for npm.
+    """Raise an error if a package still has to be installed but npm is missing. This function
+    starts no process. So it checks nothing if the user chose a version of node, because finding
+    that version may require starting it.
     """
     if reference.kind != "npm" or how.runtimes or store.find(current_key(reference, how)):
         return
@@ -148,11 +151,11 @@ def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made under different settings but may be used now, because
+    """Return an installation that was made under different settings but can be used now, because
     all its packages came from the one index that the current settings name.
 
-    Return None if the current settings name several indexes. One of them may not have been used for
-    the installation, and may contain a different package of the same name.
+    Return None if the current settings name several indexes, because an index that was not used for
+    the installation may contain a different package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:
@@ -168,8 +171,8 @@ def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | 
 
 
 def _announce(reference: Reference, notify: Notify) -> None:
-    """Write to the client's log that a package is being installed, because an installation takes
-    time. A terminal shows a progress line instead.
+    """Write to the client's log that a package is being installed, because this takes time. On a
+    terminal do nothing, because a progress line is shown there.
     """
     from corral.servers.registry.download import is_progress_shown
 
@@ -189,8 +192,8 @@ def fetch_newest(reference: Reference, how: InstallOptions, notify: Notify) -> E
     """Return the newest version of a package. Install it, unless the store already has this version
     with the same versions of all dependencies.
 
-    A new installation is stored only under its exact version. If the store has the same version
-    with different dependencies, that entry is kept.
+    A new installation is stored only under its exact version. If the store already has this version
+    with different dependencies, both entries are kept.
     """
     plain = current_key(reference, how)
     key = f"{plain} newest"
@@ -228,7 +231,9 @@ def _find_installer(kind: str) -> Installer:
 
 
 def _install_apart(reference: Reference, key: str, how: InstallOptions, notify: Notify) -> Entry:
-    """Install in a process that can outlive the client, if this system supports that."""
+    """Install in a process that goes on if the client gives up. On Windows, install in this
+    process.
+    """
     if sys.platform != "win32":
         from corral.servers.packages.installer_process import install_apart
 

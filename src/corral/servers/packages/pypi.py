@@ -1,11 +1,11 @@
-"""Install a package from PyPI into a virtual environment of its own. The Python in this environment
-runs the package later.
+"""Install a package from PyPI into a virtual environment of its own. Later, the Python of this
+environment runs the package.
 
 Without `--allow-install-scripts` only wheels are installed, because building a source archive would
 run the package's code. The installer is uv if the host has it, and otherwise pip. On Windows it is
 always pip, because uv starts the interpreter at its original path, which no AppContainer can read.
-Each file is checked against the index's hash, and the list of hashes is kept beside the installed
-packages.
+Each downloaded file is checked against the hash in the index, and the list of hashes is kept beside
+the installed packages.
 """
 
 import configparser
@@ -103,8 +103,8 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that would be installed now, in the same form as `list_versions`. Do not
-    install anything.
+    """Return the versions that would be installed now, in the same form as `list_versions`, without
+    installing anything.
     """
     environment, _ = _prepare(reference, staging, how, notify)
     _resolve(environment, scripts=how.scripts, words=[])
@@ -114,8 +114,8 @@ def resolve(
 def _prepare(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> tuple[Environment, Reference]:
-    """Make an empty environment and write the package's requirements into it. If the reference
-    names no version, choose the newest.
+    """Make an empty environment and write the package's requirements into it. If the reference has
+    no version, use the newest one.
     """
     for item in how.extra:
         if item.startswith(("-", ".", "/")) or not item.isprintable():
@@ -132,11 +132,11 @@ def _prepare(
 
 
 def find_newest(environment: Environment, reference: Reference, *, scripts: bool) -> str:
-    """Return the newest version of the package itself, whatever its dependencies are. Raise
-    SandboxError if that version has no wheel.
+    """Return the newest version of a package, even if its dependencies cannot be installed. Raise
+    SandboxError if the newest version has no wheel.
 
-    An installer must not choose the version, because it would silently choose an old version whose
-    dependencies all have wheels.
+    The installer must not choose the version itself, because it would silently go back to an old
+    version for which it finds wheels of all dependencies.
     """
     write_text(environment.staging, REQUIREMENTS, f"{reference.requirement()}\n")
     _resolve(environment, scripts=scripts, words=["--no-deps"])
@@ -157,8 +157,8 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
     """Return a version that has only a source archive and is newer than the newest wheel, or "" if
     no such version exists.
 
-    corral asks the index for such versions itself, because an installer that may use only wheels
-    does not mention them.
+    This takes a separate question to the index, because an installer that may use only wheels does
+    not mention such versions.
     """
     if not find_uv():
         try:
@@ -169,7 +169,7 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
             raise
         newest = re.search(r"(?m)^\S+ \((\S+)\)$", "\n".join(output))
         return newest[1] if newest and newest[1] != version else ""
-    public = version.partition("+")[0]  # local versions cannot be compared
+    public = version.partition("+")[0]  # `>` does not accept a local version such as 1.0+cpu
     write_text(environment.staging, REQUIREMENTS, f"{reference.name}>{public}\n")
     try:
         _resolve(environment, scripts=False, words=["--no-deps"])
@@ -199,7 +199,7 @@ def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -
     """Write the lock file for `requirements.in`, without installing anything."""
     if uv := find_uv():
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
-        form.append("--emit-index-annotation")  # without credentials
+        form.append("--emit-index-annotation")  # uv leaves out credentials there
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
         # Remove an older lock file, because uv would keep the versions in it.
         with suppress(FileNotFoundError):
@@ -229,7 +229,7 @@ def _run_uv(argv: Sequence[str], environment: Environment, *, scripts: bool) -> 
 
 
 def _run_pip(words: Sequence[str], environment: Environment, *, scripts: bool) -> None:
-    """Run `pip install`, and write the versions that pip chose to a lock file in uv's format."""
+    """Run `pip install`, and write the versions that pip chose into a lock file in uv's format."""
     report = environment.path(REPORT)
     given = [*words, "--report", report, "-r", environment.path(REQUIREMENTS)]
     form = ["--no-cache-dir", "-q", *([] if scripts else WHEELS)]
@@ -259,8 +259,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments that make the interpreter `base` start pip. Also return pip's directory,
-    if it is outside of the interpreter's own files.
+    """Return the arguments with which the interpreter `base` starts pip, and the directories that
+    it has to read in addition to its own files.
     """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
@@ -355,15 +355,15 @@ def list_versions(tree: str) -> dict[str, str]:
 
 
 def list_checksums(_tree: str) -> dict[str, str]:
-    """Return no checksums. An index may add files to an existing version later, so a different
-    checksum would not mean that a package was replaced.
+    """Return no checksums, because they cannot be compared: an index may add files to an existing
+    version later, so a different checksum would not mean that a package was replaced.
     """
     return {}
 
 
 def write_start_script(staging: str, site: str, reference: Reference) -> None:
-    """Write a script that starts the package's program. Unlike an installer's script, this one has
-    no `#!` line with a path.
+    """Write a script that starts the package's program. Unlike the script that an installer would
+    write, it has no `#!` line with a path.
     """
     scripts = console_scripts(site, reference.name)
     module = reference.name.replace("-", "_")

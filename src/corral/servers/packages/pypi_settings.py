@@ -1,5 +1,5 @@
-"""Read the user's uv and pip settings: the indexes that uv and pip would use, and their
-credentials.
+"""Read from the user's settings which package indexes uv and pip would use, and the credentials for
+these indexes.
 """
 
 import os
@@ -17,8 +17,8 @@ DEFAULT_URL = "https://pypi.org/simple"
 WINDOWS = sys.platform == "win32"
 INTERPRETER = "Scripts/python.exe" if WINDOWS else "bin/python"
 LINKS = () if WINDOWS else (INTERPRETER,)
-"""Links in an installed package that corral made itself. They lead to an interpreter outside of the
-package.
+"""Links that corral itself makes in an installed package, and that lead to an interpreter outside
+of the package.
 """
 UV_CERTIFICATES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")
 TRUE_WORDS = frozenset(("1", "true", "yes", "on", "y", "t"))
@@ -38,9 +38,9 @@ class Indexes:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
-    """Return the indexes in uv's settings. If uv's settings name none, return those in pip's
-    settings. If these name none either, return PyPI. The addresses may contain credentials, so they
-    are passed in variables that are never printed.
+    """Return the indexes from uv's settings, or else those from pip's settings, or else PyPI. The
+    addresses may contain credentials, so they are passed to the installer in variables that are
+    never printed.
     """
     found, from_uv = _read_indexes(environment)
     main = found.main

@@ -20,15 +20,15 @@ VENV_SETTINGS = "pyvenv.cfg"
 OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
 MAX_SETTINGS_BYTES = 1 << 16
 REDIRECTORS = ("venvlauncher.exe", "python.exe")
-"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`. The first has been used since Python
-3.13, and the second was used before.
+"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`: the first since Python 3.13, the
+second in older versions.
 """
 
 
 @record
 class Environment:
-    """A virtual environment into which a package is installed, with its paths, its base interpreter
-    and the package's registry.
+    """A virtual environment into which a package is installed: its paths, its base interpreter, and
+    the registry of the package.
     """
 
     staging: str
@@ -44,8 +44,8 @@ class Environment:
 
 
 def make_environment(staging: str, registry: Registry, label: str, python: str = "") -> Environment:
-    """Make a virtual environment, which consists of an interpreter and a settings file. `python` is
-    the version or path of the interpreter. If it is "", use corral's own interpreter.
+    """Make a virtual environment, which is only an interpreter and a settings file. `python` is the
+    version or path of the interpreter, or "" for corral's own interpreter.
     """
     own = Runtime(path=find_own_python(), version=sys.version_info[:3])
     found = find_runtime("python", python, ask_program) if python else own
@@ -88,9 +88,9 @@ def _venv_settings(made: Environment) -> str:
 
 def check_environment(environment: Environment) -> None:
     """Refuse an environment in which a package changed the files that choose the interpreter."""
-    # A package chooses the names of its scripts and files, so an installer with a bug could
-    # overwrite the files that are checked here. If a package ran code of its own, that code could
-    # write anywhere.
+    # A package chooses the names of its scripts and files, so a bug in the installer could let it
+    # overwrite the files that are checked here. If a package was allowed to run code, that code
+    # could write anywhere in the environment.
     link = environment.path(INTERPRETER)
     with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:
         written = file.read(MAX_SETTINGS_BYTES)

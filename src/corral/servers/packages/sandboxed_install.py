@@ -1,8 +1,8 @@
 """Run one command of a package manager in a sandbox, and read its result.
 
-In the sandbox the package manager sees only the system, itself, and one staging directory. It
-reaches only the hosts of its registry, and gets only those of the user's settings that it needs.
-When all its processes have ended, corral checks the staging directory.
+In the sandbox the package manager can read only the system's files, its own files and one staging
+directory. It can reach only the hosts of its registry, and gets only the user's settings that it
+needs. After all its processes have ended, corral checks the staging directory.
 """
 
 import json
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from corral.policy.model import Control
 
 LIMITS = Limits(memory=4 * GIB, disk=4 * GIB, pids=512, timeout=15 * 60 * 1000)
-"""The limits of an installation, which are high enough for a large package. The user's ceilings may
-lower them.
+"""The limits of an installation. They are high enough for a large package, but the user's ceilings
+may lower them.
 """
 MAX_ANSWER_MS = 30_000
 """How long an interpreter may take to print its version."""
 DEGRADABLE: list["Control"] = ["memory", "pids", "disk", "timeout"]
-"""Limits that are dropped if they cannot be enforced. An installation is refused only if it cannot
-be isolated.
+"""Limits that are dropped if this host cannot enforce them, so that an installation is refused only
+if a wall is missing.
 """
 MAX_LOG_LINES = 12
 MAX_LOG_BYTES = 1 << 16
@@ -56,8 +56,9 @@ FETCH_SECONDS = 30  # how long a package manager waits for an answer from its re
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
-"""Directories whose names begin with these words do not count as downloads. npm (for its log) and
-uv (for facts about an interpreter) write to them even if the registry does not answer.
+"""Files in directories whose names begin with these words do not count as downloads, because npm
+(for its log) and uv (for facts about an interpreter) write to them even if the registry does not
+answer.
 """
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
@@ -68,8 +69,8 @@ SANDBOX_HINT = (
 Notify = Callable[[str], None]
 MAX_ANSWER_BYTES = 4096
 
-# A hint names only denials of these kinds. Other denials are harmless: pip, for example, works even
-# if it is not allowed to start `lsb_release`.
+# Only denials of these kinds are named in a hint. Other denials do not make an installation fail.
+# For example, pip works even if it is not allowed to start `lsb_release`.
 HOST_KINDS = frozenset({"name", "port", "address", "guard", "sni"})
 
 
@@ -85,11 +86,11 @@ def run_installer(
     links: tuple[str, ...] = (),
     notify: Notify = lambda _: None,
 ) -> list[str]:
-    """Run the package manager's command, and return the end of its output. Raise SandboxError if
+    """Run a command of the package manager, and return the end of its output. Raise SandboxError if
     the command fails.
 
-    Only the links in `links` may lead out of the staging directory. If the registry does not
-    answer, `notify` is called with a line of text.
+    After the run, a link that leads out of the staging directory is refused unless it is one of
+    `links`. If the registry does not answer, `notify` is called with a message for the user.
     """
     downloads = make_downloads(staging)
     _remove_repository_marks(downloads)
@@ -105,11 +106,12 @@ def run_installer(
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()  # the server will not need a zygote
+            end_zygote()  # only the installation needed the zygote
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
-    # Check the tree before opening any file in it, because opening a fifo would block forever.
+    # Check the tree before opening any file in it, because opening a named pipe would block
+    # forever.
     check_tree(staging, allowed=links)
     return details
 
@@ -118,8 +120,9 @@ def ask_program(argv: Sequence[str]) -> str:
     """Run a program in a sandbox without network access or grants. Return its output, or "" if it
     fails.
 
-    corral uses this for interpreters. A sandbox is needed, because a client's configuration may
-    name any file as an interpreter, and a server with a write grant may have replaced that file.
+    corral asks interpreters for their versions in this way. This needs a sandbox, because a
+    client's configuration may name any file as an interpreter, and a server with a write grant may
+    have replaced that file.
     """
     policy: PolicyDict = {
         "limits": lower_limits(replace(LIMITS, timeout=MAX_ANSWER_MS)),
@@ -127,8 +130,7 @@ def ask_program(argv: Sequence[str]) -> str:
         "degrade": {"allow": DEGRADABLE},
     }
     try:
-        # Read the output from a pipe. If the output went to a file, the program could fill the
-        # host's disk.
+        # The output goes to a pipe, because in a file it could fill the host's disk.
         with launch(argv, policy, stdin=-3, stdout=-1, stderr=-3, cwd="/") as sandbox:
             answer = sandbox.stdout.read(MAX_ANSWER_BYTES)
             sandbox.stdout.close()  # a program that prints more than this fails
@@ -152,8 +154,9 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 def _remove_repository_marks(downloads: str) -> None:
     """Remove the `.git` file that uv writes into its directory for sources.
 
-    corral would protect this file with a mount, and uv cannot rename across mounts. Links are not
-    followed, because a package may have made them while it was built.
+    If this file stayed, corral would mount it read-only to protect it, and uv could not rename
+    anything across that mount. Links are not followed, because a package may have made them while
+    it was built.
     """
     if sys.platform == "win32":
         return  # uv is not used on Windows
@@ -188,9 +191,8 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return the limits for an installer, each lowered to the user's ceiling, because corral would
-    refuse a limit above the ceiling. The default limits of a run are not used, because they are too
-    low for a large package.
+    """Return the given limits of an installer, but lower each limit that is above the user's
+    ceiling, because corral would refuse it.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
@@ -208,7 +210,7 @@ def lower_limits(limits: Limits) -> LimitsDict:
 
 
 class _Silence:
-    """Tells the user once if nothing has arrived from the registry for a while."""
+    """Tells the user once if the registry has sent nothing for a while."""
 
     def __init__(self, downloads: str, registry: Registry, notify: Notify) -> None:
         hosts = [urlsplit(url).hostname or "" for url in registry.urls[:1]]
@@ -227,8 +229,8 @@ class _Silence:
 
 
 def _measure(downloads: str) -> int:
-    """Return the size of the downloaded files. Files that a package manager writes even without an
-    answer from the registry are not counted.
+    """Return the total size of the downloaded files. Do not count files that a package manager
+    writes even if the registry does not answer.
     """
     sizes = 0
     for directory, below, names in os.walk(downloads):
@@ -264,16 +266,16 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
     text = log.read().decode(errors="replace")
     for secret in hidden:
         text = text.replace(secret, "***")
-    # Remove the lines in which npm names its log file, because that file was in the sandbox and no
-    # longer exists.
+    # Remove the lines in which npm names its log file, because this file was in the sandbox and is
+    # gone now.
     lines = [one.rstrip() for one in text.splitlines() if one.strip()]
     lines = [one for one in lines if not any(note in one for note in NPM_LOG_NOTES)]
     return ["".join(c if c.isprintable() else " " for c in line) for line in lines]
 
 
 def _find_denied_hosts(sandbox: Sandbox) -> str:
-    """Return a hint that names the denied hosts, because they are the likeliest cause of the
-    failure.
+    """Return a hint that names the hosts to which connections were denied, because this is the most
+    likely cause of a failure. Return "" if there are none.
     """
     report = sandbox.report
     rows = report.denials if report else ()
@@ -285,8 +287,9 @@ def _find_denied_hosts(sandbox: Sandbox) -> str:
 def urls_to_rules(urls: Sequence[str]) -> list[str]:
     """Return rules that allow the hosts and ports of these URLs.
 
-    The address guard refuses a name with a private or loopback address, unless a rule names that
-    address too. The user chose the registry, so this function adds rules for its addresses.
+    If a registry's host has a private or loopback address, also return rules for this address,
+    because otherwise the address guard would refuse it. This is safe, because the user chose the
+    registry.
     """
     found: dict[str, None] = {}
     for url in urls:
@@ -318,8 +321,8 @@ def write_text(directory: str, name: str, text: str) -> None:
 
 
 def read_bounded_text(path: str) -> str:
-    """Return the text of a file that an installer wrote. Refuse a file that is larger than
-    MAX_FILE_BYTES, because the installer may have filled the whole disk with it.
+    """Return the text of a file that an installer wrote. Refuse a file of more than MAX_FILE_BYTES,
+    because an installer could have made it as large as the disk.
     """
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(MAX_FILE_BYTES + 1)
@@ -337,8 +340,8 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
-    """Choose a program as npx and uvx do: the program that the reference names, or the only
-    program, or the program that has the package's name.
+    """Choose one of a package's programs as npx and uvx do: the one that the reference names, or
+    the only one, or the one that has the package's name.
     """
     if not programs:
         raise SandboxError(f"{reference.name} has no program to run: it is a library")
@@ -350,12 +353,12 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
     elif default in programs:
         return default
     what = f"no program {reference.program}; it has" if reference.program else "several programs:"
-    # The hint contains only names that are safe in a shell. The package chooses the names of its
-    # programs, and users paste the hint into a shell.
+    # Only names that are safe in a shell are in the hint, because the package chooses the names of
+    # its programs, and users paste the hint into a shell.
     usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
         f"{reference.name} has {what} " + ", ".join(map(shown, sorted(programs))),
-        hint=f"say which: {reference.text.partition('#')[0]}#{min(usable)}"
+        hint=f"name one of them: {reference.text.partition('#')[0]}#{min(usable)}"
         if usable
         else "corral starts only programs whose names consist of letters, digits, `.`, `_` and `-`",
     )

@@ -1,4 +1,6 @@
-"""Define what corral knows about each kind of package, and about a registry."""
+"""Define the values that describe a kind of package, its registries, and the options of an
+installation.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -7,8 +9,8 @@ from corral.record import record
 
 @record
 class Registry:
-    """What an installer may use: the addresses that it may reach, and the directories on this
-    machine that it may read.
+    """The addresses that an installer may reach, the directories on this machine that it may read,
+    and the variables that it gets.
     """
 
     urls: tuple[str, ...] = ()
@@ -20,8 +22,8 @@ class Registry:
 
 @record
 class InstallOptions:
-    """The user's choices for an installation. If `scripts` is true, the package may run code. The
-    packages in `extra` are installed beside it.
+    """The user's choices for an installation. If `scripts` is true, the package may run code while
+    it is installed. `extra` lists packages that are installed together with it.
     """
 
     scripts: bool = False
@@ -31,8 +33,8 @@ class InstallOptions:
 
 @record
 class Source:
-    """One kind of package. `host` is the public registry of this kind, and `index` is the
-    registry's address.
+    """One kind of package. `host` is the host of its public registry, and `index` is the address of
+    this registry.
 
     `fingerprint` returns a string that identifies the registries in the user's settings, or "" if
     these name only the public registry. `runtime` is the program that runs an installed package.
@@ -50,8 +52,9 @@ def fingerprint(urls: Iterable[str], default: str) -> str:
     """Return a string that identifies these registries, without credentials. Return "" if the only
     registry is the default one.
 
-    The string is part of an installation's key, because the same name in a different registry is a
-    different package. It preserves the order of the registries, because their order matters too.
+    The string becomes part of an installation's key, because the same name in another registry is
+    another package. The string keeps the order of the registries, because this order can decide
+    where a package comes from.
     """
     found = [plain_index(url) for url in urls]
     return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))

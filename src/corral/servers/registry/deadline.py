@@ -1,8 +1,9 @@
 """End a download at its deadline, whatever the server sends.
 
-A socket's timeout is not enough, because it starts again with each byte. `http.client` reads
-headers, interim answers and trailers for as long as a server sends them. A TLS handshake and a
-proxy's answer have no limit either. So a server could keep a download going forever.
+A socket's timeout is not enough, because it starts again with each byte. `http.client` goes on
+reading headers, interim answers and trailers for as long as a server sends them, and the same is
+true of a TLS handshake and of a proxy's answer. So without a deadline a server could make corral
+wait forever.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Deadline:
         with self._lock:
             for one in self._sockets:
                 _shut_down(one)
-                # Use `detach`, because `close` waits for readers of the socket, and an exception
-                # may still refer to a reader.
+                # Do not use `close`, because it waits until all readers of the socket are closed,
+                # and an exception may still refer to a reader.
                 if (descriptor := one.detach()) >= 0:
                     socket.close(descriptor)
             self._sockets.clear()
@@ -56,8 +57,8 @@ class Deadline:
     def _connect(
         self, address: tuple[str, int], timeout: float, source: tuple[str, int] | None = None
     ) -> socket.socket:
-        """Connect like `socket.create_connection`, but do not try further addresses after the
-        deadline. As soon as the connection is made, the deadline can end it.
+        """Connect like `socket.create_connection`, but try no further addresses after the deadline.
+        Once the connection is made, it ends at the deadline too.
         """
         problem: OSError = TimeoutError("timed out")
         for *_, (host, port, *_) in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
@@ -85,7 +86,7 @@ class Deadline:
 
     def handlers(self) -> list[urllib.request.BaseHandler]:
         """Return handlers for `urllib`. Their connections end at the deadline."""
-        import urllib.request  # on macOS this imports a module that other systems lack
+        import urllib.request  # here, because on macOS it imports a module that others lack
 
         connect = self._connect
 

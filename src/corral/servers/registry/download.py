@@ -1,8 +1,8 @@
 """Download a file or a small document over HTTPS, with limits on size, time and redirects.
 
 HTTP without TLS is allowed only for loopback, where no other machine can change the answer. A
-redirect must stay on HTTPS. A download is written to a new file, and its digest is compared before
-the file is used.
+redirect must stay on HTTPS. A download goes into a new file, and the caller compares its digest
+before it uses the file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class NotFoundError(SandboxError):
 
 
 def check_url(url: str, *, after: str = "") -> str:
-    """Return the URL if corral may request it, and raise SandboxError if not. `after` is the URL
-    that redirected to this URL.
+    """Return the URL if corral may request it, and otherwise raise SandboxError. If the URL comes
+    from a redirect, `after` is the URL that redirected to it.
     """
     from urllib.parse import urlsplit
 
@@ -86,7 +86,7 @@ def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
         try:
             with _open(check_url(url), deadline) as answer:
                 _copy_body(answer, url, target, max_bytes=max_bytes, label=label)
-        # `urllib` raises ValueError for a redirect to "https://[", or a host that is no valid name.
+        # `urllib` raises ValueError for a redirect to "https://[", or if a host name is not valid.
         except (OSError, ValueError, http.client.HTTPException, SandboxError) as error:
             if deadline.is_over:
                 raise too_late from error

@@ -1,9 +1,10 @@
 """Look up a server's package in an MCP registry: `org.example/name@version`.
 
-The user chooses the registry with `CORRAL_REGISTRY`; the default is the official registry. The
-registry's answer is stored, and later runs use the stored answer, even if the user gave no version.
-The server's publisher wrote server.json, so the target gets the variables in server.json only with
-the user's approval. The user gives values with `--config`.
+The default is the official registry, and the user can choose another one with `CORRAL_REGISTRY`.
+The registry's answer is stored, and later runs use the stored answer, even if the user gave no
+version. The answer is the server.json of the server's publisher, so the target gets the environment
+variables in it only with the user's approval. The user gives values for the variables with
+`--config`.
 """
 
 import json
@@ -55,8 +56,8 @@ def open_answer(
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
     if package.kind == "mcpb":
-        # `published` contains the arguments without the user's values, because these values may
-        # differ in each run, and the approval must stay the same.
+        # `published` contains the arguments without the user's values, because these may differ in
+        # each run, but the approval must stay valid.
         published = json.dumps(package.arguments, sort_keys=True)
         return bundle.open_stored(
             fetch_bundle(package, reference),
@@ -148,8 +149,8 @@ def fetch_bundle(package: Package, reference: Reference) -> Entry:
     key = f"download:{package.sha256}"
     with store.lock_key(key), store.StagingDirectory(key) as staging:
         path = os.path.join(staging, "archive")
-        # This check prevents a publisher from directing corral to a service on this machine's
-        # loopback.
+        # Without this check a publisher could make corral send a request to a service on this
+        # machine's loopback.
         download.check_url(package.identifier, after=base_url())
         digest = download.fetch_file(package.identifier, path, max_bytes=MAX_BUNDLE_BYTES)
         if digest != package.sha256:

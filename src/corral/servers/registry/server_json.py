@@ -37,9 +37,10 @@ class Package:
 class Variables:
     """The environment variables of a package, as permissions.
 
-    `asked` contains the variables whose values come from the publisher, and those that the server
-    requires from the user's environment. `granted` contains the variables for which the user gave a
-    value. `secrets` maps the names of secret variables to the user's values.
+    `asked` contains the variables that need the user's approval: the publisher has set their
+    values, or the server requires them from the user's environment. `granted` contains the
+    variables for which the user gave a value. `secrets` maps the names of secret variables to the
+    values that the user gave.
     """
 
     asked: Manifest
@@ -75,7 +76,7 @@ def _parse_package(item: Mapping[str, object], kind: str) -> Package:
     if not isinstance(identifier, str) or not isinstance(version, str):
         raise SandboxError("server.json names no package")
     if kind == "mcpb" and not (isinstance(sha256, str) and is_digest(sha256)):
-        raise SandboxError("server.json has no fileSha256 for its bundle: it cannot be verified")
+        raise SandboxError("server.json has no fileSha256, so its bundle cannot be verified")
     if kind != "mcpb" and not version:
         raise SandboxError("server.json names no version of its package")
     return Package(
@@ -101,8 +102,8 @@ def _host(url: str) -> str | None:
 def build_arguments(
     package: Package, given: Mapping[str, str], *, complete: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the arguments for the package's program, and those arguments that are paths given by
-    the user.
+    """Return the arguments for the package's program. Also return the paths among them that the
+    user gave.
     """
     words: list[str] = []
     paths: list[str] = []
@@ -155,9 +156,8 @@ def _resolve_value(
 def _fill_template(
     text: str, known: Mapping[str, object], given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Replace each `{name}` once. A `{name}` inside an inserted value is not replaced. Return the
-    resulting text, and whether it contains a value that the user gave. The text is None if a value
-    is missing.
+    """Replace each `{name}` with its value, but not a `{name}` inside an inserted value. Return the
+    text, or None if a value is missing, and whether the text contains a value that the user gave.
     """
     own = False
     lacking = False
@@ -201,7 +201,7 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    for name in filter(is_loader_variable, secrets):  # secrets become corral's own variables
+    for name in filter(is_loader_variable, secrets):  # corral gets secrets as its own variables
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(
@@ -220,7 +220,7 @@ def collect_variables(
 
 
 def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
-    """Return the user's values that secret variables contain, or that look like secrets."""
+    """Return those of the user's values that are in secret variables or look like secrets."""
     return tuple(
         value
         for key, value in given.items()

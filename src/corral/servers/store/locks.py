@@ -1,5 +1,5 @@
-"""Provide file locks that the system releases when their process ends. They prevent two processes
-from installing the same package at once.
+"""Lock files, so that two processes do not install the same package at the same time. The operating
+system releases a lock when the process that has it ends.
 """
 
 import os

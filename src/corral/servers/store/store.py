@@ -7,8 +7,8 @@ always complete, because each is written elsewhere and then renamed. The store i
 own cache, so it is private and is never granted to a target.
 
 A tree is hashed again at its first use after a boot, and by `corral cache verify`. Hashing
-thousands of files at each start would take longer than the start itself. Only the user can write to
-the store, so the check finds broken disks and accidents, not attacks.
+thousands of files at each start would take longer than the start itself. Because only the user can
+write to the store, the check is there to find broken disks and accidents, not attacks.
 """
 
 import os
@@ -42,8 +42,8 @@ KEPT_DOWNLOADS_SECONDS = 24 * 3600
 
 
 class UnfinishedError(SandboxError):
-    """Raised if an installation failed, but may continue later with the files that it has
-    downloaded.
+    """Raised if an installation has failed but can be continued later with the files that were
+    already downloaded.
 
     After any other error the downloads are removed, because a wrong archive may have left wrong
     metadata in the package manager's cache.
@@ -85,8 +85,8 @@ def entry_path(key: str) -> str:
 
 
 def make_directories() -> None:
-    """Make the directories of the store. Refuse a directory that another user could have written
-    to.
+    """Make the directories of the store. Refuse an existing directory to which another user could
+    have written.
     """
     parts = ("trees", "entries", "locks", "verified", "files")
     for path in (store_path(), *map(store_path, parts)):
@@ -103,8 +103,8 @@ def find(key: str) -> Entry | None:
     installation.
     """
     for path in (store_path(), store_path("entries"), store_path("trees")):
-        # The store may belong to another user, for example if corral runs with `sudo` while HOME is
-        # still the user's own home. Such a store must not be used.
+        # Do not use a store that belongs to another user. This happens, for example, if corral runs
+        # with `sudo` while HOME is still the home of the user who called it.
         try:
             refuse_shared(path, os.lstat(path), 0o077)
         except FileNotFoundError:
@@ -262,8 +262,8 @@ def entries() -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry. Remove its tree too, unless another entry or a run uses the tree. If a run
-    uses it, it is removed as garbage after the run.
+    """Remove an entry, and also its tree, unless another entry or a run still uses the tree. A tree
+    that only a run uses is removed by a later garbage collection.
     """
     with lock_all():
         try:
@@ -285,8 +285,8 @@ def _discard_unneeded(digest: str) -> None:
 
 
 def lock_all() -> Lock:
-    """Return a lock on the store, for changes that affect a tree and its entry. Without the lock, a
-    new tree could be removed as garbage before it has an entry.
+    """Return the lock of the store, which is needed for changes to a tree and its entry. Without
+    this lock, another process could remove a new tree as garbage before the tree has an entry.
     """
     return Lock(store_path("locks", "store"))
 
@@ -303,8 +303,8 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree. Rename it first, so that new runs do not find it. If a run still uses the
-    tree, leave its files to the next garbage collection.
+    """Remove a tree, after renaming it so that no new run can find it. If a run still uses the
+    tree, its files stay until a later garbage collection.
     """
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
     try:
@@ -318,8 +318,8 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. On Windows no locks are used, because open files
-    cannot be removed there.
+    """Return whether a run has locked a tree. On Windows, where open files cannot be removed
+    anyway, there are no such locks, and the result is False.
     """
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False
@@ -338,8 +338,8 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Return the lock for a key, and make the store if necessary. A process that installs a key
-    takes this lock, so that no other process installs the same key at the same time.
+    """Return the lock of a key. A process takes it before it installs a package under the key, so
+    that no other process does the same at the same time. If the store does not exist, make it.
     """
     make_directories()
     return Lock(lock_path(key), waits)
@@ -353,10 +353,11 @@ def staging_root() -> str:
 
 
 class StagingDirectory:
-    """A context manager for the staging directory of a key. The caller must have locked the key.
+    """A context manager that makes the staging directory of a key and removes it at the end. The
+    caller must have locked the key.
 
-    The directory is removed at the end. If the installation did not finish, its downloads are kept,
-    but only for the same key, because one package's installer must not influence another package.
+    The downloads of an unfinished installation are kept, but only for the same key, because the
+    installer of one package must not influence another package.
     """
 
     def __init__(self, key: str) -> None:
@@ -408,7 +409,7 @@ def _discard_old_downloads() -> None:
 
 
 def find_leftovers() -> Iterator[str]:
-    """Yield trees without an entry, and files that failed or killed installations left behind."""
+    """Yield trees without an entry, and what failed or killed installations left behind."""
     used = {one.digest for one in entries()}
     trees = store_path("trees")
     for name in list_names(trees):
@@ -423,7 +424,7 @@ def find_idle_staging() -> Iterator[str]:
     try:
         refuse_shared(root, os.lstat(root), 0o077)
     except (FileNotFoundError, SandboxError):
-        return  # the staging root is missing, or another user may have made links in it
+        return  # the staging root is missing, or other users have access to it
     busy = {name[:32] for name in list_names(locks) if is_locked(os.path.join(locks, name))}
     for name in list_names(root):
         if name[:32] not in busy:

@@ -1,8 +1,8 @@
 """Hash, check and remove a tree of files, and make it read-only.
 
 An installer may leave anything in a tree, so devices, sockets and links to paths outside of the
-tree are refused. Making a tree read-only also removes its set-id bits. A junction on Windows counts
-as a link.
+tree are refused. A junction on Windows counts as a link. When a tree is made read-only, its files
+also lose their set-id bits.
 """
 
 import os
@@ -98,8 +98,8 @@ def _refused(path: str, why: str) -> SandboxError:
 
 
 def make_read_only(top: str) -> None:
-    """Make a tree read-only for all users. Other users cannot reach it anyway, because the
-    directory above is private.
+    """Make a tree read-only. The modes allow all users to read it, but only its owner can reach it,
+    because the directory above it is private.
     """
     os.chmod(top, READ_ONLY)
     # `walk` is a generator, so each directory is made readable before `walk` reads it.
@@ -129,8 +129,8 @@ if sys.platform != "win32":
 
     def _remove_directory(top: str) -> None:
         # Use `remove_whole`, because a package's script may have made paths of more than 4096
-        # bytes, which system calls do not accept, or more levels of directories than a process may
-        # have open files.
+        # bytes, which system calls do not accept, or more nested directories than the number of
+        # files that a process may open.
         from corral.platforms.posix.run_directories import remove_whole
 
         remove_whole(top)
@@ -149,8 +149,8 @@ else:
         shutil.rmtree(extended_path(top))
 
     def _make_removable(top: str, here: str, name: str) -> str:
-        """Make an entry removable. For a directory, return its path below `top`, so that the caller
-        continues with its entries. Otherwise return "".
+        """Make an entry removable. If it is a directory, return its path below `top`, so that the
+        caller goes on with the entries inside. Otherwise return "".
         """
         path = f"{here}/{name}" if here else name
         found = os.lstat(path_of(top, path))
