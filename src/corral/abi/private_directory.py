@@ -40,9 +40,9 @@ def make_private_directory(path: str) -> None:
     """Create a directory that only this user can use, and the missing directories above it. Do
     nothing if the directory exists already.
 
-    On Windows an access list names this user. The mode 0o700 would not be enough, because it gives
-    access only to the owner: a directory that an elevated process creates is owned by the
-    administrators' group, so without elevation this user could not open it.
+    On Windows give the user access through an access list. Mode 0o700 would give access only to the
+    owner. But when an elevated process creates a directory, the owner is the administrators' group,
+    so this user could open the directory only with elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -166,7 +166,9 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a checksum that detects damage, without `hashlib`, whose import takes milliseconds."""
+    """Return a checksum that detects damage. `hashlib` is not used, because importing it takes
+    milliseconds.
+    """
     return int.from_bytes(content, "little") % PRIME
 
 

@@ -157,8 +157,8 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     """Call a function whose last parameters are (buffer, size, needed size), and return the buffer
     with the content that it writes.
 
-    The buffer is never copied, because its content may include pointers into it. It has at least
-    `least` bytes, because for an empty list Windows may write fewer bytes than the list's structure
+    The buffer is never copied, because its content may include pointers into the buffer. It has at
+    least `least` bytes: for an empty list Windows may ask for fewer bytes than the list's structure
     has.
     """
     needed = DWORD()

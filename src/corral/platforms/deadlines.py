@@ -119,9 +119,9 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return `reaped` with the run's usage. Each value is the higher one of what the system
-        reported and what the samples showed. Raise SupervisionError if the run was ended because
-        its usage could not be measured.
+        """Return `reaped` with the run's usage. For each value use the higher one of the system's
+        report and the samples. Raise SupervisionError if the run was ended because its usage could
+        not be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -172,7 +172,7 @@ class Deadlines:
         """Pause the tree and measure its memory exactly. Otherwise a target could hide most of its
         memory by starting and ending processes all the time.
 
-        If processes start even then, the target is getting the kernel to resume them. In that case
+        If processes start even during the pause, the target is making the kernel resume them. Then
         return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL

@@ -50,8 +50,8 @@ def is_work_directory(path: str) -> bool:
 
 
 def inner(path: str) -> tuple[str, ...]:
-    """Return the directories that belong to the target in the private directory `path`, which
-    itself belongs to corral.
+    """Return the target's directories inside the private directory `path`, which itself belongs to
+    corral.
     """
     return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
@@ -139,9 +139,9 @@ class State:
         """Make or check the target's home when root runs corral and the target has another user id.
         Raise OSError if the home belongs to a third user.
 
-        The directory above belongs to root, and only the target's group can search it. So no other
-        process can replace a home or list the homes, and even a server that opens its home to
-        everyone does not give other users access.
+        The directory above the home belongs to root, and only the target's group can search it. So
+        no other process can replace a home or list the homes. Other users have no access even to a
+        home whose server allows everyone to read it.
         """
         above = os.path.dirname(self.path)
         make_private_directory(above)

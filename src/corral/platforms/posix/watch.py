@@ -147,8 +147,8 @@ class Watch:
         return False
 
     def _has_events(self) -> bool:
-        """Return whether the run has ended, or corral has received a signal or a control message.
-        Service events do not count, because a target could cause them continually.
+        """Return whether the run has ended, or a signal or control message for corral is waiting.
+        Ignore services, because a target could keep them busy all the time.
         """
         return bool(self._events.poll(0))
 
@@ -174,8 +174,8 @@ class Watch:
                 self.deadlines.stop("signal", number)
 
     def _read_control(self) -> None:
-        """Pass each byte on as a signal. End of file means that the caller has ended, so kill the
-        tree.
+        """Send the tree each signal whose number the caller has written. At end of file the caller
+        has ended, so kill the tree.
         """
         numbers = os.read(self.control, 16)
         if not numbers:
