@@ -1,9 +1,9 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-To do so, the supervisor needs a debugger's rights over the target. An ordinary user has these
-rights over processes with the same user id. But a target that root starts has a different id, and
-root has these rights over it only with CAP_SYS_PTRACE, which containers lack by default. In that
-case the supervisor's thread takes on the target's id while it reads.
+This takes a debugger's rights over the target. An ordinary user has these rights over processes
+with the same user id. But if root runs corral, the target has a different id, and root has these
+rights over it only with CAP_SYS_PTRACE, which containers lack by default. In that case the
+supervisor's thread takes on the target's id while it reads.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return ids that a `with` block takes even if this thread could read the target without
-        them, so that the peer of a unix socket that the block connects sees the target's ids.
+        """Return ids that a `with` block always takes, even if this thread can read the target
+        without them. If the block connects a unix socket, the other end then sees the target's ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 

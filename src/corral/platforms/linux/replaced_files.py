@@ -45,7 +45,7 @@ class ReplacedFiles:
     """Watches the covers, as a service of the supervisor.
 
     `replaced` contains a sentence for each path that lost its cover. The service's descriptor is an
-    epoll descriptor, which watches the inotify descriptor except during a pause.
+    epoll descriptor. It watches the inotify descriptor, except during a pause.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:

@@ -133,8 +133,8 @@ def _files_in_words(
 def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
     """Yield the directories below `top` that git treats as repositories.
 
-    Read them from the index, which alone lists all of them: a submodule that was never initialised
-    is just an empty directory, but git would use a `.git` that a target puts there.
+    Read them from the index, because only the index lists all of them: a submodule that was never
+    initialised is just an empty directory, but git would use a `.git` that a target puts there.
     """
     left = MAX_INDEX_BYTES
     for directory in directories:

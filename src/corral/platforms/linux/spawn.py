@@ -270,7 +270,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could reopen a file with more
-    rights. Return None and replace nothing if Landlock prevents both this and truncation.
+    rights. Return None and replace nothing if Landlock prevents both reopening and truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:

@@ -31,12 +31,13 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """Makes a mount for each bind. In the mount, the owner's files belong to the target.
+    """Makes a mount for each bind, in which the owner's files belong to the target.
 
     Each entry of `binds` is a bind with the uid and gid of the owner on disk. `uid` and `gid` are
-    the target's ids. All ids are those on the host, not in the target's namespace. `state` is the
-    directory that corral keeps for the target. If it cannot be idmapped, corral gives it to the
-    target with chown.
+    the target's ids. All ids are those on the host, not in the target's namespace.
+
+    `state` is the directory that corral keeps for the target. If it cannot be idmapped, corral
+    gives it to the target with chown.
     """
 
     name = "idmapped_mounts"

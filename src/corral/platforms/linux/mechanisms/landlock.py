@@ -53,15 +53,17 @@ class Landlock:
     """Restricts files: the target may read and execute everything below `read` and `write`, and
     change everything below `write`.
 
-    `private` is writable too, and the only place where the target can make sockets, because a
-    socket in `write` could deceive a program on the host. A directory cannot be moved from `write`
-    into `private`, because the kernel refuses moves that add rights.
-
-    With `unix_scope` the target can connect only to its own unix sockets and to those in `sockets`.
-    If the target sees the host's /proc, `proc` says what it can read there: nothing, its own
-    directory, or everything. `seen` contains (path, device, inode) of granted files, and the step
-    fails if another file has taken such a path. With `deny_tcp` the target cannot bind or connect
-    TCP sockets, if this kernel's Landlock can deny that.
+    - `private` is writable too. It is the only place where the target can make sockets, because a
+      socket in `write` could deceive a program on the host. A directory cannot be moved from
+      `write` into `private`, because the kernel refuses moves that add rights.
+    - With `unix_scope` the target can connect only to its own unix sockets and to those in
+      `sockets`.
+    - If the target sees the host's /proc, `proc` says what it can read there: nothing, its own
+      directory, or everything.
+    - `seen` contains (path, device, inode) of granted files. The step fails if another file has
+      taken one of these paths.
+    - With `deny_tcp` the target cannot bind or connect TCP sockets, if this kernel's Landlock can
+      deny that.
     """
 
     name = "landlock"

@@ -28,8 +28,8 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The host's namespaces as their links in /proc, by kind. The sandbox's links must differ from
-    these.
+    """The links in /proc that identify the host's namespaces, by kind. The sandbox's links must
+    differ from these.
     """
 
     links: dict[str, str]

@@ -53,9 +53,9 @@ fit into a tmpfs of 16 MB, although each of them uses a kilobyte of kernel memor
 class Bind:
     """A path on the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw, or are 0 for a system path, which is
-    not compared. `covers` is true if masks cover the mounts below the path; an idmapped mount of
-    the path then leaves these mounts out.
+    `device` and `inode` identify the file that the policy saw. Both are 0 for a system path,
+    because these are not compared. If `covers` is true, masks cover the mounts below the path, so
+    an idmapped mount of the path can leave these mounts out.
     """
 
     source: str
@@ -70,10 +70,11 @@ class Bind:
 class Mask:
     """A path in the sandbox to hide or protect.
 
-    `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
-    A grant below a masked path stays visible, because it is mounted later. `role` is "repository"
-    for a version-control directory, and "named" for a file in such a directory that the user
-    granted by name.
+    - `hide` shows an empty, read-only file or directory instead. `protect` makes the path
+      read-only.
+    - A grant below a masked path stays visible, because it is mounted later.
+    - `role` is "repository" for a version-control directory. It is "named" for a file in a
+      version-control directory that was itself granted by name.
     """
 
     path: str

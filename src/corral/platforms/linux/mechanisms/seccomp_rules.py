@@ -2,9 +2,11 @@
 
 The filter denies calls that reach out of the sandbox, and allows all others, because servers are
 ordinary programs and need most calls. Numbers newer than the table fail with ENOSYS, as on an older
-kernel. A filter sees only registers, so it cannot check memory behind a pointer (clone3's flags,
-paths). If the kernel truncates an argument to 32 bits, the rule compares only these bits, because a
-target could otherwise get past it with junk in the high word.
+kernel.
+
+A filter sees only registers, so it cannot check memory behind a pointer (clone3's flags, paths). If
+the kernel truncates an argument to 32 bits, the rule compares only these bits. Otherwise a target
+could evade the rule with junk in the high word.
 """
 
 from __future__ import annotations
@@ -479,14 +481,15 @@ def target_rules(
 ) -> dict[str, Rule]:
     """Return the rule of every syscall that is not simply allowed, by name.
 
-    Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
-    the kernel ignores. If `cookie` is None, execve is denied. `own_pid` matters only without
-    namespaces: the target may signal and adjust only this process and 0, the caller. With
-    `duty_cycle`, calls that make the kernel send SIGCONT are denied, because corral enforces a CPU
-    share with SIGSTOP and SIGCONT.
+    - Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
+      the kernel ignores. If `cookie` is None, execve is denied.
+    - `own_pid` matters only without namespaces. The target may then signal and adjust only the
+      process `own_pid`, and pid 0, which means the caller.
+    - With `duty_cycle`, calls that make the kernel send SIGCONT are denied, because corral enforces
+      a CPU share with SIGSTOP and SIGCONT.
 
-    The other flags let the supervisor's listener receive calls: denied process starts and created
-    files (`notices`), all calls with a path (`watch_paths`), new processes and threads
+    The other flags say which calls are passed to the supervisor's listener: denied process starts
+    and created files (`notices`), all calls with a path (`watch_paths`), new processes and threads
     (`limit_tasks`), calls on sockets (`broker`), and changes to modes and times (`file_changes`,
     only without namespaces).
     """

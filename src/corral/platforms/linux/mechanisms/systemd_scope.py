@@ -1,9 +1,9 @@
 """Get a cgroup from systemd, for users who cannot make a cgroup in their session's cgroup.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. Inside the scope corral makes the leaf of `cgroup`. There
-it can have the kernel kill the whole tree at once when memory runs out, and systemd changes nothing
-below a delegated unit.
+properties, and systemd puts init into it. systemd changes nothing below a delegated unit, so corral
+can make the leaf that `cgroup` describes inside the scope. The leaf's settings make the kernel kill
+the whole tree at once when memory runs out.
 
 systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
 process, which dies with the supervisor, stays in the scope beside the leaf until corral has read
