@@ -32,8 +32,8 @@ PATH_MAX = 4096
 
 @record
 class TargetIds:
-    """The target's ids on the host. If `taken` is true, a `with` block gives these ids to the
-    current thread until the block ends.
+    """The target's ids on the host. If `taken` is true, the current thread has these ids inside a
+    `with` block.
     """
 
     uid: int

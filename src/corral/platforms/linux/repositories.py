@@ -62,7 +62,8 @@ def find_directories(entry: str) -> list[str]:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
-                    # Keep the path with its symlinks too, because a target could replace these.
+                    # Keep the path with its symlinks too, because a target could replace the
+                    # symlinks.
                     found[named] = None
                 pending.append(real)
     return list(found)
@@ -79,8 +80,8 @@ def find_run_files(git: str) -> Iterator[str]:
             yield from (f"{path}/{name}" for name in GIT)
             yield from _links_in(f"{path}/hooks")
         for directory in ("modules/", "worktrees/") if is_repository else ("",):
-            # A submodule's name may contain slashes, so directories that are not repositories are
-            # entered too.
+            # A submodule's name may contain slashes, so search directories that are not
+            # repositories too.
             names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
             pending += [f"{path}/{directory}{name}" for name in names]
 

@@ -84,7 +84,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Note the streams and the home of the command that this waiting sandbox will execute."""
+        """Remember the streams and the home of the command that this sandbox will execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -316,7 +316,7 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
     """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
-    paths itself and thus needs only a report of denied process starts.
+    paths itself, so that only denied process starts have to be reported.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
@@ -417,8 +417,8 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in one of the host's namespaces, because later steps change their
-    namespaces' settings.
+    """Refuse to continue in one of the host's namespaces, because later steps change the settings
+    of the current namespaces.
     """
     if (step := _find_namespaces(plan)) is not None:
         steps.attempt(step, step.verify, results)

@@ -43,9 +43,9 @@ share below a hundredth needs a period longer than PERIOD.
 
 @record
 class Base:
-    """A cgroup directory in which leaves can be made, and the controllers that the leaves get. If
-    `manager` is true, the directory is systemd's own, and systemd makes a cgroup in it for the
-    leaf.
+    """A cgroup directory in which corral can create leaves, and the controllers that the leaves
+    get. If `manager` is true, the directory is systemd's own, and systemd makes a cgroup in it for
+    the leaf.
     """
 
     path: str
@@ -80,7 +80,7 @@ class Cgroup:
 
 @record
 class Leaf:
-    """Makes a leaf. `settings` contains pairs (file, value). `controllers` are enabled in every
+    """Creates a leaf. `settings` contains pairs (file, value). `controllers` are enabled in every
     directory from `base` down to the leaf.
     """
 

@@ -27,7 +27,7 @@ PROC_FILES = (
 )  # fmt: skip
 # The files that the target may read in its own /proc directory. `net` and `task` are missing: `net`
 # shows the host's sockets, and `task` has a `net` for each thread. Symlinks such as `exe` need no
-# rule, because only the rules for the files that they lead to count.
+# rule, because Landlock uses the rules of the files that they lead to.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",

@@ -1,4 +1,4 @@
-"""Make the sockets in the target's network namespace that init sends to the supervisor.
+"""Create sockets in the target's network namespace, which init then sends to the supervisor.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
 With `network.allow`, local routes send the packets for all addresses to loopback. So a connection
@@ -100,7 +100,7 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Makes the sockets for a run without network. With them the supervisor answers name lookups,
+    """Creates the sockets for a run without network. With them the supervisor answers name lookups,
     sees refused connections, and reports both.
     """
 

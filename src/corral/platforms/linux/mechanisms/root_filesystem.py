@@ -87,7 +87,7 @@ class Mask:
 
 @record
 class OpenedSources:
-    """The descriptors of the sources in init, by path on the host."""
+    """Init's descriptors of the sources to mount, by path on the host."""
 
     fds: dict[str, int]
 
@@ -128,9 +128,10 @@ class View:
     """Builds the private root and enters it.
 
     The `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
-    `anchors` lists the directories in a write grant that contain a bind or a mask. They are bound
-    onto themselves, so that the target cannot rename them. Otherwise the host could later find a
-    different directory under such a name.
+
+    `anchors` lists the directories in a write grant that contain a bind or a mask. Each is bound
+    onto itself, so that the target cannot rename it. Otherwise programs on the host could later
+    find a different directory under its name.
     """
 
     name = "root_filesystem"
@@ -336,7 +337,7 @@ class _NewRoot:
                 continue  # a kernel without keyrings
 
     def send_space(self, channel: DescriptorChannel) -> None:
-        """Send the private space to the supervisor, which lists its files at the end."""
+        """Send the private space to the supervisor, which lists its files at the end of the run."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         fd = os.open(".space", flags, dir_fd=self.root)
         channel.send("private_space", [fd])

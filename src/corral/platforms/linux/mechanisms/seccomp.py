@@ -257,8 +257,8 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that socket calls are passed to the supervisor for a decision. It denies them all until
-    the target's exec, so every call tried here must fail with EPERM.
+    """Check that socket calls are passed to the supervisor for a decision. The supervisor denies
+    all of them until the target's exec, so every call tried here must fail with EPERM.
     """
     from corral.abi import linux_sockets as sockets
 

@@ -66,10 +66,10 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# The calls that are denied in addition if there are no namespaces, because Landlock does not cover
-# them. Calls on descriptors are as dangerous as calls on paths: a descriptor opened for reading is
-# enough to change a file's mode. With a listener, the supervisor changes modes and times on the
-# target's behalf, but only of files that the target may write to.
+# Calls that are also denied if there are no namespaces, because Landlock does not cover them. Calls
+# on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough to
+# change a file's mode. With a listener, the supervisor changes modes and times on the target's
+# behalf, but only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -198,11 +198,12 @@ def _sockets(
     *, unix_sockets: bool, namespaces: bool, broker: bool, notices: bool
 ) -> dict[str, Rule]:
     """Return the rules for sockets. With namespaces or the broker, the target may make TCP and UDP
-    sockets, by the protocol's number or by protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
+    sockets, with protocol 0 or with the protocol's own number. MPTCP, SCTP, SMC and raw sockets are
+    denied.
 
     An unknown family fails with the error of a kernel that does not support it, which clients can
-    handle. AF_INET with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because only
-    SOCK_STREAM and SOCK_DGRAM are allowed.
+    handle. Only SOCK_STREAM and SOCK_DGRAM are allowed, so AF_INET with SOCK_PACKET, which the
+    kernel turns into AF_PACKET, is denied too.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []

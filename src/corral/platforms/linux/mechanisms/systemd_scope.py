@@ -165,7 +165,9 @@ def _idle(parent: int) -> NoReturn:
 
 
 def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> str:
-    """Start a scope with these processes, move them to its OWN_CGROUP, and return its directory."""
+    """Start a scope with these processes, move them to OWN_CGROUP in it, and return the scope's
+    path.
+    """
     with _Manager(START_SECONDS) as manager:
         manager.start(unit, properties(pids, settings))
     mounted = cgroup.mount(str(pids[-1]))
