@@ -166,7 +166,7 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
         call(*arguments, None, 0, ctypes.byref(needed))
     except OSError:
         if not needed.value:
-            raise  # with a size, the error only says that the buffer is too small
+            raise  # otherwise the error only means that there was no buffer
     raw = bytearray(max(needed.value, least))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     call(*arguments, block, len(raw), ctypes.byref(needed))

@@ -82,7 +82,8 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree if its grace period has expired, or ask it to end if its timeout has.
+        """Kill the tree if its grace period has expired, or ask it to end if the run's timeout has
+        expired.
 
         Call this before `sample_if_due`, because taking a sample can be slow.
         """
@@ -163,7 +164,7 @@ class Deadlines:
                 break
             usage = self.child.measure(exact=True, interrupted=interrupted)
             if interrupted():
-                return usage  # another measurement would be cut short too, and find less memory
+                return usage  # a further measurement would be interrupted too
         if usage.steady or time.monotonic() < self._stop_again_at:
             return usage
         return self._measure_stopped(quick, interrupted)
@@ -178,7 +179,7 @@ class Deadlines:
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:
             for _ in range(MAX_STOPPED_MEASUREMENTS):
-                self.child.signal(SIGSTOP)  # again, because a process may have started meanwhile
+                self.child.signal(SIGSTOP)  # again, to pause processes that started meanwhile
                 time.sleep(STOP_SECONDS)
                 usage = self.child.measure(exact=True, interrupted=interrupted)
                 if usage.steady:  # an interrupted measurement counts as steady

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the disks that /usr and the granted paths are on, and those of these paths that are
-    not on a disk.
+    """Return the disks that /usr and the granted paths are on. Also return the paths that are not
+    on a disk.
 
     Overlays, some btrfs volumes and network file systems have no disk, so they cannot be limited.
     File systems in memory do not need a limit.

@@ -1,6 +1,6 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-This takes a debugger's rights over the target. An ordinary user has these rights over processes
+This requires a debugger's rights over the target. An ordinary user has these rights over processes
 with the same user id. But if root runs corral, the target has a different id, and root has these
 rights over it only with CAP_SYS_PTRACE, which containers lack by default. In that case the
 supervisor's thread takes on the target's id while it reads.

@@ -138,8 +138,8 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` with the name and the path of each call that creates a file, once the call
-    continues. Reads no more than MAX_READ paths.
+    """Calls `then` with the name and the path of each call that creates a file, when the kernel may
+    execute the call. Reads no more than MAX_READ paths.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:

@@ -108,7 +108,7 @@ class ReplacedFiles:
         try:
             watch = abi.inotify_add_watch(self._inotify, path, events | flags)
         except (PermissionError, FileNotFoundError, NotADirectoryError):
-            return  # the target cannot open the path either, or `_compare` reports it
+            return  # denied to the target too, or missing, which `_compare` reports
         paths = self._paths.setdefault(watch, [])
         if path not in paths:
             paths.append(path)

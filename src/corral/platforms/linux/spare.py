@@ -68,7 +68,7 @@ class Spare:
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
-        poll.register(channel, select.POLLRDHUP)  # not read until the target can take a request
+        poll.register(channel, select.POLLRDHUP)  # not read until the sandbox is ready
         for service in self.child.services:
             poll.register(service.fileno(), select.POLLIN)
         while True:

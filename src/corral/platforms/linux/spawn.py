@@ -70,8 +70,8 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Without namespaces, calls that change modes must not continue, because they could
-            # change any of the user's files.
+            # Without namespaces, the kernel must not execute calls that change modes, because they
+            # could change any of the user's files.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -316,7 +316,7 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
     """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
-    paths itself, so that only denied process starts have to be reported.
+    paths itself, so only denied process starts have to be reported.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 

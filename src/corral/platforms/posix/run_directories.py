@@ -150,8 +150,8 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # Wait while another run makes the same home. Otherwise that run could give the home to
-            # the target halfway, and this run would then refuse to make root's directories in it.
+            # Wait while another run makes the same home. Otherwise the home could already belong to
+            # the target when this run makes directories in it as root, which this run would refuse.
             # A target cannot hold this lock, because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
@@ -170,7 +170,7 @@ class State:
                 )
             if (found.st_uid, found.st_gid) != (uid, gid):
                 os.fchown(top, uid, gid)
-            os.fchmod(top, 0o700)  # a server that closed its own home could not start in it again
+            os.fchmod(top, 0o700)  # a server may have removed its own access to its home
         finally:
             os.close(top)
 

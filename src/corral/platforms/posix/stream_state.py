@@ -80,7 +80,7 @@ def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
 
 
 def _reopen_pipe(fd: int, opened: list[int]) -> int:
-    """Return a new descriptor, or `fd` itself if it is not a pipe, or if another user made it."""
+    """Return a new descriptor of a pipe, or `fd` for other files and for another user's pipe."""
     if sys.platform != "linux":
         return fd
     path = f"/proc/self/fd/{fd}"

@@ -53,9 +53,9 @@ fit into a tmpfs of 16 MB, although each of them uses a kilobyte of kernel memor
 class Bind:
     """A path on the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw. Both are 0 for a system path,
-    because these are not compared. If `covers` is true, masks cover the mounts below the path, so
-    an idmapped mount of the path can leave these mounts out.
+    `device` and `inode` identify the file that the policy saw. Both are 0 for a system path, which
+    is not compared. If `covers` is true, masks cover the mounts below the path, so an idmapped
+    mount of the path can leave these mounts out.
     """
 
     source: str
@@ -182,7 +182,8 @@ class View:
     def verify(self, _results: Results) -> None:
         """Check that the root refuses writes and shows only granted paths."""
         try:
-            os.symlink("none", TRIED)  # not mkdir(), which the supervisor would deny
+                        # The supervisor would deny mkdir() even if the root were writable.
+            os.symlink("none", TRIED)
         except OSError:
             pass
         else:

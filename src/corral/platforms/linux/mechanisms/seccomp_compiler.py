@@ -56,7 +56,7 @@ ARGS_AT = 16
 
 
 def errno_action(number: int) -> int:
-    """Return the action that makes a syscall fail with this errno without being executed."""
+    """Return the action that makes a syscall fail with this errno instead of executing it."""
     return 0x00050000 | number
 
 

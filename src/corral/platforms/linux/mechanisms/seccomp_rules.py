@@ -288,9 +288,9 @@ def _processes(
 ) -> dict[str, Rule]:
     """Return the rules for processes.
 
-    clone3 fails with ENOSYS, so that libc uses clone instead, because clone3's flags are behind a
-    pointer. With `notices`, the filter passes process starts to the supervisor, which denies and
-    reports them.
+    clone3 fails with ENOSYS, because its flags are behind a pointer. libc then uses clone instead.
+    With `notices`, the filter passes process starts to the supervisor, which denies and reports
+    them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:

@@ -151,7 +151,7 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Wait without any descriptor, because to the client an open pipe looks like a live server."""
+    """Close all descriptors and wait. The client would take an open pipe for a live server."""
     init.follow_supervisor()
     if os.getppid() != parent:
         os._exit(1)
@@ -255,8 +255,8 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # corral and systemd are in different PID namespaces, so to systemd the pids of this run
-            # would mean other processes.
+            # corral and systemd are in different PID namespaces, so systemd would mistake the pids
+            # of this run for other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":

@@ -48,7 +48,7 @@ def exec_with_cookie() -> str:
         finally:
             os._exit(1)
     if os.waitpid(pid, 0)[1] != 0:
-        raise RuntimeError("exec with the cookie failed, or exec without it passed")
+        raise RuntimeError("exec with the cookie failed, or exec without it succeeded")
     return "exec is denied without the cookie, and allowed with it"
 
 
