@@ -182,7 +182,7 @@ class View:
     def verify(self, _results: Results) -> None:
         """Check that the root refuses writes and shows only granted paths."""
         try:
-                        # The supervisor would deny mkdir() even if the root were writable.
+            # The supervisor would deny mkdir() even if the root were writable.
             os.symlink("none", TRIED)
         except OSError:
             pass
