@@ -40,8 +40,8 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
-    """Return the homes in `base`, or an empty list if the mode of `base` has a bit of `forbidden`,
-    because another user could then have created the homes.
+    """Return the homes in `base`. Return an empty list if the mode of `base` contains any bit of
+    `forbidden`, because another user could then have created the homes.
     """
     try:
         # Only the mode of `base` matters, because a server can change the mode of its home.

@@ -115,8 +115,7 @@ def _files_in_words(
     """Yield the files that the words in a setting refer to. A word may be `$(...)/FILE`,
     `$NAME/FILE`, or a file in a directory that another word names (as after `cd DIRECTORY`).
 
-    `left[0]` is the number of words that may still be read, and is reduced by the number of words
-    that were read.
+    Read at most `left[0]` words, and subtract the number of words that were read from it.
     """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)

@@ -77,7 +77,7 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the system's error message when it refuses `attempt`.
+    """Return the message of the error with which the system refuses `attempt`.
 
     Raise RuntimeError if `attempt` succeeds. `by` is the class of the expected error. Any other
     error is raised, because its cause might not be a refusal.

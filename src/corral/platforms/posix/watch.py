@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""How long a run lasts before the supervisor imports the modules that it may need later. It must
-not wait until it needs them, because the package can be replaced on disk during a long run, but
-shorter runs should not have to wait for these imports.
+"""How long a run lasts before the supervisor imports the modules that it may need later. An import
+at the moment of need could come too late, because the package can be replaced on disk during a long
+run. Shorter runs do not have to wait for these imports.
 """
 
 

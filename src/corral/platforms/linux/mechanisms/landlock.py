@@ -145,7 +145,7 @@ def scope_signals() -> None:
         os.kill(parent, 0)
     except PermissionError:
         return
-    raise OSError(0, "a signal to a process outside is not denied")
+    raise OSError(0, "a signal to a process outside the domain is not denied")
 
 
 def open_proc_files(pid: int) -> list[int]:

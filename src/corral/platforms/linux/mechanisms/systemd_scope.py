@@ -2,7 +2,7 @@
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
 properties, and systemd puts init into it. systemd changes nothing below a delegated unit, so corral
-can make the leaf that `cgroup` describes inside the scope. The leaf's settings make the kernel kill
+can make a leaf inside the scope, as `cgroup` describes. The leaf's settings make the kernel kill
 the whole tree at once when memory runs out.
 
 systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
