@@ -181,8 +181,8 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # Without a type and a protocol, Python would ask the kernel for them with two more
-            # calls. These values may be wrong, but no code uses them.
+            # Pass some type and protocol, because Python would otherwise ask the kernel for them
+            # with two more calls. They may be wrong, but no code uses them.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)

@@ -1,4 +1,4 @@
-"""Provide a small D-Bus client for calls to systemd. It follows version 0.43 of the D-Bus
+"""Provide a small D-Bus client for calls to systemd, following version 0.43 of the D-Bus
 specification.
 
 corral does not use a library, because importing one would take longer than a whole start. All input

@@ -150,8 +150,8 @@ class FileChanges:
         return LATER
 
     def release(self) -> None:
-        """Close the places' files. If the thread has been started, let the thread close them, and
-        do not wait for it, because a file system may be blocking it.
+        """Close the files of the places. If the thread has been started, it closes them later. Do
+        not wait for the thread, because a file system may be blocking it.
         """
         if self._listener >= 0:
             self._jobs.put(None)

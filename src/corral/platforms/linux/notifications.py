@@ -174,8 +174,8 @@ class Notifications:
         self._epoll.close()
 
     def _receive_listener(self) -> None:
-        """Take the listener from the channel, even if the channel has no new message, because the
-        listener may have arrived with an earlier one.
+        """Take the listener from the channel. Do this even if the channel has no new message,
+        because the listener may have arrived with an earlier one.
         """
         for fd in self._channel.take("listener"):
             self._listener = fd

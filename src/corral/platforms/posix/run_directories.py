@@ -150,9 +150,10 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # Wait while another run makes the same home. Otherwise the home could already belong to
-            # the target when this run makes directories in it as root, which this run would refuse.
-            # A target cannot hold this lock, because it cannot open `above`.
+            # Wait while another run makes the same home. Otherwise that run could give the home to
+            # the target before this run has made its directories in it, and this run refuses to
+            # make root's directories in another user's home. A target cannot hold this lock,
+            # because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -399,8 +400,8 @@ def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
 
 
 def _open_directory(name: str, directory: int, owner: int | None) -> int:
-    """Make a directory accessible and open it. Raise OSError if it does not belong to `owner`,
-    unless `owner` is None.
+    """Make a directory accessible and open it. Raise OSError if the directory belongs to another
+    user than `owner`. If `owner` is None, accept any user.
 
     On Linux, check the owner and change the mode through one descriptor, because the target may
     replace the directory with a symlink or another directory in between.

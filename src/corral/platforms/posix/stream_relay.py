@@ -39,9 +39,9 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the processes that copy a file to the target's stdin, and wait for the processes
-        that copy its output. Those end once they have written everything, because the target has
-        ended and its pipe ends are closed.
+        """Kill the processes that copy a file to the target's stdin. Wait for the processes that
+        copy its output: they end when they have written everything, because the target has ended
+        and its pipe ends are closed.
         """
         self.started()
         for pid in self.readers:

@@ -171,7 +171,7 @@ TCP_ULP = 31
 NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# The options that the target may set on a TCP socket. These exclude options that connect, choose
+# The options that the target may set on a TCP socket. Options are left out if they connect, choose
 # another device, protocol or route, or let another of the user's processes share a port.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT RCVTIMEO
