@@ -376,7 +376,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
             _check_readable(error)
             continue  # the mapping is gone, or this root is not allowed to read map_files
         if listed:
-            break  # all threads share their memory, but an exited thread lists none
+            break  # all threads share their memory, but an exited thread lists no mappings
     return found
 
 

@@ -129,7 +129,7 @@ def _find_unmappable(top: str, userns: int) -> tuple[str, str]:
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:
-    """Return a descriptor of a new user namespace with these maps, in which no process runs."""
+    """Return a descriptor of a new user namespace that has these maps, but no processes."""
     wait_read, wait_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:
