@@ -1,5 +1,5 @@
-"""Provide `function`, with which `abi/darwin_*.py` declare C functions. Each C function is bound
-when it is first called.
+"""Provide `function`, which the modules `abi/darwin_*.py` use to declare C functions. A C function
+is bound when it is first called.
 
 `tests/abi/test_darwin.py` checks that these modules follow these conventions:
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # A `Check` says which results of a function mean success. "positive": any result above 0.
-    # "zero": only 0. In both cases errno is set if the call fails. "status": only 0; any other
-    # result is the error number itself. "any": every result.
+    # A `Check` says which results of a function mean success. "positive" means any result above 0,
+    # and "zero" means only 0; if such a call fails, errno is set. "status" also means only 0, but
+    # any other result is itself the error number. "any" means every result.
     Check = Literal["positive", "zero", "status", "any"]
 
 

@@ -39,7 +39,7 @@ class _proc_uniqidentifierinfo(ctypes.Structure):
     """The unique ids of a process, declared in bsd/sys/proc_info_private.h in xnu.
 
     An id is not reused before the next boot. `p_puniqueid` is the id of the process that forked
-    this one, even if another process has adopted it since.
+    this one, even if this process has another parent now.
     """
 
     _fields_ = (

@@ -59,9 +59,9 @@ def exec_in_place(
     """Replace this process with the program `path`, which gets only descriptors 0 to 2. Raise
     OSError on failure.
 
-    With `disclaim`, macOS asks the user for consent in the new program's name, not in that of the
-    program that started corral. The kernel kills the new program when its footprint exceeds
-    `megabytes`; 0 means no limit. The limit no longer applies once the new program executes another
+    With `disclaim`, macOS asks the user for consent in the name of the new program. Otherwise it
+    would name the program that started corral. The kernel kills the new program when its footprint
+    exceeds `megabytes`; 0 means no limit. The limit ends when the new program executes another
     program.
     """
     attributes, actions = ctypes.c_void_p(), ctypes.c_void_p()

@@ -39,7 +39,7 @@ else:
         c_void_p = _simple("c_void_p", "P")
 
         class CDLL:
-            """Calls functions of a C library, and releases the GIL meanwhile."""
+            """A C library. The GIL is released during each call of its functions."""
 
             flags = _ctypes.FUNCFLAG_CDECL
 
@@ -53,13 +53,13 @@ else:
                 return self._function((name, self))
 
         class PyDLL(CDLL):
-            """Calls functions of a C library without releasing the GIL."""
+            """A C library. The GIL is held during each call of its functions."""
 
             flags = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
 
         def create_string_buffer(init: bytes | int, size: int | None = None) -> object:
-            """Return a buffer that contains the bytes `init`, or as many zero bytes as the number
-            `init` says.
+            """Return a buffer with the content `init`. If `init` is a number, fill the buffer with
+            that many zero bytes.
             """
             if isinstance(init, int):
                 return (c_char * init)()

@@ -1,4 +1,5 @@
-"""Wrap Linux system calls in short functions that are named as in the manual and raise OSError.
+"""Wrap Linux system calls in short functions with the names from the manual. On failure they raise
+OSError.
 
 The C library is bound when it is first called, so this module can be imported on every system.
 Calls do not release the GIL (they use PyDLL), because the callers have only one thread, and because

@@ -82,7 +82,7 @@ def _add_descriptor(request: Notification, fd: int, how: int, number: int, flags
 
 
 def send(listener: int, call: int, *, value: int = 0, error: int = 0, flags: int = 0) -> None:
-    """Answer the call with this id. Raise FileNotFoundError if the calling thread has ended."""
+    """Answer the call that has this id. Raise FileNotFoundError if the calling thread has ended."""
     answer = struct.pack(SECCOMP_NOTIF_RESP, call, value, -error, flags)
     fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, answer)
 

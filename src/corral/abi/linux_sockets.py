@@ -1,4 +1,4 @@
-"""Wrap the system calls for Linux sockets, so that no start has to wait for `import socket`."""
+"""Wrap the system calls for Linux sockets. `import socket` would slow down every start."""
 
 from __future__ import annotations
 

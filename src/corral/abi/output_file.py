@@ -17,9 +17,13 @@ NOT_PLAIN = "not a plain file"
 def open_output(path: str, flags: int) -> int:
     """Open a file for writing, and create it if it is missing.
 
-    In a directory such as /tmp another user may have put something at this path. So raise OSError
-    for a pipe (which could block corral), for another user's file (which that user could read and
-    change) and for a file with several hard links (which may be any of this user's own files).
+    If the directory is shared, as /tmp is, another user may have put something at this path. So
+    raise OSError for these:
+
+    - a pipe, because it could block corral
+    - another user's file, because that user could read and change the output
+    - a file with several hard links, because it may be any of this user's own files
+
     Truncate the file (O_TRUNC) only after these checks.
     """
     options = flags & ~os.O_TRUNC

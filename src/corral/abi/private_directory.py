@@ -40,9 +40,9 @@ def make_private_directory(path: str) -> None:
     """Create a directory that only this user can use, and the missing directories above it. Do
     nothing if the directory exists already.
 
-    On Windows an access list names this user. The mode 0o700 would not be enough, because it gives
-    access only to the owner: a directory that an elevated process creates is owned by the
-    administrators' group, so without elevation this user could not open it.
+    On Windows give the user access through an access list. Mode 0o700 would give access only to the
+    owner. But when an elevated process creates a directory, the owner is the administrators' group,
+    so this user could open the directory only with elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -166,7 +166,9 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a checksum that detects damage, without `hashlib`, whose import takes milliseconds."""
+    """Return a checksum that detects damage. `hashlib` is not used, because importing it takes
+    milliseconds.
+    """
     return int.from_bytes(content, "little") % PRIME
 
 
@@ -230,10 +232,10 @@ def lock(fd: int, *, wait: bool) -> None:
 
 
 def lock_dead(path: str) -> int:
-    """Lock a file that a dead process left behind, and return its descriptor.
+    """Lock the leftover file of a dead process, and return its descriptor.
 
-    Return -1 if the process is alive and therefore still holds the lock. Also return -1 if the file
-    does not belong to this user, because callers remove the file or the paths that it lists.
+    Return -1 if the process is alive after all, and so still holds the lock. Also return -1 if the
+    file does not belong to this user, because callers remove the file or the paths that it lists.
     """
     fd = open_own(path)
     try:

@@ -18,14 +18,14 @@ def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
 
 
 class MissingFunctionError(OSError):
-    """The function does not exist on this system or in this version of it."""
+    """The function is missing on this system, or in this version of the system."""
 
 
 class Function:
     """A function that a library exports. `find` looks it up, or raises MissingFunctionError.
 
-    If a result means a failure, `failure` returns the error; otherwise it returns None. Results are
-    integers, and a NULL pointer or a void result becomes 0.
+    `failure` takes a result. It returns the error if the result means a failure, and None
+    otherwise. Results are integers: a NULL pointer and a void result become 0.
     """
 
     __slots__ = ("_bound", "_failure", "_find", "arguments", "check", "library", "name", "result")

@@ -37,8 +37,9 @@ def replace_file(
     """Replace the file `path`. If `like` is given, the new file gets its owner and mode.
 
     `check` is called just before the file is replaced. If it raises an error, the old file stays.
-    Without `sync` a power cut may damage the file, so turn it off only if a reader would notice the
-    damage, or if no process reads the file after the next boot.
+
+    Without `sync` a power cut may damage the file. Turn `sync` off only if a reader would notice
+    the damage, or if no process reads the file after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -92,8 +93,8 @@ def discard_leftovers(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Wait until files that were created or renamed in a directory have their new names on the
-    disk, if the system can sync directories.
+    """Sync a directory, so that its new and renamed files keep their names after a power cut. Do
+    nothing if the system cannot sync directories.
     """
     if sys.platform == "win32":
         return

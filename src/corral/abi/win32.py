@@ -157,8 +157,8 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     """Call a function whose last parameters are (buffer, size, needed size), and return the buffer
     with the content that it writes.
 
-    The buffer is never copied, because its content may include pointers into it. It has at least
-    `least` bytes, because for an empty list Windows may write fewer bytes than the list's structure
+    The buffer is never copied, because its content may include pointers into the buffer. It has at
+    least `least` bytes: for an empty list Windows may ask for fewer bytes than the list's structure
     has.
     """
     needed = DWORD()
@@ -166,7 +166,7 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
         call(*arguments, None, 0, ctypes.byref(needed))
     except OSError:
         if not needed.value:
-            raise  # with a size, the error only says that the buffer is too small
+            raise  # otherwise the error only means that there was no buffer
     raw = bytearray(max(needed.value, least))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     call(*arguments, block, len(raw), ctypes.byref(needed))

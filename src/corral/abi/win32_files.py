@@ -122,8 +122,8 @@ def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[N
     """Own a named mutex during a `with` block. `security` is its security descriptor as SDDL. If
     the owner dies, Windows releases the mutex.
 
-    Raise OSError if the mutex is not free within `timeout_ms`. Waiting forever would let any of the
-    user's programs block corral, because they can own a mutex with this name.
+    Raise OSError if the mutex is not free within `timeout_ms`. Do not wait longer, because any of
+    the user's programs can own a mutex with this name, and could block corral that way.
     """
     with security_attributes(security) as attributes:
         made = CreateMutexW(ctypes.byref(attributes), 0, name)

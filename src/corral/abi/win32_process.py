@@ -154,7 +154,7 @@ class Attributes:
             InitializeProcThreadAttributeList(None, count, 0, ctypes.byref(size))
         except OSError:
             if not size.value:
-                raise  # with a size, the error only says that the buffer is too small
+                raise  # otherwise the error only means that there was no buffer
         self._list = ctypes.create_string_buffer(size.value)
         InitializeProcThreadAttributeList(self._list, count, 0, ctypes.byref(size))
         self._kept: list[object] = []

@@ -237,7 +237,7 @@ class UserObject:
 
 
 def open_window_station(access: int, security: str) -> UserObject:
-    """Open this logon's non-interactive window station, of which each logon has exactly one.
+    """Open the non-interactive window station of this logon. Each logon has exactly one.
 
     If no program has created the station yet, create it with the SDDL in `security`. The call
     passes no name, because only administrators may name a window station.

@@ -1,7 +1,7 @@
 """Define the contract that every operating system's backend fulfils: its Protocols and records.
 
-A backend is a module or object with the functions of `Backend`. Only the backends make what is
-enforced depend on the operating system; no other part of corral does.
+A backend is a module or object with the functions of `Backend`. All code that enforces something
+differently on each operating system is in a backend.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ if TYPE_CHECKING:
             """Do the one-time work that would slow down the first run of a plan."""
 
         def find_spare_maker(self, plan: Plan) -> SpareMaker | None:
-            """Return a function that makes a spare sandbox, or None if this plan cannot use one."""
+            """Return a function that sets up a spare sandbox in advance, or None if this plan
+            cannot use one.
+            """
 
         def cache_key(self) -> tuple[str, ...]: ...
         def doctor(self, host: Host) -> Sequence[tuple[str, str, Finding | None]]: ...

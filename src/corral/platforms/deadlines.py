@@ -82,7 +82,8 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree if its grace period has expired, or ask it to end if its timeout has.
+        """Kill the tree if its grace period has expired, or ask it to end if the run's timeout has
+        expired.
 
         Call this before `sample_if_due`, because taking a sample can be slow.
         """
@@ -119,9 +120,9 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return `reaped` with the run's usage. Each value is the higher one of what the system
-        reported and what the samples showed. Raise SupervisionError if the run was ended because
-        its usage could not be measured.
+        """Return `reaped` with the run's usage. For each value use the higher one of the system's
+        report and the samples. Raise SupervisionError if the run was ended because its usage could
+        not be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -163,7 +164,7 @@ class Deadlines:
                 break
             usage = self.child.measure(exact=True, interrupted=interrupted)
             if interrupted():
-                return usage  # another measurement would be cut short too, and find less memory
+                return usage  # a further measurement would be interrupted too
         if usage.steady or time.monotonic() < self._stop_again_at:
             return usage
         return self._measure_stopped(quick, interrupted)
@@ -172,13 +173,13 @@ class Deadlines:
         """Pause the tree and measure its memory exactly. Otherwise a target could hide most of its
         memory by starting and ending processes all the time.
 
-        If processes start even then, the target is getting the kernel to resume them. In that case
+        If processes start even during the pause, the target is making the kernel resume them. Then
         return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:
             for _ in range(MAX_STOPPED_MEASUREMENTS):
-                self.child.signal(SIGSTOP)  # again, because a process may have started meanwhile
+                self.child.signal(SIGSTOP)  # again, to pause processes that started meanwhile
                 time.sleep(STOP_SECONDS)
                 usage = self.child.measure(exact=True, interrupted=interrupted)
                 if usage.steady:  # an interrupted measurement counts as steady

@@ -1,7 +1,7 @@
 """List, measure and remove the home directories that servers keep between runs (`state = true`).
 
 On Windows such a home is part of the server's AppContainer profile, and Windows removes it when
-corral deletes the profile. So there is nothing to do here.
+corral deletes the profile. So on Windows this module lists no homes.
 """
 
 import os
@@ -40,8 +40,8 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
-    """Return the homes in `base`, or an empty list if the mode of `base` has a bit of `forbidden`,
-    because another user could then have created the homes.
+    """Return the homes in `base`. Return an empty list if the mode of `base` contains any bit of
+    `forbidden`, because another user could then have created the homes.
     """
     try:
         # Only the mode of `base` matters, because a server can change the mode of its home.
@@ -56,8 +56,8 @@ def _list_homes(base: str, forbidden: int) -> list[State]:
 
 
 def _read_server(path: str) -> ServerId:
-    """Return the server that a home belongs to. Its digest is empty if an earlier version of corral
-    made the home, because these wrote only the server's command.
+    """Return the server that a home belongs to. The digest is empty if an earlier version of corral
+    made the home, because earlier versions wrote only the server's command.
     """
     try:
         with open(path + NAME, "rb") as file:
@@ -93,8 +93,9 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        # A target that root starts can have another user id, so the home may belong to that user.
-        # It is safe to remove anyway, because only corral creates entries in the directory above.
+        # If root runs corral, the target may have had another user id, to which the home then
+        # belongs. Removing the home is safe anyway, because only corral creates entries in the
+        # directory above.
         owner = os.lstat(state.path).st_uid
         run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):

@@ -25,7 +25,7 @@ DIED = "died before it was executed"
 
 
 class HintedError(OSError):
-    """An error with a hint for the user that only the failed step can give."""
+    """An error that brings a hint for the user, because only the failed step knows what helps."""
 
     hint = ""
 

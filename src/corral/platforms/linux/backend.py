@@ -37,7 +37,7 @@ SIGINFO_BYTES = 128
 
 
 class Signals:
-    """Reads the signals that corral gets from a descriptor. They are blocked, so that none is lost
+    """Reads incoming signals from a descriptor. The signals are blocked, so that none is lost
     between the fork and the start of the watcher.
     """
 
@@ -60,9 +60,7 @@ signals = Signals
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Plan the steps of a run. It uses namespaces if a PID namespace was chosen for the control
-    `tree`.
-    """
+    """Plan the steps of a run. Use namespaces if a PID namespace enforces the control `tree`."""
     seen = host_files.survey(policy, program, home=home)
     if any(held.mechanism == options.PID_NAMESPACE for held in controls):
         steps = tier_namespaces.compose(policy, program, seen, controls)
@@ -101,8 +99,8 @@ def _masks(count: int) -> Held:
 
 
 def warm_up() -> None:
-    """Import the modules, bind the system calls and load the filters that every run needs, because
-    each fork of this process would otherwise have to do so again.
+    """Import the modules, bind the system calls and load the filters that every run needs, so that
+    the forks of this process have them already.
     """
     from corral.platforms.linux import network_services  # noqa: F401
 
@@ -113,8 +111,8 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove the leftovers of a dead run: its private directory or its cgroup.
 
-    The two are told apart by the path and the type of the file system, and not by their content,
-    which the target could have chosen.
+    Tell a private directory from a cgroup by its path and the type of its file system. Its content
+    proves nothing, because the target could have chosen it.
     """
     from corral.platforms.posix import run_directories
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the disks of /usr and of the granted paths, and those of the paths that are not on a
-    disk.
+    """Return the disks that /usr and the granted paths are on. Also return the paths that are not
+    on a disk.
 
     Overlays, some btrfs volumes and network file systems have no disk, so they cannot be limited.
     File systems in memory do not need a limit.

@@ -1,4 +1,4 @@
-"""Make the key of cached findings from everything that can change a probe's result."""
+"""Build the key of cached findings from everything that can change a probe's result."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def _outer_filter(status: list[str]) -> str:
 
 
 def _root() -> str:
-    """Return the identity of the root directory, and the ids of its mount and of the mount above.
+    """Return the identity of the root directory, the id of its mount and the id of the mount above.
 
     The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The root
-    directory can be the same in both cases, so only the mount above tells them apart.
+    directory can be the same in both cases, but the mount above differs.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]
@@ -63,7 +63,7 @@ def _root() -> str:
 
 
 def _delegation() -> str:
-    """Return the path of the directory for corral's cgroups, and its controllers. Both can differ
+    """Return the path and the controllers of the directory for corral's cgroups. They can differ
     between two sessions of the same user.
     """
     found = cgroup.find()

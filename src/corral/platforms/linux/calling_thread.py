@@ -1,9 +1,9 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-To do so, the supervisor needs a debugger's rights over the target. An ordinary user has these
-rights over processes with the same user id. But a target that root starts has a different id, and
-root has these rights over it only with CAP_SYS_PTRACE, which containers lack by default. In that
-case the supervisor's thread takes on the target's id while it reads.
+This requires a debugger's rights over the target. An ordinary user has these rights over processes
+with the same user id. But if root runs corral, the target has a different id, and root has these
+rights over it only with CAP_SYS_PTRACE, which containers lack by default. In that case the
+supervisor's thread takes on the target's id while it reads.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PATH_MAX = 4096
 
 @record
 class TargetIds:
-    """The target's ids on the host. If `taken` is true, a `with` block gives these ids to the
-    current thread until the block ends.
+    """The target's ids on the host. If `taken` is true, the current thread has these ids inside a
+    `with` block.
     """
 
     uid: int
@@ -55,8 +55,8 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return ids that a `with` block takes even if this thread could read the target without
-        them, so that the peer of a unix socket that the block connects sees the target's ids.
+        """Return ids that a `with` block always takes, even if this thread can read the target
+        without them. If the block connects a unix socket, the other end then sees the target's ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 
@@ -181,8 +181,8 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # Without a type and a protocol, Python would ask the kernel for them with two more
-            # calls. These values may be wrong, but no code uses them.
+            # Pass some type and protocol, because Python would otherwise ask the kernel for them
+            # with two more calls. They may be wrong, but no code uses them.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)

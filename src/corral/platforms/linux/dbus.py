@@ -1,4 +1,5 @@
-"""Provide a small D-Bus client for calls to systemd, as specified by the D-Bus specification 0.43.
+"""Provide a small D-Bus client for calls to systemd, following version 0.43 of the D-Bus
+specification.
 
 corral does not use a library, because importing one would take longer than a whole start. All input
 is checked: lengths, zero padding, UTF-8 and nesting.

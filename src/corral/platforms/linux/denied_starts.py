@@ -208,8 +208,8 @@ def _common_name(words: list[bytes]) -> str:
     """Return the name of the program that a list of words would start, or "" for a list of
     environment variables.
 
-    The words may be a program's arguments, of which the first is the program itself, or the paths
-    that Python tries, one for each directory in PATH, which all end in the program's name.
+    The words are either a program's arguments, which begin with the program itself, or the paths
+    that Python tries: one for each directory in PATH, all ending in the program's name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

@@ -29,8 +29,8 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 MAX_SEND_SECONDS = 5.0
-"""How long `send` waits for the user's other processes to receive their descriptors, because the
-kernel refuses to send one while all of the user's processes together have more descriptors in
+"""How long `send` waits until the user's other processes have received their descriptors. The
+kernel refuses to send a descriptor if all of the user's processes together have more descriptors in
 flight than the sender's RLIMIT_NOFILE allows.
 """
 FIRST_DESCRIPTOR = 3

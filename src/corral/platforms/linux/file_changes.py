@@ -2,14 +2,14 @@
 
 Landlock does not control these changes, so the filter passes the calls to the supervisor, which
 makes them on the target's behalf. A "place" is a file or directory that the target may write to.
-A thread of the supervisor copies a call's path once, and looks it up beneath a place with a flag
-that makes the kernel refuse any path that leads out of the place. So the thread finds only files
-inside a place, even if the target replaces files in the meantime. Paths outside all places are not
-looked up at all.
 
-A thread makes the calls, because such a call has to wait while the target writes to the file. The
-thread has the target's ids and no capabilities, so the kernel checks ownership as it would for the
-target.
+The supervisor copies a call's path once, and looks it up beneath a place with a flag that makes the
+kernel refuse any path that leads out of the place. So it finds only files inside a place, even if
+the target replaces files in the meantime. Paths outside all places are not looked up at all.
+
+The lookups and changes are made in a separate thread, because they can block, for example while the
+target writes to the file. The thread has the target's ids and no capabilities, so the kernel checks
+ownership as it would for the target.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Place:
     written: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the paths by which the target knows the place. If the place was moved, this is
-        only its new path.
+        """Return the paths under which the target may know the place. If the place was moved, this
+        is only its new path.
         """
         now = os.readlink(f"/proc/self/fd/{self.fd}")
         return (now, self.written) if now == self.path else (now,)
@@ -150,8 +150,8 @@ class FileChanges:
         return LATER
 
     def release(self) -> None:
-        """Close the files of the places. If the thread has been started, only tell it to close
-        them, without waiting for it, because it may be blocked by a file system.
+        """Close the files of the places. If the thread has been started, it closes them later. Do
+        not wait for the thread, because a file system may be blocking it.
         """
         if self._listener >= 0:
             self._jobs.put(None)

@@ -60,7 +60,7 @@ class Layout:
     """The surveyed host. `home` is the sandbox's home, and `host_home` is the user's own home.
 
     If root started the run, `owners` contains (path, uid, gid) for each grant, for the state
-    directory, and for each of the program's files that is not readable by every user.
+    directory, and for those files of the program that not every user can read.
     """
 
     uid: int
@@ -192,8 +192,7 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A symlink into /usr also works in the sandbox. For any other symlink, bind the file that it
-    # leads to.
+    # A symlink into /usr also works in the sandbox. Otherwise bind the file that the path leads to.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

@@ -1,6 +1,6 @@
 """Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
-PID 1 is a fork of corral whose pid the target can see, so it must not offer anything that the
+PID 1 is a fork of corral, and the target can see its pid, so PID 1 must not offer anything that the
 target could use. It is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has
 few descriptors, no capabilities, and a filter that allows little more than waiting. The target
 starts only after all of this is done.

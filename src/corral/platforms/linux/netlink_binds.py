@@ -1,4 +1,5 @@
-"""Bind route netlink sockets for a target without namespaces, which cannot bind any other socket.
+"""Bind route netlink sockets for a target without namespaces. Such a target cannot bind any other
+kind of socket.
 
 Without a network namespace, the target shares the abstract names of unix sockets with the host. If
 it could bind one end of a pair of unix sockets, it could take a name that a program on the host

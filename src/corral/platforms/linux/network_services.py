@@ -25,7 +25,7 @@ POLLIN = 1
 
 
 def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServices:
-    """Open the services after the target's exec, when init has sent its sockets."""
+    """Open the services. Call this after the target's exec, when init has sent its sockets."""
     others: list[Service] = []
     if plan.listen:
         others.append(_publish_ports(results))

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     class Decider(Protocol):
         """Decides a notified call while the calling thread waits.
 
-        After each call the listener asks with `pause_seconds` for a pause, during which no call is
-        decided, and the callers wait.
+        After each call the listener calls `pause_seconds`. For that long no call is decided, and
+        the callers wait.
         """
 
         def decide(self, call: str, request: Notification) -> Decision: ...
@@ -111,7 +111,7 @@ class Deciders:
 class Notifications:
     """Answers the calls that seccomp reports to the supervisor.
 
-    `exec_pipe` shows whether the target's exec has happened. Calls before that are corral's own
+    `exec_pipe` shows whether the target's exec has happened. Calls before the exec are corral's own
     tests, so they are answered but not recorded.
     """
 
@@ -126,9 +126,9 @@ class Notifications:
         """Open the service.
 
         With `killable`, only a fatal signal can interrupt a call that the supervisor has received.
-        So the supervisor receives calls even during a pause, and decides them afterwards. If it
-        received them only after the pause, any signal could make a waiting fork fail with EINTR,
-        which programs do not expect.
+        So the supervisor receives calls even during a pause, and decides them after it. Otherwise
+        any signal during the pause could make a waiting fork fail with EINTR, which programs do not
+        expect.
         """
         self._channel = channel
         self._killable = killable
@@ -175,7 +175,7 @@ class Notifications:
 
     def _receive_listener(self) -> None:
         """Take the listener from the channel. Do this even if the channel has no new message,
-        because the listener may have been received together with another message.
+        because the listener may have arrived with an earlier one.
         """
         for fd in self._channel.take("listener"):
             self._listener = fd

@@ -34,7 +34,7 @@ UNKNOWN = "an unknown address"
 
 @record
 class NotifiedCall:
-    """A call's decider and permitted answers. Calls that `path_watch` decides always continue."""
+    """A call's decider and possible answers. The decider `path_watch` only answers "continue"."""
 
     decider: Decider
     may: tuple[Verdict, ...]
@@ -57,10 +57,12 @@ class Given:
 class Decision:
     """The answer to a call.
 
-    If `verdict` is "answer", the supervisor has made the call itself, and the caller gets `value`
-    as the result. If `verdict` is "answer_later", the decider sends the answer itself. A call that
-    is denied, or that the supervisor could not make, fails with `error`. `then` is called once the
-    thread has the answer.
+    - If `verdict` is "answer", the supervisor has made the call itself, and the caller gets `value`
+      as the result.
+    - If `verdict` is "answer_later", the decider sends the answer itself.
+    - A call that is denied, or that the supervisor could not make, fails with `error`.
+
+    `then` is called once the thread has the answer.
     """
 
     verdict: Verdict
@@ -73,21 +75,21 @@ class Decision:
 DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
-# Without namespaces only the supervisor changes modes and times. With namespaces these calls may
-# continue, because they cannot reach files outside the private root; `change_watch` then only
-# records them for `corral learn`.
+# Without namespaces only the supervisor changes modes and times. With namespaces the kernel may
+# execute these calls, because they cannot reach files outside the private root. `change_watch` then
+# only records them for `corral learn`.
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# The calls in SOCKET_NAMES neither connect nor send, so they may continue on a socket that the
-# broker did not make.
+# The calls in SOCKET_NAMES neither connect nor send, so the kernel may execute them on a socket
+# that the broker did not make.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
 # In `corral learn` the target gets Unix sockets that cannot be connected, and the paths that it
 # passes to connect and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
-# With neither namespaces nor the broker, the supervisor binds netlink sockets. It also does so in
-# `corral learn`.
+# With neither namespaces nor the broker, the supervisor binds netlink sockets, in `corral learn`
+# too.
 NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))

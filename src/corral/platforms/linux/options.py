@@ -137,8 +137,8 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process separately. It serves only for a default limit,
-    because a limit that the user states must apply to the whole tree.
+    """Return the option that limits each process separately. Use this option only for a default
+    limit, because a limit that the user states must apply to the whole tree.
     """
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()

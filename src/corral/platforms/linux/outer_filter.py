@@ -1,9 +1,9 @@
 """Find out how an outer seccomp filter answers the calls that a sandbox needs.
 
-The kernel reports that there is a filter, but not what it does. So each call is made with invalid
-arguments. If the filter allows the call, the kernel refuses its arguments, and nothing happens. If
-the filter denies the call, the error is different. Only whether the filter allows a listener has to
-be found out by loading one.
+The kernel reports that there is a filter, but not what it does. So make each call with invalid
+arguments. If the filter allows the call, the kernel refuses the arguments, and nothing happens. If
+the filter denies the call, the error is different. Whether the filter allows a listener is found
+out by loading a listener.
 
 A filter may also kill the caller, so a child makes the calls. The child first enters namespaces of
 its own if it can, because the kernel refuses some calls by an ordinary user before it checks their

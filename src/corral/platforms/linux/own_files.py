@@ -80,10 +80,10 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 def find_remedy(program: Program, top: str, path: str, *, is_directory: bool) -> tuple[str, str]:
     """Return (flag, reason) for a file or directory among the server's own files. The flag would
-    allow the server to write it; it is "" if there is no such flag.
+    allow the server to write it, and is "" if there is no such flag.
 
     A file in one of the user's directories can be made writable. A package in corral's store cannot
-    be changed, but there may be a profile with which the server writes elsewhere.
+    be changed, but there may be a profile that makes the server write elsewhere.
     """
     if any(is_inside(top, store) for store in (directories().cache, directories().state)):
         name = _find_profile(program)

@@ -52,12 +52,14 @@ CONTINUED = Decision(verdict="continue")
 class PathWatch:
     """Records for `corral learn` what the target uses.
 
-    `seen` counts calls by (path, whether the call writes). `directories` contains the paths at
-    which the target tried to make a directory. `unreadable` counts calls whose path could not be
-    read. `bound` is the first name that the target wanted to give a Unix socket of its own.
-    `memory` is the largest amount of memory that a limit denied. `seconds` is the total time that
-    calls waited for this object. With `only_opens`, calls that only read metadata are not counted,
-    because Landlock allows them.
+    - `seen` counts calls by (path, whether the call writes).
+    - `directories` contains the paths at which the target tried to make a directory.
+    - `unreadable` counts calls whose path could not be read.
+    - `bound` is the first name that the target wanted to give a Unix socket of its own.
+    - `memory` is the largest amount of memory that a limit denied.
+    - `seconds` is the total time that calls waited for this object.
+
+    With `only_opens`, calls that only read metadata are not counted, because Landlock allows them.
     """
 
     def __init__(self, channel: DescriptorChannel, *, only_opens: bool = False) -> None:
@@ -136,8 +138,8 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` with the name and the path of each call that creates a file, once the call
-    continues. Reads at most MAX_READ paths.
+    """Calls `then` with the name and the path of each call that creates a file, when the kernel may
+    execute the call. Reads no more than MAX_READ paths.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:

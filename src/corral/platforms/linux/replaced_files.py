@@ -45,7 +45,7 @@ class ReplacedFiles:
     """Watches the covers, as a service of the supervisor.
 
     `replaced` contains a sentence for each path that lost its cover. The service's descriptor is an
-    epoll descriptor, which watches the inotify descriptor except during a pause.
+    epoll descriptor. It watches the inotify descriptor, except during a pause.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:
@@ -108,7 +108,7 @@ class ReplacedFiles:
         try:
             watch = abi.inotify_add_watch(self._inotify, path, events | flags)
         except (PermissionError, FileNotFoundError, NotADirectoryError):
-            return  # the target cannot open the path either, or `_compare` reports it
+            return  # denied to the target too, or missing, which `_compare` reports
         paths = self._paths.setdefault(watch, [])
         if path not in paths:
             paths.append(path)

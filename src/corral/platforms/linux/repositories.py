@@ -62,7 +62,8 @@ def find_directories(entry: str) -> list[str]:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
-                    # Keep the path with its symlinks too, because a target could replace these.
+                    # Keep the path with its symlinks too, because a target could replace the
+                    # symlinks.
                     found[named] = None
                 pending.append(real)
     return list(found)
@@ -79,8 +80,8 @@ def find_run_files(git: str) -> Iterator[str]:
             yield from (f"{path}/{name}" for name in GIT)
             yield from _links_in(f"{path}/hooks")
         for directory in ("modules/", "worktrees/") if is_repository else ("",):
-            # A submodule's name may contain slashes, so directories that are not repositories are
-            # entered too.
+            # A submodule's name may contain slashes, so search directories that are not
+            # repositories too.
             names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
             pending += [f"{path}/{directory}{name}" for name in names]
 
@@ -114,8 +115,7 @@ def _files_in_words(
     """Yield the files that the words in a setting refer to. A word may be `$(...)/FILE`,
     `$NAME/FILE`, or a file in a directory that another word names (as after `cd DIRECTORY`).
 
-    `left[0]` is the number of words that may still be read, and is reduced by the number of words
-    that were read.
+    Read at most `left[0]` words, and subtract the number of words that were read from it.
     """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)
@@ -133,8 +133,8 @@ def _files_in_words(
 def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
     """Yield the directories below `top` that git treats as repositories.
 
-    Read them from the index, which alone lists all of them: a submodule that was never initialised
-    is just an empty directory, but git would use a `.git` that a target puts there.
+    Read them from the index, because only the index lists all of them: a submodule that was never
+    initialised is just an empty directory, but git would use a `.git` that a target puts there.
     """
     left = MAX_INDEX_BYTES
     for directory in directories:

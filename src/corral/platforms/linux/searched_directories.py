@@ -3,8 +3,8 @@
 The kernel updates a directory's change time when an entry is added, removed or renamed, and when
 the mode changes, and programs cannot set this time back. So one system call shows whether corral
 has to list a directory again. Only directories on known file systems are cached. Encrypted
-directories are not cached, because adding or removing the key changes how their names look, but not
-their change time.
+directories are not cached, because adding or removing the key changes the names of their entries,
+but not their change time.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ GONE = select.POLLHUP | select.POLLRDHUP
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
     """Return a function that makes a spare for a plan, or None if the plan does not allow one.
 
-    A spare is impossible if each run needs a step of the supervisor, or if the streams are needed
-    from the start, as they are for the MCP guard and without Landlock.
+    A spare is impossible if the plan has a step that the supervisor has to apply for each run. It
+    is also impossible if the streams must be known from the start, as they must be for the MCP
+    guard and without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -67,7 +68,7 @@ class Spare:
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
-        poll.register(channel, select.POLLRDHUP)  # not read until the target can take a request
+        poll.register(channel, select.POLLRDHUP)  # not read until the sandbox is ready
         for service in self.child.services:
             poll.register(service.fileno(), select.POLLIN)
         while True:
@@ -125,8 +126,8 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """Wait in the target's process until the supervisor sends the command and its streams, with all
-    descriptors closed that are not needed for this. Return the plan to execute.
+    """Wait in the target's process until the supervisor sends the command and its streams. Return
+    the plan to execute. Before waiting, close all descriptors that are not needed for this.
     """
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})
     os.write(exec_pipe, steps.WAITS)

@@ -70,8 +70,8 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Without namespaces, calls that change modes must not continue, because they could
-            # change any of the user's files.
+            # Without namespaces, the kernel must not execute calls that change modes, because they
+            # could change any of the user's files.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -84,7 +84,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Note the streams and the home of the command that this waiting sandbox will execute."""
+        """Remember the streams and the home of the command that this sandbox will execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -270,7 +270,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could reopen a file with more
-    rights. Return None and replace nothing if Landlock prevents both this and truncation.
+    rights. Return None and replace nothing if Landlock prevents both reopening and truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -316,7 +316,7 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
     """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
-    paths itself and thus needs only a report of denied process starts.
+    paths itself, so only denied process starts have to be reported.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
@@ -417,8 +417,8 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in one of the host's namespaces, because later steps change their
-    namespaces' settings.
+    """Refuse to continue in one of the host's namespaces, because later steps change the settings
+    of the current namespaces.
     """
     if (step := _find_namespaces(plan)) is not None:
         steps.attempt(step, step.verify, results)

@@ -1,11 +1,12 @@
 """Run a subreaper between supervisor and target, to keep the tree together without namespaces.
 
 Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
-so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills the
-tree until it has no child left, dead or alive. If this kernel's Landlock can confine signals to a
-domain, the subreaper and the tree get a domain of their own. Then one call signals the whole tree
-and no other process, even if the tree is starting new processes. Otherwise the subreaper walks the
-tree and signals each process.
+so the whole tree is below it. When the target ends or the supervisor dies, the subreaper goes on
+killing processes until it has no child left, dead or alive.
+
+If this kernel's Landlock can confine signals to a domain, the subreaper and the tree get a domain
+of their own. Then one call signals the whole tree and no other process, even if the tree is
+starting new processes. Otherwise the subreaper walks the tree and signals each process.
 
 The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
 subreaper, the target dies too (PDEATHSIG, which the target is not allowed to clear). But processes

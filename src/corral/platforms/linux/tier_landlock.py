@@ -52,8 +52,8 @@ STATE_HINT = (
 
 
 def place_state(layout: Layout) -> Layout:
-    """Return a layout with a state directory that the target can reach if root runs corral and the
-    target has another user id. Otherwise return the layout unchanged.
+    """Return the layout with a state directory that the target can reach if root runs corral and
+    the target has another user id. Otherwise return the layout unchanged.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout

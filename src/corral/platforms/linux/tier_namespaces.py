@@ -304,8 +304,8 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _grant_links(policy: Policy, shown: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the links in the paths of grants, as the user wrote them, so that the target finds the
-    grants under these paths. Leave out links at and below `shown`, which the target sees already.
+    """Return the symlinks that grants contain as the user wrote them, so that the target can use
+    the written paths. Leave out links at and below `shown`, which the target sees already.
     """
     if not policy.grants:
         return ()

@@ -1,10 +1,15 @@
 """Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
 Init is the root of the tree and adopts every orphan, so all processes are below init. When a
-process ends, its CPU time is added to its parent's. Memory is the sum of three parts: the anonymous
-and shared memory of every process, including swapped memory, huge pages and page tables; the
-private space; and files in memory. Files in memory are open memfds and, if corral runs as root,
-also mapped memfds and shared anonymous mappings.
+process ends, its CPU time is added to its parent's.
+
+Memory is the sum of three parts:
+
+- the anonymous and shared memory of every process, including swapped memory, huge pages and page
+  tables
+- the private space
+- files in memory: open memfds and, if corral runs as root, also mapped memfds and shared anonymous
+  mappings
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
 measurement divides the size of a shared page by the number of processes that use it. But processes
@@ -371,7 +376,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
             _check_readable(error)
             continue  # the mapping is gone, or this root is not allowed to read map_files
         if listed:
-            break  # all threads share their memory, but an exited thread lists none
+            break  # all threads share their memory, but an exited thread lists no mappings
     return found
 
 

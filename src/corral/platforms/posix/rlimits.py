@@ -66,7 +66,7 @@ def set_limit(name: str, value: int) -> None:
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1 and not 0, because with 0 Linux would still run the core
+    """Return the limits to set. CORE is 1 and not 0, because with 0 Linux would still run a core
     dump handler.
     """
     values = [("CORE", 1)]

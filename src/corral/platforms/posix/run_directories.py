@@ -50,8 +50,8 @@ def is_work_directory(path: str) -> bool:
 
 
 def inner(path: str) -> tuple[str, ...]:
-    """Return the directories that belong to the target in the private directory `path`, which
-    itself belongs to corral.
+    """Return the target's directories inside the private directory `path`, which itself belongs to
+    corral.
     """
     return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
@@ -139,9 +139,9 @@ class State:
         """Make or check the target's home when root runs corral and the target has another user id.
         Raise OSError if the home belongs to a third user.
 
-        The directory above belongs to root, and only the target's group can search it. So no other
-        process can replace a home or list the homes, and even a server that opens its home to
-        everyone does not give other users access.
+        The directory above the home belongs to root, and only the target's group can search it. So
+        no other process can replace a home or list the homes. Other users have no access even to a
+        home whose server allows everyone to read it.
         """
         above = os.path.dirname(self.path)
         make_private_directory(above)
@@ -151,8 +151,9 @@ class State:
         held = os.open(above, DIRECTORY)
         try:
             # Wait while another run makes the same home. Otherwise that run could give the home to
-            # the target halfway, and this run would then refuse to make root's directories in it.
-            # A target cannot hold this lock, because it cannot open `above`.
+            # the target before this run has made its directories in it, and this run refuses to
+            # make root's directories in another user's home. A target cannot hold this lock,
+            # because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -170,7 +171,7 @@ class State:
                 )
             if (found.st_uid, found.st_gid) != (uid, gid):
                 os.fchown(top, uid, gid)
-            os.fchmod(top, 0o700)  # a server that closed its own home could not start in it again
+            os.fchmod(top, 0o700)  # a server may have removed its own access to its home
         finally:
             os.close(top)
 
@@ -399,8 +400,8 @@ def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
 
 
 def _open_directory(name: str, directory: int, owner: int | None) -> int:
-    """Make a directory accessible and open it. Raise OSError if it does not belong to `owner`,
-    unless `owner` is None.
+    """Make a directory accessible and open it. Raise OSError if the directory belongs to another
+    user than `owner`. If `owner` is None, accept any user.
 
     On Linux, check the owner and change the mode through one descriptor, because the target may
     replace the directory with a symlink or another directory in between.

@@ -1,7 +1,7 @@
-"""Block, reset and read signals by means that every POSIX system has.
+"""Block, reset and read signals with functions that every POSIX system has.
 
-Python ignores SIGPIPE and SIGXFSZ, and they would stay ignored after exec, so `reset` is called
-before it. The module `signal` is not used, because it would import `enum` on the start path.
+`reset` is called before exec, because Python ignores SIGPIPE and SIGXFSZ, and the new program would
+ignore them too. The module `signal` is not used, because it would import `enum` on the start path.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the processes that copy a file to the target's stdin, and wait until those that copy
-        its output have written everything. The latter end on their own, because the target has
-        ended and its pipe ends are closed.
+        """Kill the processes that copy a file to the target's stdin. Wait for the processes that
+        copy its output: they end when they have written everything, because the target has ended
+        and its pipe ends are closed.
         """
         self.started()
         for pid in self.readers:
@@ -67,7 +67,7 @@ def relay_files(stdio: Stdio) -> Relay:
         if number == 0:
             chosen[0] = _start(relay, fd, feeds=True)
             continue
-        # For `2>&1` use a single pipe, because two pipes would mix up the order of lines.
+        # For `2>&1` use a single pipe, because with two pipes the order of the lines could change.
         file = (seen.st_dev, seen.st_ino)
         if file not in pipes:
             pipes[file] = _start(relay, fd, feeds=False)

@@ -2,14 +2,13 @@
 
 Even through a descriptor that is open only for reading, a target can change a file's mode, owner
 and access control list. On a terminal it can change the settings, set the exclusive mode, which
-keeps other processes from opening the terminal, and suspend the output in such a way that no key
-resumes it.
+keeps other processes from opening the terminal, and suspend the output so that no key resumes it.
 
 So corral keeps these files open during the run, and restores them at the end. It opens a named pipe
-with O_PATH, because any other descriptor would hide from the client that the target has closed the
-pipe. It does not restore unnamed pipes and sockets, because no other process can open them. But
-other programs may share an unnamed pipe, and if the target set O_NONBLOCK on it, their later writes
-could fail. So on Linux the target gets an open file of its own for each unnamed pipe.
+with O_PATH, because with any other descriptor the client could not notice that the target has
+closed the pipe. Unnamed pipes and sockets are not restored, because no other process can open them.
+But other programs may share an unnamed pipe, and if the target set O_NONBLOCK on it, their later
+writes could fail. So on Linux the target gets its own open file for each unnamed pipe.
 """
 
 from __future__ import annotations
@@ -47,7 +46,8 @@ class StreamStates:
     """The state that the streams had before the run.
 
     `streams` contains (name, corral's own descriptor, values in the order of ASPECTS) for each
-    stream that is a file, a terminal or a named pipe. A value is None if it is not restored.
+    stream that is a file, a terminal or a named pipe. The value None means that corral does not
+    restore this aspect.
     """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]
@@ -80,7 +80,7 @@ def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
 
 
 def _reopen_pipe(fd: int, opened: list[int]) -> int:
-    """Return a new descriptor, or `fd` itself if it is not a pipe, or if another user made it."""
+    """Return a new descriptor of a pipe, or `fd` for other files and for another user's pipe."""
     if sys.platform != "linux":
         return fd
     path = f"/proc/self/fd/{fd}"
@@ -106,8 +106,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Aspects that are not in OF_OPEN_FILE can be changed only by the file's owner and by
-            # root, but corral must not change another user's file if root runs it.
+            # Only the file's owner or root can change an aspect that is not in OF_OPEN_FILE. If
+            # root runs corral, corral does not change such aspects of another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -178,7 +178,7 @@ def _get_locks(fd: int) -> object:
 
 
 def _set_locks(fd: int, value: object) -> None:
-    """Release locks that were added. Do not take removed locks again, which could block."""
+    """Release locks that were added. Do not take removed locks again, because that could block."""
     now = _get_locks(fd)
     if sys.platform == "linux" and isinstance(value, frozenset) and isinstance(now, frozenset):
         if b"FLOCK" in now - value:
@@ -244,9 +244,8 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral is in the foreground of this terminal. If corral is in the background,
-    the shell has changed the settings for itself, and the kernel would suspend corral for changing
-    them.
+    """Return whether corral is in the foreground of this terminal. Otherwise the shell has changed
+    the settings for its own use, and the kernel would suspend corral if it changed them.
     """
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()

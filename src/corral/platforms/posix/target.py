@@ -74,7 +74,7 @@ def enter(
     EXECUTED. Exit if `start` is closed.
 
     Return the plan to execute. This is `plan`, unless the sandbox was set up before its command was
-    known: then `request` waits for the command and returns the plan.
+    known. In that case call `request`, which waits for the command and returns its plan.
     """
     os.setsid()
     os.umask(UMASK)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""How long a run lasts before the supervisor imports the modules that it may need later. It must
-not wait until it needs them, because the package can be replaced on disk during a long run, but
-shorter runs should not have to wait for these imports.
+"""How long a run lasts before the supervisor imports the modules that it may need later. An import
+at the moment of need could come too late, because the package can be replaced on disk during a long
+run. Shorter runs do not have to wait for these imports.
 """
 
 
@@ -147,8 +147,8 @@ class Watch:
         return False
 
     def _has_events(self) -> bool:
-        """Return whether the run has ended, or corral has received a signal or a control message.
-        Service events do not count, because a target could cause them continually.
+        """Return whether the run has ended, or a signal or control message for corral is waiting.
+        Ignore services, because a target could keep them busy all the time.
         """
         return bool(self._events.poll(0))
 
@@ -174,8 +174,8 @@ class Watch:
                 self.deadlines.stop("signal", number)
 
     def _read_control(self) -> None:
-        """Pass each byte on as a signal. End of file means that the caller has ended, so kill the
-        tree.
+        """Send the tree each signal whose number the caller has written. At end of file the caller
+        has ended, so kill the tree.
         """
         numbers = os.read(self.control, 16)
         if not numbers:

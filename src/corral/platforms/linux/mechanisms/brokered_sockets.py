@@ -41,9 +41,10 @@ class PreparedSockets:
 class BrokeredSockets:
     """Opens the sockets before the target starts, and contains the broker's settings.
 
-    `unix` contains (path as written, path, device, inode) for each granted socket. `uid` and `gid`
-    are the target's ids. If `same_file` is true, the broker connects the target's own TCP socket;
-    otherwise it connects a new socket, which replaces the target's.
+    - `unix` contains (path as written, path, device, inode) for each granted socket.
+    - `uid` and `gid` are the target's ids.
+    - If `same_file` is true, the broker connects the target's own TCP socket. Otherwise it connects
+      a new socket, which replaces the target's.
     """
 
     name = "brokered_sockets"

@@ -43,9 +43,9 @@ share below a hundredth needs a period longer than PERIOD.
 
 @record
 class Base:
-    """A cgroup directory in which leaves can be made, and the controllers that the leaves get. If
-    `manager` is true, the directory is systemd's own, and systemd makes a cgroup in it for the
-    leaf.
+    """A cgroup directory in which corral can create leaves, and the controllers that the leaves
+    get. If `manager` is true, the directory is systemd's own, and systemd makes a cgroup in it for
+    the leaf.
     """
 
     path: str
@@ -80,8 +80,8 @@ class Cgroup:
 
 @record
 class Leaf:
-    """Makes a leaf. `settings` contains pairs of a file and its value. `controllers` are enabled in
-    every directory from `base` down to the leaf.
+    """Creates a leaf. `settings` contains pairs (file, value). `controllers` are enabled in every
+    directory from `base` down to the leaf.
     """
 
     name = "cgroup"
@@ -130,7 +130,9 @@ class Enter:
 
 
 def find() -> Base | None:
-    """Return the best base, or None. Search only once, because this process stays in its cgroup."""
+    """Return the best base directory for leaves, or None. Search only once, because this process
+    stays in its cgroup.
+    """
     if not _found:
         _found.append(_find())
     return _found[0]
@@ -140,8 +142,8 @@ _found: list[Base | None] = []
 
 
 def _find() -> Base | None:
-    """Return the base with the most controllers. The candidates are this process's own cgroup, its
-    parent, systemd's cgroup, and for root also the top of the hierarchy.
+    """Return the base directory with the most controllers. The candidates are this process's own
+    cgroup, its parent, systemd's cgroup, and for root also the top of the hierarchy.
     """
     mounted = mount()
     if mounted is None:
@@ -328,7 +330,7 @@ def _check_cgroup(fd: int, path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Kill the processes of a leaf and remove it. Try again while the kernel reports that it is
+    """Kill the processes of a leaf and remove it. Retry while the kernel reports that the leaf is
     busy.
     """
     head, _, name = path.rpartition("/")

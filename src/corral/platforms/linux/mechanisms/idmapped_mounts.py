@@ -31,12 +31,13 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """Makes a mount for each bind. In the mount, the owner's files belong to the target.
+    """Makes a mount for each bind, in which the owner's files belong to the target.
 
     Each entry of `binds` is a bind with the uid and gid of the owner on disk. `uid` and `gid` are
-    the target's ids. All ids are those on the host, not in the target's namespace. `state` is the
-    directory that corral keeps for the target. If it cannot be idmapped, corral gives it to the
-    target with chown.
+    the target's ids. All ids are those on the host, not in the target's namespace.
+
+    `state` is the directory that corral keeps for the target. If it cannot be idmapped, corral
+    gives it to the target with chown.
     """
 
     name = "idmapped_mounts"
@@ -128,7 +129,7 @@ def _find_unmappable(top: str, userns: int) -> tuple[str, str]:
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:
-    """Return a descriptor of a new user namespace with these maps, in which no process runs."""
+    """Return a descriptor of a new user namespace that has these maps, but no processes."""
     wait_read, wait_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:

@@ -1,9 +1,9 @@
 """Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
 
-What a user namespace uses also counts against the quotas of the user outside, so without a lower
-maximum a target could use up that user's inotify instances. The maxima for System V objects and
-message queues belong to the IPC namespace. They are lowered because the supervisor reads the list
-of all these objects.
+Everything that a user namespace uses also counts against the quotas of the user outside. Without a
+lower maximum a target could, for example, use up that user's inotify instances. The maxima for
+System V objects and message queues belong to the IPC namespace. They are lowered because the
+supervisor has to read the list of all these objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 INOTIFY_SHARE = 4
-# File below /proc/sys -> (position of the maximum among its words, the new maximum).
+# Maps a file below /proc/sys to the position of the maximum among its words, and the new maximum.
 IPC = {
     "kernel/msgmni": (0, 1024),
     "kernel/shmmni": (0, 1024),
@@ -52,8 +52,8 @@ class KernelQuotas:
 
 
 def _lower(path: str, position: int, most: int) -> None:
-    """Lower a maximum of the IPC namespace. Only uid 0 in the namespace is allowed to do this, so
-    the maximum stays as it is if an ordinary user runs corral, whose namespace has no uid 0.
+    """Lower a maximum of the IPC namespace. Only uid 0 in the namespace may do this. If an ordinary
+    user runs corral, the namespace has no uid 0, so the maximum stays as it is.
     """
     words = _read(path)
     if len(words) > position and int(words[position]) > most:

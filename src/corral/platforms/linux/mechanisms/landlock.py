@@ -27,7 +27,7 @@ PROC_FILES = (
 )  # fmt: skip
 # The files that the target may read in its own /proc directory. `net` and `task` are missing: `net`
 # shows the host's sockets, and `task` has a `net` for each thread. Symlinks such as `exe` need no
-# rule, because only the rules for the files that they lead to count.
+# rule, because Landlock uses the rules of the files that they lead to.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
@@ -53,15 +53,17 @@ class Landlock:
     """Restricts files: the target may read and execute everything below `read` and `write`, and
     change everything below `write`.
 
-    `private` is writable too, and the only place where the target can make sockets, because a
-    socket in `write` could deceive a program on the host. A directory cannot be moved from `write`
-    into `private`, because the kernel refuses moves that add rights.
-
-    With `unix_scope` the target can connect only to its own unix sockets and to those in `sockets`.
-    If the target sees the host's /proc, `proc` says what it can read there: nothing, its own
-    directory, or everything. `seen` contains (path, device, inode) of granted files, and the step
-    fails if another file has taken such a path. With `deny_tcp` the target cannot bind or connect
-    TCP sockets, if this kernel's Landlock can deny that.
+    - `private` is writable too. It is the only place where the target can make sockets, because a
+      socket in `write` could deceive a program on the host. A directory cannot be moved from
+      `write` into `private`, because the kernel refuses moves that add rights.
+    - With `unix_scope` the target can connect only to its own unix sockets and to those in
+      `sockets`.
+    - If the target sees the host's /proc, `proc` says what it can read there: nothing, its own
+      directory, or everything.
+    - `seen` contains (path, device, inode) of granted files. The step fails if another file has
+      taken one of these paths.
+    - With `deny_tcp` the target cannot bind or connect TCP sockets, if this kernel's Landlock can
+      deny that.
     """
 
     name = "landlock"
@@ -143,7 +145,7 @@ def scope_signals() -> None:
         os.kill(parent, 0)
     except PermissionError:
         return
-    raise OSError(0, "a signal to a process outside is not denied")
+    raise OSError(0, "a signal to a process outside the domain is not denied")
 
 
 def open_proc_files(pid: int) -> list[int]:

@@ -60,11 +60,13 @@ MAX_PATH = 4000  # in bytes: the kernel accepts 4095, but a target can make long
 class Found:
     """The result of a search.
 
-    `masks` is ordered from the outermost to the innermost. `absent` lists paths to cover that do
-    not exist, but that the target can create. `named` lists paths that corral warns about, because
-    the target can use them to make git run programs: repositories, and paths that a repository's
-    settings name. Each of them is a write grant or contains one. `unsearched` lists the paths that
-    the search had to skip.
+    - `masks` is ordered from the outermost to the innermost.
+    - `absent` lists paths that should be covered but do not exist yet, and that the target can
+      create.
+    - `named` lists paths to warn about, because the target can use them to make git run programs:
+      repositories, and paths that a repository's settings name. Each of them is a write grant or
+      contains one.
+    - `unsearched` lists the paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -127,7 +129,8 @@ class _Search:
                 bases.append((f"{home}/", ""))
             device, top = on_disk(home, table)
             for grant in grants:
-                # Compare paths on the disk, because a part of a home may be mounted a second time.
+                # Compare the places on the disk, not the paths, because a part of a home may be
+                # mounted a second time.
                 own, place = on_disk(grant.path, table)
                 if device and own == device and is_inside(place, top):
                     bases.append((f"{grant.path}/", f"{place}/"[len(top) + 1 :]))
@@ -203,7 +206,7 @@ class _Search:
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
-            # Test all names of a directory at once, which is fast, because most directories contain
+            # Test all names of a directory at once. This is fast, because most directories contain
             # none of the names that are searched for.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
@@ -225,8 +228,8 @@ class _Search:
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
         """Hide the `.env` files in a directory. If the directory is a repository that the target
-        can write to, record it, so that `project` covers it later. Return whether the directory is
-        a repository or contains `.env` files.
+        can write to, record it, so that the method `project` covers it later. Return whether the
+        directory is a repository or contains `.env` files.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -299,7 +302,8 @@ class _Search:
         )
 
     def consider(self, path: str, kind: str, *, role: Role = "") -> None:
-        """Cover a path if it exists. If it does not, but the target can create it, record it.
+        """Cover a path if it exists. If it is missing but the target can create it, record it as
+        absent.
 
         If the path is a symlink, cover the file that it points to, and protect the symlink itself.
         """
@@ -369,8 +373,8 @@ class _Search:
 
 
 def _has(fd: int, name: str) -> bool:
-    """Return whether a directory contains a name. Let the kernel look the name up, because lookups
-    in a directory may ignore case, and characters that are not displayed.
+    """Return whether a directory contains a name. Ask the kernel, because some file systems ignore
+    case or invisible characters in names.
     """
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -380,8 +384,8 @@ def _has(fd: int, name: str) -> bool:
 
 
 def _accounts() -> list[str]:
-    """Return the homes in /etc/passwd. Leave out homes that only a directory server knows, because
-    asking the server could take seconds.
+    """Return the homes in /etc/passwd. Leave out users that only a directory server such as LDAP
+    knows, because asking the server could take seconds.
     """
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:

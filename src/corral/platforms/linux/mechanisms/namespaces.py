@@ -1,7 +1,7 @@
-"""Make new namespaces.
+"""Create new namespaces.
 
-The clone that starts init makes the user, mount, pid, network, ipc and uts namespaces. Init itself
-makes the cgroup namespace later.
+The clone that starts init creates the user, mount, pid, network, ipc and uts namespaces. Init
+itself creates the cgroup namespace later.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The host's namespaces as their links in /proc, by kind. The sandbox's links must differ from
-    these.
+    """The links in /proc that identify the host's namespaces, by kind. The sandbox's links must
+    differ from these.
     """
 
     links: dict[str, str]
@@ -60,8 +60,8 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Makes the cgroup namespace. Its root is the cgroup in which init is at this moment, so init
-    must have joined its own cgroup before.
+    """Creates the cgroup namespace. Its root is the cgroup that init is in at this moment, so init
+    must already have been moved into the run's own cgroup.
     """
 
     name = "cgroup_namespace"

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 @record
 class NetlinkSockets:
-    """Lets `NetlinkBinds` decide the target's `bind` calls, from the first call on. `uid` and `gid`
-    are the target's ids.
-    """
+    """Passes the target's `bind` calls to `NetlinkBinds`. `uid` and `gid` are the target's ids."""
 
     name = "netlink_sockets"
     uid: int

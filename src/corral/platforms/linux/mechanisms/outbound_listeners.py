@@ -1,4 +1,4 @@
-"""Make the sockets in the target's network namespace that init sends to the supervisor.
+"""Create sockets in the target's network namespace, which init then sends to the supervisor.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
 With `network.allow`, local routes send the packets for all addresses to loopback. So a connection
@@ -40,8 +40,8 @@ LOCALHOST = bytes((127, 0, 0, 1))
 ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
 RST = 4
 # Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The filters
-# accept TCP resets with sequence number 0, with which the kernel answers a refused connection, but
-# never ends an open one. Only IPv4 raw sockets see the IP header.
+# accept TCP resets with sequence number 0. The kernel sends such a reset when it refuses a
+# connection, but never to end an open one. Only IPv4 raw sockets see the IP header.
 IF_ZERO = ((0x15, 1, 0, 0), (0x06, 0, 0, 0), (0x06, 0, 0, 128))
 REFUSED = {
     sockets.AF_INET: (
@@ -58,8 +58,8 @@ REFUSED = {
         *IF_ZERO,
     ),
 }
-# The raw sockets skip datagrams to 127.0.0.0/8, such as lookups, because corral does not record
-# them.
+# The raw sockets skip datagrams to 127.0.0.0/8, such as name lookups, because corral does not
+# record them.
 DATAGRAMS = {
     sockets.AF_INET: (
         (0x30, 0, 0, 16),
@@ -100,8 +100,8 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Makes the sockets for a run without network, with which the supervisor answers lookups and
-    sees refused connections. It reports both.
+    """Creates the sockets for a run without network. With them the supervisor answers name lookups,
+    sees refused connections, and reports both.
     """
 
     name = "denied_network"

@@ -53,9 +53,9 @@ fit into a tmpfs of 16 MB, although each of them uses a kilobyte of kernel memor
 class Bind:
     """A path on the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw, or are 0 for a system path, which is
-    not compared. `covers` is true if masks cover the mounts below the path; an idmapped mount of
-    the path then leaves these mounts out.
+    `device` and `inode` identify the file that the policy saw. Both are 0 for a system path, which
+    is not compared. If `covers` is true, masks cover the mounts below the path, so an idmapped
+    mount of the path can leave these mounts out.
     """
 
     source: str
@@ -70,10 +70,11 @@ class Bind:
 class Mask:
     """A path in the sandbox to hide or protect.
 
-    `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
-    A grant below a masked path stays visible, because it is mounted later. `role` is "repository"
-    for a version-control directory, and "named" for a file in such a directory that the user
-    granted by name.
+    - `hide` shows an empty, read-only file or directory instead. `protect` makes the path
+      read-only.
+    - A grant below a masked path stays visible, because it is mounted later.
+    - `role` is "repository" for a version-control directory. It is "named" for a file in a
+      version-control directory that was itself granted by name.
     """
 
     path: str
@@ -86,7 +87,7 @@ class Mask:
 
 @record
 class OpenedSources:
-    """The descriptors of the sources in init, by path on the host."""
+    """Init's descriptors of the sources to mount, by path on the host."""
 
     fds: dict[str, int]
 
@@ -127,9 +128,10 @@ class View:
     """Builds the private root and enters it.
 
     The `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
-    `anchors` lists the directories in a write grant that contain a bind or a mask. They are bound
-    onto themselves, so that the target cannot rename them. Otherwise the host could later find a
-    different directory under such a name.
+
+    `anchors` lists the directories in a write grant that contain a bind or a mask. Each is bound
+    onto itself, so that the target cannot rename it. Otherwise programs on the host could later
+    find a different directory under its name.
     """
 
     name = "root_filesystem"
@@ -180,7 +182,8 @@ class View:
     def verify(self, _results: Results) -> None:
         """Check that the root refuses writes and shows only granted paths."""
         try:
-            os.symlink("none", TRIED)  # not mkdir(), which the supervisor would deny
+            # The supervisor would deny mkdir() even if the root were writable.
+            os.symlink("none", TRIED)
         except OSError:
             pass
         else:
@@ -335,7 +338,7 @@ class _NewRoot:
                 continue  # a kernel without keyrings
 
     def send_space(self, channel: DescriptorChannel) -> None:
-        """Send the private space to the supervisor, which lists its files at the end."""
+        """Send the private space to the supervisor, which lists its files at the end of the run."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         fd = os.open(".space", flags, dir_fd=self.root)
         channel.send("private_space", [fd])

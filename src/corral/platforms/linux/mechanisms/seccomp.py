@@ -85,9 +85,9 @@ class Seccomp:
         """Load the filter with a listener, and return whether that worked.
 
         Return False if a seccomp filter around corral prevents a listener and this run can do
-        without one. The caller then loads a filter without a listener, which denies process starts
-        and changes to modes and times without a report. Raise OSError for any other failure, and if
-        the run needs the listener.
+        without one. The caller then loads a filter that has no listener: it denies process starts
+        and changes to modes and times, but corral does not see these denials. Raise OSError for any
+        other failure, and if the run needs the listener.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -257,8 +257,8 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that socket calls are passed to the supervisor for a decision. It denies them all until
-    the target's exec, so every call tried here must fail with EPERM.
+    """Check that socket calls are passed to the supervisor for a decision. The supervisor denies
+    all of them until the target's exec, so every call tried here must fail with EPERM.
     """
     from corral.abi import linux_sockets as sockets
 

@@ -1,13 +1,13 @@
 """Compile rules about syscalls into a classic BPF program for seccomp(2).
 
-A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and an
-action for the case that none of them is met. An alternative is met if all its conditions on the
-arguments are. Conditions cannot test for "not equal"; use an earlier alternative with a different
-action instead.
+A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and a
+default action, which applies if no alternative matches. An alternative matches if all its
+conditions on the arguments are met. Conditions cannot test for "not equal"; use an earlier
+alternative with a different action instead.
 
 The program kills a process that makes a call of another architecture. Then it finds the syscall's
 number by binary search over ranges that share a rule. For numbers that are always allowed, the
-program loads no argument, so kernels since 5.11 answer from a bitmap without the program.
+program loads no argument, so kernels since 5.11 answer from a bitmap and do not run the program.
 
 The compiler emits instructions from the last to the first, so the distance of every jump is known.
 A conditional jump has only 8 bits for the distance, so for a longer jump the compiler inserts a
@@ -56,7 +56,7 @@ ARGS_AT = 16
 
 
 def errno_action(number: int) -> int:
-    """Return the action that makes a syscall fail with this errno without being executed."""
+    """Return the action that makes a syscall fail with this errno instead of executing it."""
     return 0x00050000 | number
 
 
@@ -124,9 +124,12 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """Return how to test a word of the syscall's data: the code and operand of the jump, whether
-    its branches are swapped, and the (offset, mask) of the word to load before the jump. For JSET
-    the word is loaded without a mask, because JSET itself tests only the bits of its operand.
+    """Return how to test a word of the syscall's data:
+
+    - the code and operand of the jump
+    - whether the jump's branches are swapped
+    - the (offset, mask) of the word to load before the jump; for JSET there is no mask, because
+      JSET itself tests only the bits of its operand
     """
     at, mask, value = word
     if mask == WORD:
@@ -138,9 +141,9 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# Where a test jumps to: (label, label after the load, (offset, mask) of the load). The code at the
-# first label loads a masked word. If a jump comes from code that has already loaded the same word,
-# it goes to the second label instead.
+# The start of a test, as (label, label after the load, (offset, mask) of the load). The code at the
+# first label loads a masked word. Code that has already loaded the same word jumps to the second
+# label instead.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 

@@ -1,8 +1,8 @@
 """List the syscalls that PID 1 may make. Any other call kills PID 1, and the sandbox with it.
 
 A target might take over PID 1, so PID 1 is allowed no more than it needs. It is a single-threaded
-interpreter that waits on descriptors, reaps, passes signals on, and at the end reads how full the
-private space is. It cannot start a process, open a file or map executable memory.
+interpreter that waits on descriptors, reaps children, passes signals on, and at the end reads how
+full the private space is. It cannot start a process, open a file or map executable memory.
 """
 
 from __future__ import annotations

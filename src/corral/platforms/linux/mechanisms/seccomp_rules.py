@@ -2,9 +2,11 @@
 
 The filter denies calls that reach out of the sandbox, and allows all others, because servers are
 ordinary programs and need most calls. Numbers newer than the table fail with ENOSYS, as on an older
-kernel. A filter sees only registers, so it cannot check memory behind a pointer (clone3's flags,
-paths). If the kernel truncates an argument to 32 bits, the rule compares only these bits, because a
-target could otherwise get past it with junk in the high word.
+kernel.
+
+A filter sees only registers, so it cannot check memory behind a pointer (clone3's flags, paths). If
+the kernel truncates an argument to 32 bits, the rule compares only these bits. Otherwise a target
+could evade the rule with junk in the high word.
 """
 
 from __future__ import annotations
@@ -64,10 +66,10 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# The calls that are denied in addition if there are no namespaces, because Landlock does not cover
-# them. Calls on descriptors are as dangerous as calls on paths: a descriptor opened for reading is
-# enough to change a file's mode. With a listener, the supervisor changes modes and times on the
-# target's behalf, but only of files that the target may write to.
+# Calls that are also denied if there are no namespaces, because Landlock does not cover them. Calls
+# on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough to
+# change a file's mode. With a listener, the supervisor changes modes and times on the target's
+# behalf, but only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -169,7 +171,7 @@ TCP_ULP = 31
 NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# The options that the target may set on a TCP socket. These exclude options that connect, choose
+# The options that the target may set on a TCP socket. Options are left out if they connect, choose
 # another device, protocol or route, or let another of the user's processes share a port.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT RCVTIMEO
@@ -196,11 +198,12 @@ def _sockets(
     *, unix_sockets: bool, namespaces: bool, broker: bool, notices: bool
 ) -> dict[str, Rule]:
     """Return the rules for sockets. With namespaces or the broker, the target may make TCP and UDP
-    sockets, by the protocol's number or by protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
+    sockets, with protocol 0 or with the protocol's own number. MPTCP, SCTP, SMC and raw sockets are
+    denied.
 
     An unknown family fails with the error of a kernel that does not support it, which clients can
-    handle. AF_INET with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because only
-    SOCK_STREAM and SOCK_DGRAM are allowed.
+    handle. Only SOCK_STREAM and SOCK_DGRAM are allowed, so AF_INET with SOCK_PACKET, which the
+    kernel turns into AF_PACKET, is denied too.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []
@@ -285,9 +288,9 @@ def _processes(
 ) -> dict[str, Rule]:
     """Return the rules for processes.
 
-    clone3 fails with ENOSYS, so that libc uses clone instead, because clone3's flags are behind a
-    pointer. With `notices`, the filter passes process starts to the supervisor, which denies and
-    reports them.
+    clone3 fails with ENOSYS, because its flags are behind a pointer. libc then uses clone instead.
+    With `notices`, the filter passes process starts to the supervisor, which denies and reports
+    them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
@@ -479,14 +482,15 @@ def target_rules(
 ) -> dict[str, Rule]:
     """Return the rule of every syscall that is not simply allowed, by name.
 
-    Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
-    the kernel ignores. If `cookie` is None, execve is denied. `own_pid` matters only without
-    namespaces: the target may signal and adjust only this process and 0, the caller. With
-    `duty_cycle`, calls that make the kernel send SIGCONT are denied, because corral enforces a CPU
-    share with SIGSTOP and SIGCONT.
+    - Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
+      the kernel ignores. If `cookie` is None, execve is denied.
+    - `own_pid` matters only without namespaces. The target may then signal and adjust only the
+      process `own_pid`, and pid 0, which means the caller.
+    - With `duty_cycle`, calls that make the kernel send SIGCONT are denied, because corral enforces
+      a CPU share with SIGSTOP and SIGCONT.
 
-    The other flags let the supervisor's listener receive calls: denied process starts and created
-    files (`notices`), all calls with a path (`watch_paths`), new processes and threads
+    The other flags say which calls are passed to the supervisor's listener: denied process starts
+    and created files (`notices`), all calls with a path (`watch_paths`), new processes and threads
     (`limit_tasks`), calls on sockets (`broker`), and changes to modes and times (`file_changes`,
     only without namespaces).
     """

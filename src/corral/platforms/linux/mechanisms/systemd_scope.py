@@ -1,9 +1,9 @@
 """Get a cgroup from systemd, for users who cannot make a cgroup in their session's cgroup.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. Inside the scope corral makes the leaf of `cgroup`. There
-it can have the kernel kill the whole tree at once when memory runs out, and systemd changes nothing
-below a delegated unit.
+properties, and systemd puts init into it. systemd changes nothing below a delegated unit, so corral
+can make a leaf inside the scope, as `cgroup` describes. The leaf's settings make the kernel kill
+the whole tree at once when memory runs out.
 
 systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
 process, which dies with the supervisor, stays in the scope beside the leaf until corral has read
@@ -151,7 +151,7 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Wait without any descriptor, because to the client an open pipe looks like a live server."""
+    """Close all descriptors and wait. The client would take an open pipe for a live server."""
     init.follow_supervisor()
     if os.getppid() != parent:
         os._exit(1)
@@ -165,7 +165,9 @@ def _idle(parent: int) -> NoReturn:
 
 
 def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> str:
-    """Start a scope with these processes, move them to its OWN_CGROUP, and return its directory."""
+    """Start a scope with these processes, move them to OWN_CGROUP in it, and return the scope's
+    path.
+    """
     with _Manager(START_SECONDS) as manager:
         manager.start(unit, properties(pids, settings))
     mounted = cgroup.mount(str(pids[-1]))
@@ -253,8 +255,8 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # corral and systemd are in different PID namespaces, so to systemd the pids of this run
-            # would mean other processes.
+            # corral and systemd are in different PID namespaces, so systemd would mistake the pids
+            # of this run for other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":

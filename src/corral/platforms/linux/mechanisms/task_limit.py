@@ -119,6 +119,7 @@ class TaskCount:
 def _time_in_clone(thread: int, before: int | None) -> int | None:
     """Return None if a thread can no longer be inside its clone. Otherwise return how much
     processor time, in nanoseconds, the thread had used when it was first seen inside the clone.
+
     `before` is the result for this thread at the last count, or None at the first count.
     """
     try:

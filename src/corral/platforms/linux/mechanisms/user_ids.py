@@ -103,10 +103,10 @@ class NoNestedUserNamespaces:
 
 def choose(uid: int, gid: int) -> IdMaps:
     """Return the target's ids. If an ordinary user runs corral, the target has that user's ids. If
-    root does, the target has ids that own no files, provided that this namespace has such ids.
+    root runs corral, the target has ids that own no files, if this namespace has such ids.
 
-    If root lacks a capability in NEEDED, as in a container that drops all of them, the target has
-    root's ids on the host.
+    If root lacks a capability in NEEDED, as in a container that drops all capabilities, the target
+    has root's ids on the host.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)

@@ -1,7 +1,7 @@
 """Open the places where a target without namespaces may write, for `file_changes`.
 
-corral changes modes and times only of files in these places, which it opens before the start. Like
-one of Landlock's rules, a place belongs to a file and not to a path, so nothing changes if another
+corral changes modes and times only of files in these places, which it opens before the start. A
+place is the opened file, not its path, just as in Landlock's rules. So nothing changes if another
 file takes the path of a grant later.
 """
 
@@ -33,7 +33,7 @@ class WritablePlaces:
     granted: tuple[tuple[str, str, int, int], ...]  # (path, path as written, device, inode)
     private: tuple[str, ...]  # the target's own directories
     own: str  # corral's directory around the private directories
-    uid: int  # the target's
+    uid: int  # the target's user id
     gid: int
     stage: Stage = "supervisor"
     verify = unverified

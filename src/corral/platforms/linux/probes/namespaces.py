@@ -35,7 +35,7 @@ NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 @record
 class Trial:
-    """In place of a target, tries what the sandbox must deny, and writes the errors to `fd`."""
+    """Runs in place of a target: tries what a sandbox must deny, and writes the errors to `fd`."""
 
     name = "trial"
     fd: int
@@ -95,7 +95,9 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _fill_space() -> str:
-    """Write a file that fits into the private space. Return the error for a file that is larger."""
+    """Write a file that fits into the private space. Return the error for a second one, which no
+    longer fits.
+    """
 
     def write(name: str) -> None:
         with open(f"{tier_namespaces.TEMPORARY}/{name}", "wb", buffering=0) as file:
@@ -108,8 +110,8 @@ def _fill_space() -> str:
 
 
 def _try_sandbox() -> str:
-    """Make a sandbox as `run` does, and try forbidden acts in it. First do the same acts outside,
-    where they must succeed.
+    """Create a sandbox as `run` does, and try forbidden operations in it. First try the same
+    operations outside, where they must succeed.
     """
     read, write = os.pipe()
     port, listener = network.listen()

@@ -68,7 +68,7 @@ def catch_connection() -> str:
     hint="a kernel with network namespaces that their owner may join",
 )
 def connect_into() -> str:
-    """Check that a port in a namespace can be reached only by a socket that was made in it."""
+    """Check that a port in a namespace can be reached only by a socket from the same namespace."""
     results = Results()
     port_read, port_write = os.pipe()
 

@@ -21,9 +21,11 @@ class Probe:
     """Tests whether this host has one capability.
 
     `attempt` runs in a disposable child. It checks that an act is denied and that the same act is
-    possible where it is allowed, and returns the evidence. `doctor` shows `label`, with `word` if
-    the capability is proven, or with `hint` if it is absent. `hints` contains pairs of an error
-    text and the hint that replaces `hint` for this error.
+    possible where it is allowed, and returns the evidence.
+
+    `doctor` shows `label`, followed by `word` if the capability is proven, or by `hint` if it is
+    absent. `hints` contains pairs (error text, hint): for such an error the pair's hint replaces
+    `hint`.
     """
 
     attempt: Callable[[], str]

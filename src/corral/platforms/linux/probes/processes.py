@@ -77,7 +77,7 @@ def adopt_orphan() -> str:
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
     """Check that the measured memory includes 32 MiB that a grandchild allocates. The evidence also
-    says how much was measured before the allocation.
+    contains the measurement from before the allocation.
     """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()

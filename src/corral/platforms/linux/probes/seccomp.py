@@ -37,7 +37,7 @@ def deny_call() -> str:
 
 @probe.probe("exec_cookie", "Subprocess blocking", hint=HINT, word="supported")
 def exec_with_cookie() -> str:
-    """Check that the kernel ignores the cookie's registers, and that the filter reads them."""
+    """Check that the kernel ignores the registers of the cookie, and that the filter reads them."""
     cookie = (1 << 63, 2, 3)
     pid = os.fork()
     if pid == 0:
@@ -48,7 +48,7 @@ def exec_with_cookie() -> str:
         finally:
             os._exit(1)
     if os.waitpid(pid, 0)[1] != 0:
-        raise RuntimeError("exec with the cookie failed, or exec without it passed")
+        raise RuntimeError("exec with the cookie failed, or exec without it succeeded")
     return "exec is denied without the cookie, and allowed with it"
 
 

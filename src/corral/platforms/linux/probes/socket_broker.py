@@ -96,7 +96,7 @@ def _serve(
     gateway = gateways.Gateway(DestinationCheck(rules, denials, host_addresses=()), listeners=())
     broker = brokers.SocketBroker(gateway, prepared, denials)
     executed = os.pipe()
-    os.close(executed[1])  # closing it means that the target has executed, so calls are decided now
+    os.close(executed[1])  # a closed pipe means that the target has executed
     notifications = listening.Notifications(
         channel, executed[0], listening.Deciders(by_name={}, hit=[])
     )

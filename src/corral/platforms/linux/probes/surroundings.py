@@ -51,7 +51,7 @@ def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
         around = "container" if engine else "sandbox"
-        # A sandbox such as corral's own also leaves no seccomp for a run inside it.
+        # If the outer sandbox is like corral's own, corral cannot use seccomp inside it either.
         inside = "" if seccomp.is_filtered() else f"; inside, {_walls_left()}"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
