@@ -128,7 +128,7 @@ def test_stopping_a_run_ends_the_targets_input_from_a_console(plan, monkeypatch)
     running = trial.start(code, plan.steps[1:])
     os.write(running.input, b"typed\n")
     assert running.line() == "typed"
-    # The control: the target waits for more input.
+    # Before the signal, the target is still waiting for more input.
     assert abi.wait_any((running.child.pidfd,), 0) is None
     running.child.signal(15)
     assert abi.wait_any((running.child.pidfd,), 20_000) == 0

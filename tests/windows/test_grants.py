@@ -206,9 +206,7 @@ def test_a_grant_counts_as_used_until_the_process_that_uses_it_ends(tmp_path):
 
 
 def test_a_dead_runs_journal_is_removed_if_its_root_is_gone(tmp_path, tree):
-    """Check that no error is reported, although the directory that the dead run was granted is
-    gone.
-    """
+    """Check that cleaning up after a dead run reports no error if its granted directory is gone."""
     directory = str(tmp_path / "journal")
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()

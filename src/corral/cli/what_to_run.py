@@ -1,4 +1,4 @@
-"""Find the command that a command line names, and every source of its policy."""
+"""Find out from the typed arguments which command to run, and where its policy comes from."""
 
 from __future__ import annotations
 

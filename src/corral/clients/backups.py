@@ -63,8 +63,8 @@ def lock(path: str) -> AbstractContextManager[None]:
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """Return the recorded originals of a file, keyed by key path. Return {} if the record cannot be
-    read or if other users have access to it.
+    """Return the original of each server entry that corral has changed in a file, by key path.
+    Return {} if the record cannot be read or if other users have access to it.
     """
     try:
         content = safe_write.read(_stored_path(path, "json"))

@@ -56,7 +56,9 @@ def describe_outcome(
     hint: str | None = None,
     **words: tuple[str, ...],
 ) -> ServerOutcome:
-    """Return the outcome for a server. `words` contains its fields `command` and `suggested`."""
+    """Return the outcome for a server. `words` contains the outcome's fields `command` and
+    `suggested`.
+    """
     name, scope = server.name, server.scope
     return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 

@@ -128,8 +128,8 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
         raise UnfitError(
             f"{', '.join(names)} in the server's env would change corral itself, which is not"
             " sandboxed",
-            hint="remove it from the file; set it in your own environment, or for the server alone:"
-            f" --env {names[0]}=VALUE",
+            hint="remove it from the file; if only the server needs it, add"
+            f" --env {names[0]}=VALUE, and if corral needs it, set it in your own environment",
         )
     is_package = _is_package(server)
     _refuse_foreign_path(server.env, is_package=is_package)

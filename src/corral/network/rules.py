@@ -161,7 +161,9 @@ def parse_entry(text: str) -> AllowEntry:
     if named := _find_host_of_url(text.lower()):
         raise ValueError(f"{shown(text)} is not a host: write {named}")
     if "//" in text or "@" in text:
-        raise ValueError(f"{shown(text)} is not a host: leave out the scheme and the user")
+        raise ValueError(
+            f"{shown(text)} is not a host: leave out the scheme ('https://') and the user name ('me@')"
+        )
     host, ports = _split_ports(text.lower())
     return AllowEntry(
         host=_parse_host(host, text), ports=DEFAULT_PORTS if ports is None else _parse_ports(ports)

@@ -143,7 +143,7 @@ class TreeWatcher:
                 try:
                     os.write(self._pipes.start, b"\0")
                 except BrokenPipeError:
-                    pass  # the target has ended at an earlier step
+                    pass  # the target is already gone, because its preparation failed
             else:
                 self._tree.signal(number)
 

@@ -156,7 +156,7 @@ def _is_clear(path: str, sid: str) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile that no other run uses. Windows itself cannot remove files with certain
+    """Delete a profile, unless another run uses it. Windows itself cannot remove files with certain
     names, so remove what is left of the profile's directory too.
     """
     if any(entry.profile == profile for entry in own.others()):

@@ -88,7 +88,7 @@ def _run_npm(
     """
     if how.extra:
         raise SandboxError(
-            "--with is for pypi: packages", hint="leave it out: npm: packages do not support it"
+            "--with works only with packages from PyPI (pypi:NAME)", hint="leave out --with"
         )
     registry = read_registry(os.environ)
     wanted = how.runtimes.get("node")

@@ -96,7 +96,9 @@ def check_environment(environment: Environment) -> None:
         written = file.read(MAX_SETTINGS_BYTES)
     own = os.listdir(os.path.dirname(link)) == [os.path.basename(link)]
     if not own or written != _venv_settings(environment) or not _is_ours(link, environment.base):
-        raise SandboxError(f"a package changed {INTERPRETER} or {VENV_SETTINGS}, so it is not run")
+        raise SandboxError(
+            f"a package changed {INTERPRETER} or {VENV_SETTINGS}, so the server is not run"
+        )
 
 
 def _is_ours(link: str, base: str) -> bool:

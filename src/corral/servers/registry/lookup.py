@@ -51,7 +51,7 @@ def open_server(reference: Reference, arguments: Sequence[str], choices: Choices
 def open_answer(
     content: bytes, reference: Reference, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
-    """Open the package that a registry's answer names."""
+    """Open the package named in a registry's answer."""
     package = server_json.choose_package(parse_answer(content, reference), reference.name)
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)

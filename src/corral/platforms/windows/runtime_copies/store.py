@@ -292,8 +292,8 @@ def program_inside(
     if windows_resolve.kind_of(path) == "node":
         preload = next(one.staged for one in copies if one.source == NODE_PRELOAD)
         arguments = ("--require", preload, *NODE_FLAGS, *arguments)
-        # NODE_OPTIONS is for workers and child nodes. The path in it has slashes, because inside
-        # quotes a backslash is an escape character.
+        # NODE_OPTIONS is for workers and child processes that run node. The path in it has slashes,
+        # because inside quotes a backslash is an escape character.
         options = f'--require "{preload.replace(ntpath.sep, "/")}" {" ".join(NODE_FLAGS)}'
         environment = (*environment, ("NODE_OPTIONS", options))
     return replace(
