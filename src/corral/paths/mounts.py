@@ -88,8 +88,8 @@ def find_point(path: str, points: Container[str]) -> str:
 def _kind(file_system: str) -> Kind:
     if file_system in KERNEL:
         return "kernel"
-    # FUSE counts as a network: any user's program can serve a FUSE file system, and most of these
-    # programs use a network.
+    # FUSE counts as a network file system, because most programs that serve a FUSE file system use
+    # a network, and any user can start such a program.
     if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
         return "network"
     return "disk"

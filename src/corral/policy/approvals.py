@@ -223,7 +223,8 @@ def write_file(directory: str, name: str, content: bytes) -> None:
     """
     if len(content) > MAX_FILE_SIZE:
         raise PolicyError(
-            f"cannot store more than {MAX_FILE_SIZE >> 20} MiB in a file of {printable(directory)}"
+            f"cannot write to {printable(directory)}: the file is larger than"
+            f" {MAX_FILE_SIZE >> 20} MiB"
         )
     try:
         replace_file(os.path.join(directory, name), content)

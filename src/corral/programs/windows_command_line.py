@@ -96,7 +96,7 @@ def batch_line(interpreter: str, argv: Sequence[str]) -> str:
 
 
 def _before_quote(argument: str) -> str:
-    """Double the final backslashes, because a quote follows."""
+    """Double the backslashes at the end, because a quote follows."""
     tail = len(argument) - len(argument.rstrip("\\"))
     return argument + "\\" * tail
 

@@ -143,7 +143,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # the packages there are copied anyway
+            continue  # corral copies the packages in NODE_PATH anyway
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue
