@@ -237,7 +237,7 @@ def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scrat
     assert done.returncode == 125
     assert b"contains private directories of runs ('/tmp/corral-')" in done.stderr
     assert b"hint: grant another directory, or a smaller one" in done.stderr
-    assert not refused(user, "--write", str(scratch))  # counter-check: this directory can be granted
+    assert not refused(user, "--write", str(scratch))  # counter-check
 
 
 MOUNTED = (
