@@ -142,7 +142,7 @@ def give_directory(user, path, mode=0o755):
     ):
         place.mkdir()
         os.chown(place, user.owner, user.owner)
-    if path != user.home:  # root's target could not reach files below a home with another mode
+    if path != user.home:  # the home keeps its mode, which root's target needs
         path.chmod(mode)
     return str(path)
 

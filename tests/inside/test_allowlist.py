@@ -522,8 +522,8 @@ def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch)
 
 
 def test_an_allowlist_enables_no_other_socket_family(who):
-    """Check that the target cannot open any other kind of socket, take the loopback interface down
-    or remove a route.
+    """Check that the target cannot open packet, raw or ICMP sockets, take the loopback interface
+    down, or remove a route.
     """
     code = """
 import fcntl, socket

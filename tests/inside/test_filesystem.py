@@ -134,8 +134,8 @@ def test_the_root_directory_shows_only_the_system_the_home_and_the_interpreter(u
 
 
 def refused(user, path, *flags):
-    """Check that corral refuses a grant if it had to hide or protect a part of it. Without mounts,
-    Landlock cannot do this.
+    """Check that corral refuses the grant. Some files in it must be hidden or protected, which
+    Landlock cannot do without mounts.
     """
     done = user.run(user.python, "-c", "print('ran')", flags=flags)
     assert (done.returncode, done.stdout) == (125, b"")
@@ -490,8 +490,7 @@ answer = {
     assert sorted(os.listdir(scratch)) == ["below", "file"]
     written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
     failed = {name: said for name, said in written.items() if said != "done"}
-    # After `unlink` there is no file, so later acts fail with other errors than a denial would
-    # give.
+    # After `unlink` the file is gone, so the errors of later acts are not those of a denial.
     allowed = {"ENOENT", "EEXIST", "ENOTSUP"}
     assert set(failed.values()) <= by_tier(user, allowed, allowed | {"EPERM"})
     assert written["write"] == written["create"] == written["unlink"] == "done"

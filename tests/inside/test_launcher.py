@@ -336,7 +336,8 @@ answer += sorted({tried(forge, name) for name in json.loads(os.environ["NAMES"])
     seen = user.owner == user.uid  # root's target cannot read root's cache
     *visible, forged = inside(user, code, *paths, flags=("--env", names))
     assert visible == by_tier(user, [False, False], [seen, True])
-    # The target can create a path of the same name only if it is in its private /tmp. Elsewhere the root is read-only.
+    # The target can create a path of the same name only in its private /tmp. Elsewhere the root
+    # directory is read-only.
     assert forged in by_tier(user, {"done", "EROFS"}, {"EACCES"})
     after = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     assert {name: after[name] for name in before} == before
@@ -364,9 +365,9 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 
 @BOTH_TIERS
 def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
-    """Name one of the user's keys as the script, as the configuration of a project could do.
-    Together with a variable such as NODE_OPTIONS, whose code reads the key, this would be an
-    attack. Here the key itself is code, so that its output shows whether it was read.
+    """Name one of the user's keys as the script, as a project's configuration file could do to make
+    the key readable for code in a variable such as NODE_OPTIONS. Here the key itself is code, so
+    that its output shows whether it was read.
     """
     give_directory(user, scratch / "keys")
     key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)

@@ -17,9 +17,8 @@ HAS_IPV6 = pathlib.Path("/proc/net/if_inet6").exists()
 
 @pytest.fixture
 def listeners():
-    """Listen on the host's loopback with TCP and UDP, over IPv4 and IPv6.
-
-    If the kernel does not have IPv6, listen only over IPv4.
+    """Listen on the host's loopback with TCP and UDP, over IPv4 and, if the kernel has it, over
+    IPv6.
     """
     ends = []
     families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]

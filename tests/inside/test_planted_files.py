@@ -265,8 +265,8 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
 @BOTH_TIERS
 @pytest.mark.parametrize("name", CASES)
 def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
-    """Let the server's author also choose the command, so that not even the paths in it are the
-    user's choice.
+    """Let the server's author choose the command, too. The paths in it are then not the user's
+    choice.
     """
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)

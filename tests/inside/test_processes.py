@@ -119,7 +119,7 @@ answer["alive"] = tried(lambda: os.kill(1, 0))
     for held in everywhere(user, code):
         alive = held.pop("alive")
         assert held == dict.fromkeys(held, "EPERM")
-        # With EPERM, Landlock denied a signal to a process outside its domain.
+        # EPERM means that Landlock denied a signal to a process outside the target's domain.
         assert alive in {"done", "EPERM"}
 
 

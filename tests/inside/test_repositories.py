@@ -521,8 +521,8 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill corral's stderr, and replace a masked file. If there is no room for corral's message,
-    the run must still end.
+    """Fill the pipe on corral's stderr, and replace a masked file. The run must end, even though
+    there is no room for corral's message.
     """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
@@ -595,7 +595,7 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
 
 def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, scratch):
     """Let the target remove its own directories beside a covered directory. Only the covered
-    directory is reported, once it is replaced.
+    directory is reported, and only when it is replaced.
     """
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")

@@ -503,8 +503,8 @@ answer = sorted(one[4][0] for one in socket.getaddrinfo(None, 0, type=socket.SOC
 
 
 def test_attributes_of_ungranted_files_cannot_be_read(user, scratch):
-    """Read extended attributes by path. Download programs store addresses there, sometimes with
-    access tokens in them. The attributes of a granted file can be read through a descriptor.
+    """Read extended attributes by path. Download programs store URLs there, sometimes with access
+    tokens in them. The attributes of a granted file can be read through a descriptor.
     """
     secret = give(user, scratch / "secret", "kept", 0o600)
     granted = give(user, scratch / "granted", "open", 0o600)

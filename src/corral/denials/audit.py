@@ -42,7 +42,7 @@ def _lock(fd: int) -> None:
         import msvcrt
 
         # On Windows a lock also keeps other processes from reading the locked bytes. So lock a byte
-        # beyond the end of the file, at 1 GiB, because the C runtime's offsets have only 32 bits.
+        # beyond the end of the file. 1 GiB still fits into the C runtime's offsets of 32 bits.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)

@@ -90,8 +90,8 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # Quote a destination that could look like corral's own text, such as `x; --write ~`,
-        # because the target chooses it.
+        # The target chooses the destination. Quote one that could look like corral's own text, such
+        # as `x; --write ~`.
         marked = not MARKS.isdisjoint(self.destination)
         quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
         what = shell_word(self.destination) if quoted else self.destination
@@ -165,6 +165,7 @@ class Denials:
         why, masked = self._hidden(why)
         if masked or len(why) > MAX_TEXT_LENGTH:
             why = why.partition("; ")[0]  # the rest may be a command, which must not be cut
+
         # Leave out a flag that would have to be shortened or masked, because it would then allow
         # something else. If the destination is secret, also leave out a flag with a value, since
         # that value is the destination.

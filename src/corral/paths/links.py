@@ -11,8 +11,8 @@ winnt.h).
 
 
 def is_link(found: os.stat_result) -> bool:
-    """Return whether lstat found a symlink or a junction. To stat.S_ISDIR a junction is a
-    directory.
+    """Return whether lstat found a symlink or a junction. stat.S_ISDIR alone would count a junction
+    as a directory.
     """
     return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == JUNCTION
 

@@ -28,7 +28,9 @@ ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
 def parse_mount(line: str) -> tuple[str, str, str]:
-    """Return the mount point, the device, and the device's directory that is mounted there."""
+    """Return the fields of a line of mountinfo: the mount point, the device, and the directory on
+    the device that is mounted there.
+    """
     _, _, device, root, point, *_ = line.split(" ")
     return _unescape(point), device, _unescape(root)
 

@@ -62,8 +62,8 @@ class KnownDirectories:
 def known_directories(
     environment: Mapping[str, str], home: str, real: Callable[[str], str] = str
 ) -> KnownDirectories:
-    """Return the directories that cannot be granted, by the user's `environment`. The case of the
-    variables' names does not matter.
+    """Return the directories that cannot be granted, read from the variables in `environment`. The
+    case of the variables' names does not matter.
 
     `real` resolves symlinks and short names in the same way as for grants, because a variable may
     spell a directory differently from the grant.

@@ -5,7 +5,7 @@ host is used. If no option qualifies, the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused. The error names all such controls.
 - If the control is a default limit, the run continues with a warning, unless the policy is strict.
-- The user may allow any control to be unenforced.
+- If the user has allowed it, the run continues without any of these controls.
 
 The choice is final: if a step of a chosen mechanism fails, the target does not run.
 """
@@ -46,7 +46,7 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
 
 
 def needed_capabilities(policy: Policy, chains: Chains, system: System) -> frozenset[str]:
-    """Return every capability that some option for the controls of this policy needs."""
+    """Return all capabilities that the options for this policy's controls need."""
     asked = [control for control in chains if describe_control(control, policy, system)]
     return frozenset(need for one in asked for option in chains[one] for need in option.needs)
 
@@ -128,8 +128,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities to name in an error: the first missing one. For a wall, add
-    the first one that the last option lacks, because the user may find it easier to provide.
+    """Return the missing capabilities to name in an error: the first missing one and, for a wall,
+    also the first one that the last option lacks. The user may find it easier to make the last
+    option work.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []

@@ -166,8 +166,8 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a grant must have if no record says what its path resolved to
-    before. Usually this is the grant's own real path, so the grant is accepted.
+    """Return the real path that a grant must have if its path was never recorded. Usually this is
+    the grant's own real path, so the grant is accepted.
 
     However, paths directly in a directory such as /tmp are never recorded, and a target may have
     replaced such a path with a symlink. If the grant's path goes through such a symlink, return the

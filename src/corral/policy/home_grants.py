@@ -47,8 +47,8 @@ def refuse_home(
     flag: str = "--read {}",
     is_granted: Callable[[str], bool] = os.path.isdir,
 ) -> None:
-    """Refuse a real path that is or contains a home directory, /etc or a secret in /etc, or that is
-    inside such a secret.
+    """Refuse a real path that is or contains a home directory or /etc. In /etc, also refuse a
+    secret, and every path that contains a secret or is inside one.
 
     The hint suggests smaller directories to grant with `flag`. It names only directories for which
     `is_granted` returns true.

@@ -107,7 +107,9 @@ def is_larger(asked: int | None, than: int | None) -> bool:
 
 
 def merge_limits(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
-    """Return the limits, and for each limit that is not a default the manifest that set it."""
+    """Return the limits, and a dict that maps each limit that is not a default to the manifest that
+    set it.
+    """
     values: dict[str, int | None] = {name: getattr(Limits(), name) for name in LIMITS}
     stated_by: dict[str, Manifest] = {}
     users = {
@@ -192,7 +194,7 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # A server gets the secrets that the user stored for its settings in environment variables. The
+    # The secrets in a server's settings are passed to the server in environment variables. The
     # server chose the names of these variables, so they count as requested.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}

@@ -175,8 +175,8 @@ class Source:
     request that the user has approved.
 
     `given_values` lists the secrets that the user entered for the server's settings. It is None if
-    the source has no such settings. Otherwise the server chose all other text in the manifest's
-    environment variables.
+    the source has no such settings. If it is not None, the server chose all other text in the
+    manifest's environment variables.
     """
 
     manifest: Manifest

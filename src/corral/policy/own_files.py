@@ -1,7 +1,7 @@
 """Find corral's own files: its directories, code and programs, and the modules of its Python.
 
-If a target could write one of these files, its code would run outside the sandbox the next time
-corral is started.
+If a target could write one of these files, the target's code would run outside the sandbox the next
+time corral is started.
 """
 
 from __future__ import annotations

@@ -196,8 +196,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
             continue
         # A file system such as /proc may also be mounted elsewhere, so refuse every path on the
         # same device as `system`. Do this only if `system` is a mount point, which has a different
-        # device from its parent directory. Do not compare with the device of /, because on macOS
-        # /private/var and the users' files are on a different volume from /.
+        # device from its parent directory. Comparing with the device of / would be wrong, because
+        # on macOS the users' files are on another volume, together with /private/var.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):
@@ -207,8 +207,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a grant if its path is written as a path inside a write grant, but leads out of it
-    through a symlink. A target could have made that symlink in an earlier run.
+    """Refuse a grant whose written path is inside a write grant but leads out of it through a
+    symlink. A target could have made that symlink in an earlier run.
     """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]

@@ -1,9 +1,9 @@
 """Define the single table of files that contain secrets or are run automatically.
 
 All code that protects such files uses this table. Some paths apply to all systems, others to only
-one. They are relative to a home directory and use "/" on every system. CONFIG at the start of a
-path stands for the directory where programs keep their settings. CLAUDE and CODEX stand for these
-two clients' directories, which the user can move with an environment variable.
+one. All are relative to a home directory and use "/" on every system. CONFIG at the start of a path
+stands for the directory where programs keep their settings. CLAUDE and CODEX stand for these two
+clients' directories, which the user can move with an environment variable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Names:
 class Client:
     """An MCP client, and the files with its servers' settings, which often contain tokens.
 
-    `linux`, `macos` and `windows` replace `files` on one system. `project` lists files in a
+    `linux`, `macos` and `windows` each replace `files` on one system. `project` lists files in a
     project's directory. A test checks that every file is in CLIENT_DIRECTORIES, and every project
     file in PROJECT.
     """
@@ -64,7 +64,9 @@ class Client:
 
 
 def _client(name: str, title: str, file: str) -> Client:
-    """Return a client that reads the same file in the home directory and in a project."""
+    """Return a client that reads a file at the same relative path in the home directory and in each
+    project.
+    """
     return Client(name=name, title=title, files=(file,), project=(file,))
 
 
@@ -465,8 +467,8 @@ def is_anothers(path: str, home: str) -> bool:
 
 
 def is_git_hook(path: str) -> bool:
-    """Return whether a path is a setting or a hook of a bare Git repository. The files in it are
-    checked, because the directory of such a repository can have any name.
+    """Return whether a path is a setting or a hook of a bare Git repository. The repository is
+    recognized by the files in it, because its directory can have any name.
     """
     above, name = os.path.split(path)
     for directory, last in ((above, name), os.path.split(above)):

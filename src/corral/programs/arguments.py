@@ -118,7 +118,7 @@ def _skip_options(
     with_value: Container[str],
     without_script: Container[str] = (),
 ) -> Invocation:
-    """Find a command's script: after a verb such as `run`, if there is one, the first word that is
+    """Find a command's script. After a leading verb such as `run`, this is the first word that is
     neither an option nor an option's value. A command with an option in `without_script` has no
     script.
     """

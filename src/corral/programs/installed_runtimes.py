@@ -179,7 +179,7 @@ def _is_script(path: str) -> bool:
         with open(path, "rb") as file:
             return file.read(2) == b"#!"
     except PermissionError:
-        return False  # not a script, because an interpreter has to read its script
+        return False  # a script has to be readable
 
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:

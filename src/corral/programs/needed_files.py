@@ -39,6 +39,7 @@ SHARED = frozenset((
     "/private/var", "/private/var/tmp",
     "/tmp", "/var/tmp",  # noqa: S108 - no file is made here; these are never bound
 ))  # fmt: skip
+
 # Each subdirectory of these directories is a user's home or runtime directory, or a disk.
 PARENTS_OF_HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/private/etc", "/proc", "/sys")

@@ -30,6 +30,7 @@ SYSTEM_PREFIXES = (
     "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
     "/Applications/Xcode.app",
 )  # fmt: skip
+
 # Version managers keep interpreters below these directories of HOME, or below the directory that an
 # environment variable in MANAGED_BY_VARIABLE names.
 MANAGED_IN_HOME = (
@@ -120,8 +121,9 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the directory to bind for `place`, which is inside `directory`. Usually this is
-        `directory`, but if a grant or a project inside `directory` contains `place`, it is that.
+        """Return the directory to bind so that `place`, which is inside `directory`, becomes
+        visible. Usually this is `directory`. If a smaller grant or project inside `directory`
+        contains `place`, return that one.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
@@ -191,7 +193,9 @@ class Scope:
             self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
-        """Refuse a symlink that leads out of the server's root or write grant that contains it."""
+        """Refuse a symlink that leads out of the server's root, or out of the write grant that
+        contains it.
+        """
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
@@ -212,8 +216,8 @@ class Scope:
             self.raise_refused()
 
     def check_choice(self, path: str, by: Executable) -> None:
-        """If a program is outside the server's root, refuse it when one of the server's scripts
-        names it.
+        """Refuse a program that one of the server's scripts names, if the program is outside the
+        server's root.
         """
         if is_system(by.real) or self.is_on_path(by.real):
             return

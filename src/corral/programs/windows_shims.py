@@ -122,6 +122,7 @@ NEUTRAL = frozenset((
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
+
 # npm writes one of these strings before the program, on the same line.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
