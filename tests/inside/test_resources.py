@@ -465,8 +465,8 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_a_target_cannot_lower_its_limit_on_core_files_to_zero(user):
-    """Check that the limit on core files stays 1. With any other limit a crash would start the host's
-    core handler, if there is one.
+    """Check that the limit on core files stays 1 byte. With any other limit a crash would start the
+    host's core handler, if there is one.
     """
     code = """
 import resource

@@ -138,7 +138,7 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return (device, inode) of each of corral's modules that has several hard links. uv installs
+    """Return (device, inode) of those modules of corral that have several hard links. uv installs
     packages as hard links to files in its cache.
     """
     found: set[Identity] = set()

@@ -58,8 +58,8 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # normpath keeps two leading slashes, because POSIX allows them to have a special meaning. On
-    # Linux they have none.
+    # normpath keeps two leading slashes, because POSIX allows a special meaning for them. Linux
+    # gives them none.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
