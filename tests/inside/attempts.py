@@ -1,8 +1,8 @@
-"""Run the source code of an attack inside the sandbox, and outside as a control.
+"""Run the source code of an attack inside the sandbox, and outside as a counter-check.
 
-`PRELUDE` gives the code raw system calls by name, and `tried`, which returns "done" or the name of
-the errno. Tests always compare the errno, because a failure with another errno does not show that
-the wall denied the act.
+`PRELUDE` gives the code raw system calls by name, and the function `tried`, which returns "done" or
+the name of the errno. Tests always compare the errno, because a failure with another errno does not
+show that the wall denied the act.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def in_child(act):
     return errno.errorcode[code] if code else "done"
 """.replace("NUMBERS", repr(NUMBERS))
 
-# Make the same attempts in a grandchild of the target. The child between them passes `answer` on to
-# the target.
+# Make the same attempts in a grandchild of the target. The target's child passes `answer` on from
+# the grandchild to the target.
 GRANDCHILD = """
 import subprocess
 reading, writing = os.pipe()
@@ -142,7 +142,7 @@ def give_directory(user, path, mode=0o755):
     ):
         place.mkdir()
         os.chown(place, user.owner, user.owner)
-    if path != user.home:  # the home keeps its mode, so that root's target can reach files below it
+    if path != user.home:  # the home keeps its mode, which root's target needs
         path.chmod(mode)
     return str(path)
 
@@ -151,8 +151,8 @@ BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
 def has_landlock(least=1):
-    """Return whether this kernel has Landlock, with this ABI or a later one. Debian 12's user-mode
-    Linux has no Landlock at all.
+    """Return whether this kernel has Landlock with at least this ABI. Debian 12's user-mode Linux
+    has no Landlock at all.
     """
     try:
         return landlock_abi() >= least
@@ -174,7 +174,9 @@ def mechanism_of(user, control, *flags):
 
 
 def by_tier(user, walled, bare):
-    """Return the result that is expected in the user's tier."""
+    """Return the expected result: `walled` if the user's sandboxes have namespaces, otherwise
+    `bare`.
+    """
     return walled if user.tier == "walled" else bare
 
 

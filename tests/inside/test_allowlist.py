@@ -1,8 +1,8 @@
 """Attack the allowlist with names, addresses, ports and packets that it does not allow, and check
 the reported denials.
 
-In the network of tests/world.py every address that a test tries answers. As the control, the same
-code therefore gets an answer outside the sandbox.
+In the network of tests/world.py, a server answers at every address that a test tries. So as a
+counter-check, the same code gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
     # The rules that the report suggests make the denied destinations reachable. For each address
-    # among the target's arguments the report also has a row with port 443, the usual one. Those
-    # rows are left out here.
+    # among the target's arguments the report also has a row with the usual port, 443. Leave these
+    # rows out.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
@@ -249,8 +249,8 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
     assert {row["kind"] for row in denials} == {"guard"}
     assert len(denials) == len(names)
     assert all(row["why"] for row in denials)
-    # The control: with rules for these addresses, the names are reached. An address that contains another address, as
-    # with NAT64, needs rules for both.
+    # Counter-check: with rules for these addresses, the target reaches the names. An address that
+    # contains another address, as with NAT64, needs rules for both.
     rules = [entry(row["allow"]) for row in denials]
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
     assert held == dict.fromkeys(names, "welcome")
@@ -396,7 +396,7 @@ answer += [talked("good.test")]
 
 
 def test_other_spellings_of_an_address_are_denied_as_addresses(who, world, scratch):
-    """Check that spellings which the C library reads as an address are denied and reported as that
+    """Check that a name which the C library reads as an address is denied and reported as that
     address.
     """
     spellings = ["184549378", "013.0.0.2", "0xb000002", "11.2", "0xb.0.2", f"::ffff:{PUBLIC}"]
@@ -522,8 +522,8 @@ def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch)
 
 
 def test_an_allowlist_enables_no_other_socket_family(who):
-    """Check that the target cannot open any other kind of socket, take the loopback interface down
-    or remove a route.
+    """Check that the target cannot open packet, raw or ICMP sockets, take the loopback interface
+    down, or remove a route.
     """
     code = """
 import fcntl, socket
@@ -552,7 +552,7 @@ answer = families + ([] if "outside" in sys.argv else [tried(down), tried(routed
 
 
 def test_the_target_cannot_bind_the_gateways_ports(who, world):
-    """Try to bind the gateway's ports. The control: with namespaces, the target can bind another
+    """Try to bind the gateway's ports. Counter-check: with namespaces, the target can bind another
     port.
     """
     code = """

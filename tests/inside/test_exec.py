@@ -247,10 +247,10 @@ answer = sorted(done)
 
 @BOTH_TIERS
 def test_a_childs_child_is_behind_the_same_walls(user, scratch):
-    """Check that a child's child cannot open ungranted files or make a Unix socket.
+    """Check that a grandchild of the target cannot open ungranted files or make a Unix socket.
 
-    With Landlock's unix socket scope the child's child can make a socket, but cannot connect it to
-    the host's sockets.
+    With Landlock's unix socket scope the grandchild can make a socket, but cannot connect it to the
+    host's sockets.
     """
     code = """
 import socket, subprocess

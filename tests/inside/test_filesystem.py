@@ -134,8 +134,8 @@ def test_the_root_directory_shows_only_the_system_the_home_and_the_interpreter(u
 
 
 def refused(user, path, *flags):
-    """Check that corral refuses the grant: without mounts, Landlock cannot hide or protect only a
-    part of it.
+    """Check that corral refuses the grant. Some files in it must be hidden or protected, which
+    Landlock cannot do without mounts.
     """
     done = user.run(user.python, "-c", "print('ran')", flags=flags)
     assert (done.returncode, done.stdout) == (125, b"")
@@ -226,7 +226,7 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
         else:
             held = inside(user, SIZES, *paths, flags=("--read", str(home / ".config")))
             assert held == {secret: "ENOENT", str(config): 5}
-        # A secret is granted if the user names its path.
+        # A secret can be granted by its own path.
         assert inside(user, SIZES, secret, flags=("--read", secret)) == {secret: 2}
     finally:
         os.unlink(config)
@@ -234,8 +234,8 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Check that existing files which git, an editor, a client or direnv would read and execute
-    unasked are read-only, and that the directories around them cannot be renamed.
+    """Check that files which git, an editor, a client or direnv run unasked are read-only if they
+    exist, and that the directories around them cannot be renamed.
     """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
@@ -280,8 +280,8 @@ answer["source.py"] = tried(put, "source.py")
 
 @BOTH_TIERS
 def test_missing_protected_files_are_reported(user, scratch):
-    """Let the target create protected files. They did not exist at the start, so no mount could
-    cover them, and corral must report them instead.
+    """Let the target create protected files that did not exist at the start. No mount could cover
+    them, so corral must report them.
     """
     report = user.home / "report.json"
     names = (".git/hooks/x", ".vscode/tasks.json", ".mcp.json", ".envrc")
@@ -436,9 +436,9 @@ def elsewhere(user):
 
 @BOTH_TIERS
 def test_landlock_protects_named_pipes_in_a_read_grant(user, scratch, elsewhere):
-    """Check when the target can write to a named pipe in a read grant. A read-only mount does not
-    prevent it. Landlock does, but not for a grant below a directory that the sandbox makes private,
-    such as /tmp.
+    """Check when the target can write to a named pipe in a read grant. A read-only mount allows it.
+    Landlock denies it, except in a grant below a directory that the sandbox makes private, such as
+    /tmp.
     """
     kind = subprocess.run(["stat", "-f", "-c", "%T", elsewhere], capture_output=True, check=True)
     if kind.stdout == b"overlayfs\n" and user.uid == 0 and user.tier == "walled":
@@ -490,7 +490,7 @@ answer = {
     assert sorted(os.listdir(scratch)) == ["below", "file"]
     written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
     failed = {name: said for name, said in written.items() if said != "done"}
-    # The acts after `unlink` do not find the file, so their errors are not those of a denial.
+    # After `unlink` the file is gone, so the errors of later acts are not those of a denial.
     allowed = {"ENOENT", "EEXIST", "ENOTSUP"}
     assert set(failed.values()) <= by_tier(user, allowed, allowed | {"EPERM"})
     assert written["write"] == written["create"] == written["unlink"] == "done"
@@ -622,8 +622,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
     """Try to hard-link an ungranted file and a file in a read grant into a write grant. With
-    namespaces, the first is not visible and the second is on another mount. Without namespaces,
-    Landlock denies both links.
+    namespaces, the ungranted file is not visible, and the read grant is on another mount. Without
+    namespaces, Landlock denies both links.
     """
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")

@@ -245,8 +245,8 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def test_machine_code_with_ordinary_calls_runs(user):
-    """Run harmless machine code as the control for int 0x80. It shows that the kernel allows a page
-    to be both writable and executable.
+    """Run harmless machine code as the counter-check for int 0x80. It shows that the kernel allows
+    a page to be both writable and executable.
     """
     code = """
 page = mmap.mmap(-1, 4096, prot=7)

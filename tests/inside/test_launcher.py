@@ -71,7 +71,7 @@ def test_secrets_are_passed_and_not_shown(user, scratch):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert inner == value
-    assert plain.encode() in lines  # the control: a plain word on a command line is found
+    assert plain.encode() in lines  # counter-check: a plain word on a command line is found
     explained = user.corral("explain", *words, *command, env=env)
     assert explained.returncode == 0
     told = (lines, err, report.read_bytes(), explained.stdout, explained.stderr)
@@ -142,7 +142,7 @@ os.symlink(f"{private}/bin/python3", f"{work}/project/venv/bin/python3")
     # The target cannot replace the directory. Without mounts the run itself is refused, because
     # Landlock cannot protect the directory.
     assert ends == by_tier(user, [(1, b"16\n"), (0, b"False\n")], [(125, b"")] * 2)
-    # The control: with `--read` the directory is visible.
+    # Counter-check: with `--read` the directory is visible.
     said = inside(
         user, "answer = got(sys.argv[1])", str(private / "key"), flags=("--read", str(private))
     )
@@ -181,7 +181,7 @@ def test_broken_policies_are_refused(user, scratch, name):
 
 
 def test_a_valid_policy_is_followed(user, scratch):
-    """Run with a valid policy, as the control for the tests with broken ones."""
+    """Run with a valid policy, as the counter-check for the tests with broken ones."""
     path = give(user, scratch / "policy.toml", "version = 1\n[limits]\nfds = 99\n")
     code = "import resource\nanswer = resource.getrlimit(resource.RLIMIT_NOFILE)"
     assert inside(user, code, flags=("--policy", path)) == [99, 99]
@@ -237,7 +237,7 @@ def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scrat
     assert done.returncode == 125
     assert b"contains private directories of runs ('/tmp/corral-')" in done.stderr
     assert b"hint: grant another directory, or a smaller one" in done.stderr
-    assert not refused(user, "--write", str(scratch))  # the control
+    assert not refused(user, "--write", str(scratch))  # counter-check
 
 
 MOUNTED = (
@@ -336,7 +336,8 @@ answer += sorted({tried(forge, name) for name in json.loads(os.environ["NAMES"])
     seen = user.owner == user.uid  # root's target cannot read root's cache
     *visible, forged = inside(user, code, *paths, flags=("--env", names))
     assert visible == by_tier(user, [False, False], [seen, True])
-    # The target can create a path of the same name only if it is in its private /tmp. Elsewhere the root is read-only.
+    # The target can create a path of the same name only in its private /tmp. Elsewhere the root
+    # directory is read-only.
     assert forged in by_tier(user, {"done", "EROFS"}, {"EACCES"})
     after = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     assert {name: after[name] for name in before} == before
@@ -364,9 +365,9 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 
 @BOTH_TIERS
 def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
-    """Name one of the user's keys as the script, as a client's configuration that came with a
-    project could do. If the key were readable, code in an environment variable such as NODE_OPTIONS
-    could read it. Here the key itself is code, so that its output shows whether it was read.
+    """Name one of the user's keys as the script, as a project's configuration file could do to make
+    the key readable for code in a variable such as NODE_OPTIONS. Here the key itself is code, so
+    that its output shows whether it was read.
     """
     give_directory(user, scratch / "keys")
     key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)

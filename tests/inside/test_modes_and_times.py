@@ -150,7 +150,7 @@ os.close(by_path)
 @BARE
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_modes_and_times_outside_cannot_be_changed(user, scratch, flags):
-    """Try to change a file outside the write grant that the target owns and may read."""
+    """Try to change a file that the target owns and may read, but that is outside the write grant."""
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
     os.utime(victim, (10, 10))
@@ -222,7 +222,7 @@ def test_a_race_never_changes_a_file_outside(user, scratch, how):
     flags = ("--write", str(scratch / "inner"), "--read", victim)
     code = RACE.replace("CHMOD", str(TABLES[os.uname().machine]["fchmodat"]))
     said = inside(user, code, str(scratch / "inner"), victim, how, flags=flags)
-    # The supervisor may read a path that is only half overwritten and so names no file.
+    # The supervisor may read a path while it is being overwritten. Such a mixed path names no file.
     torn = {"ENOENT", "ENOTDIR"} if how == "memory" else set()
     assert {"done", "EPERM"} <= set(said) <= {"done", "EPERM", *torn}, said
     assert stat.S_IMODE(os.stat(victim).st_mode) == 0o644
@@ -435,8 +435,9 @@ os.chmod(home, {mode})
 @BARE
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 def test_an_unreadable_directory_in_a_write_grant_is_reported_with_the_chmod_command(user, scratch):
-    """Let a target close a directory in its write grant. The next run must name the directory and the `chmod` that
-    makes it readable, because every run with this grant is refused until then.
+    """Let a target make a directory in its write grant unreadable. The next run must name the
+    directory and the `chmod` that makes it readable, because every run with this grant is refused
+    until then.
     """
     work = give_directory(user, scratch / "work")
     flags = ("--write", str(work))

@@ -17,9 +17,8 @@ HAS_IPV6 = pathlib.Path("/proc/net/if_inet6").exists()
 
 @pytest.fixture
 def listeners():
-    """Listen on the host's loopback with TCP and UDP, over IPv4 and IPv6.
-
-    If the kernel does not have IPv6, listen only over IPv4.
+    """Listen on the host's loopback with TCP and UDP, over IPv4 and, if the kernel has it, over
+    IPv6.
     """
     ends = []
     families = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
@@ -176,8 +175,8 @@ FOREIGN = {
 
 @BOTH_TIERS
 def test_only_harmless_socket_families_open(user):
-    """Check that only harmless socket families open. Where the kernel has Landlock's unix socket
-    scope, unix sockets are harmless too.
+    """Check that only harmless socket families can be opened. Where the kernel has Landlock's unix
+    socket scope, unix sockets are harmless too.
     """
     expected = {}
     free = outside(user, FAMILIES)
@@ -192,7 +191,7 @@ def test_only_harmless_socket_families_open(user):
         else:
             expected[name] = unix if name == "unix" else "EPROTONOSUPPORT"
     assert everywhere(user, FAMILIES) == (expected, expected)
-    # The control: outside, the user may open these families. Root may also open packet and raw
+    # Counter-check: outside, the user may open these families. Root may also open packet and raw
     # sockets.
     assert {name for name, said in free.items() if said == "done"} >= {*ALLOWED, "unix", "uevent"}
     if user.uid == 0:
@@ -202,8 +201,8 @@ def test_only_harmless_socket_families_open(user):
 
 @BOTH_TIERS
 def test_names_do_not_resolve(user):
-    """Check that names do not resolve: the resolver inside is the sandbox's own loopback, which
-    does not answer or cannot be reached.
+    """Check that names do not resolve. The resolver's address inside is the sandbox's own loopback,
+    which does not answer or cannot be reached.
     """
     code = """
 import socket
@@ -289,7 +288,7 @@ def routed():
 answer = [tried(low), tried(down), tried(routed)]
 """
     assert everywhere(user, code) == (["EACCES", "EPERM", "EPERM"],) * 2
-    # The control: in a new namespace, where the process has capabilities, the same requests
+    # Counter-check: in a new namespace, where the process has capabilities, the same requests
     # succeed.
     up = "fcntl.ioctl(control, 0x8914, struct.pack('16sH22x', b'lo', 1))"
     own = code.replace("control =", 'call("unshare", 0x50000000)\ncontrol =')

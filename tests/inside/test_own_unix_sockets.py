@@ -58,7 +58,7 @@ def test_a_servers_processes_reach_each_other(user):
     assert inside(user, OWN + EACH, *FLAG) == dict.fromkeys(
         ("stream", "datagram", "packets", "abstract", "descriptor"), "done"
     )
-    without = inside(user, OWN + EACH)  # the control: sockets need the flag, or Landlock's scope
+    without = inside(user, OWN + EACH)  # counter-check: sockets need the flag, or Landlock's scope
     answer = "done" if has_unix_scope(user) else "EPERM"
     assert {without[name] for name in ("stream", "datagram", "packets", "abstract")} == {answer}
 
@@ -99,8 +99,8 @@ def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
 
 @pytest.mark.parametrize("grant", ["--read", "--write"])
 def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant):
-    """Check that the grant is refused. Where Landlock can deny sockets of other programs, check
-    instead that the grant is permitted and that these sockets stay out of reach.
+    """Check that the grant is refused if the kernel cannot deny sockets of other programs. If
+    Landlock can, check that the grant is permitted and that these sockets stay out of reach.
     """
     place = give_directory(user, scratch / "place")
     if has_unix_scope(user):
@@ -118,13 +118,13 @@ def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant
     file.write_text("text")
     os.chown(file, user.owner, user.owner)
     flags = (*FLAG, grant, str(file))
-    # The control: a regular file cannot contain a socket, so it can be granted.
+    # Counter-check: a regular file cannot contain a socket, so it can be granted.
     assert inside(user, f"answer = got({str(file)!r})", *flags) == "text"
 
 
 def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host, scratch):
-    """Check that the server is refused. Where Landlock can deny sockets of other programs, check
-    instead that the server runs and that these sockets stay out of reach.
+    """Check that the server is refused if the kernel cannot deny sockets of other programs. If
+    Landlock can, check that the server runs and that these sockets stay out of reach.
     """
     script = scratch / "server.py"
     address = str(scratch / "agent")
@@ -140,13 +140,13 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host
     refused = user.run(SYSTEM_PYTHON, str(script), flags=FLAG)
     assert refused.returncode == REFUSED
     assert f"could have a socket in {scratch}".encode() in refused.stderr
-    # The control: without the flag, the server runs.
+    # Counter-check: without the flag, the server runs.
     assert user.run(SYSTEM_PYTHON, str(script)).returncode == 0
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """Grant one of two sockets in a directory. The target also reaches the other one unless the
-    kernel can deny single sockets, which is why `--own-unix-sockets` refuses such grants.
+    """Grant one of two sockets in a directory. Unless the kernel can deny single sockets, the
+    target also reaches the other socket, which is why `--own-unix-sockets` refuses such grants.
     """
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")
@@ -196,5 +196,5 @@ def test_own_unix_sockets_are_refused_without_namespaces(user):
     refused = user.run(SYSTEM_PYTHON, "-c", "pass", flags=FLAG)
     assert refused.returncode == REFUSED
     assert b"own_unix_sockets needs a private root" in refused.stderr
-    # The control: without the flag, the target runs.
+    # Counter-check: without the flag, the target runs.
     assert user.run(SYSTEM_PYTHON, "-c", "pass").returncode == 0

@@ -2,7 +2,7 @@
 other files.
 
 Each attack is a newly downloaded server that corral must refuse to start, with a hint that names
-flags. The control is that the server starts with these flags.
+flags. As a counter-check, the server starts with these flags.
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
 @BOTH_TIERS
 @pytest.mark.parametrize("name", CASES)
 def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
-    """Let the server's author also choose the command, so that not even the paths in it are the
-    user's choice.
+    """Let the server's author choose the command, too. The paths in it are then not the user's
+    choice.
     """
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)
@@ -278,7 +278,7 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 
 def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
-    """Name a directory beside an interpreter in `pyvenv.cfg`, instead of the interpreter's own
+    """In `pyvenv.cfg`, name a directory beside an interpreter instead of the interpreter's own
     directory. corral must not make this directory readable, because it could contain all conda
     environments.
     """
@@ -336,7 +336,7 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    # The control: with a grant the file is readable.
+    # Counter-check: with a grant the file is readable.
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 
@@ -350,7 +350,7 @@ def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    # The control: with a grant the file is readable.
+    # Counter-check: with a grant the file is readable.
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 
@@ -396,7 +396,7 @@ def test_node_modules_above_the_servers_project_are_not_readable(user, scratch, 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
     """Start a version manager's Python by the path that a user typed. The project installed into it
-    in editable mode must be readable. This is the control for the attacks with such a Python.
+    in editable mode must be readable. This is the counter-check for the attacks with such a Python.
     """
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)
@@ -422,8 +422,8 @@ def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, pri
 
 @BOTH_TIERS
 def test_a_users_own_link_is_followed(user, project):
-    """Start the same program through a symlink outside every server's directory, as the control for
-    the attacks with symlinks.
+    """Start the same program through a symlink outside every server's directory, as the
+    counter-check for the attacks with symlinks.
     """
     give_directory(user, user.home / "bin")
     path = user.home / "bin/own-server"

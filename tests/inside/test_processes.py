@@ -14,8 +14,8 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 def victim(user):
     """Start a process of the same user with a secret in its environment.
 
-    The process allows all others to trace it. Otherwise Yama would deny tracing even to the
-    control, which runs outside.
+    The process allows all others to trace it. Otherwise Yama would deny tracing even outside the
+    sandbox.
     """
     anyone = "import ctypes, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
     process = user.popen(
@@ -91,7 +91,7 @@ answer["own"] = {name: tried(looked, os.getpid(), name) for name in NAMES}
     )
     for held in everywhere(user, code):
         own = held.pop("own")
-        # The control: the target's own files of these names can be read.
+        # Counter-check: the target's own files of these names can be read.
         assert own == dict.fromkeys(own, "done")
         assert held == {**dict.fromkeys(own, "ENOENT"), "listed": False}
 
@@ -119,7 +119,7 @@ answer["alive"] = tried(lambda: os.kill(1, 0))
     for held in everywhere(user, code):
         alive = held.pop("alive")
         assert held == dict.fromkeys(held, "EPERM")
-        # EPERM: Landlock denies signals to processes outside its domain.
+        # EPERM means that Landlock denied a signal to a process outside the target's domain.
         assert alive in {"done", "EPERM"}
 
 
@@ -150,9 +150,8 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 
 @BOTH_TIERS
 def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
-    """Let the target signal every process, with kill(-1). The control is that a child of the target
-    dies. A control outside is not possible, because there kill(-1) would end all of the user's
-    processes.
+    """Let the target signal every process, with kill(-1). As a counter-check, a child of the target
+    dies. Do not try kill(-1) outside, because it would end all of the user's processes.
     """
     code = """
 reading, writing = os.pipe()

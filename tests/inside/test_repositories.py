@@ -170,7 +170,7 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
         "os.mkdir(link)", "os.makedirs(link + '/hooks')"
     )
     assert outside(user, code if how == "a link above" else LEAD, str(repository), link) == "done"
-    assert ran(user, repository)  # the control: outside, the planted program runs
+    assert ran(user, repository)  # counter-check: outside, the planted program runs
 
 
 @needs_git
@@ -183,7 +183,7 @@ def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository,
     give(user, repository / ".git", "gitdir: link\n")
     code = "os.chdir(sys.argv[1]); answer = tried(os.rename, 'link', 'other')"
     assert inside(user, code, str(repository), flags=("--write", str(repository))) == "EBUSY"
-    # The control: outside, the symlink can be renamed.
+    # Counter-check: outside, the symlink can be renamed.
     assert outside(user, code, str(repository)) == "done"
 
 
@@ -214,7 +214,7 @@ def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, re
         said = user.run("/bin/true", flags=("--write", str(value))).stderr.decode()
         assert NOTE in said  # the run reports that the user granted the hooks themselves
         assert outside(user, plant, str(shared), name) == {name: "done"}
-        assert runs()  # the control: outside, the planted hook runs
+        assert runs()  # counter-check: outside, the planted hook runs
     finally:
         settings.unlink()
 
@@ -288,7 +288,7 @@ def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
     assert not (outer / "ran").exists()
     named = (*flags, "--write", str(outer / "libs/sub"))
     assert NOTE in user.run("/bin/true", flags=named).stderr.decode()
-    # The control: with a grant for the submodule itself, the target can fill it.
+    # Counter-check: with a grant for the submodule itself, the target can fill it.
     assert inside(user, SUBMODULE, str(outer), flags=named) == "done"
     git(user, "status", cwd=outer)
     assert (outer / "ran").exists()
@@ -366,7 +366,7 @@ for number in range(30000):
 
 def test_secrets_stay_hidden_if_a_run_makes_their_directory_unreadable(user, scratch):
     """Let a run remove a directory's permissions, so that the next run cannot search it for
-    secrets. The target of the next run must not be able to open the directory again.
+    secrets. The target of the next run must not be able to make the directory readable again.
     """
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/.env", "TOKEN=1")
@@ -401,7 +401,7 @@ for name in ("commondir", "sharedpath", "repo"):
     assert inside(user, plant, str(scratch), flags=flags) is None
     code = "answer = got(sys.argv[1])"
     assert inside(user, code, str(scratch / "a/.env"), flags=flags) == ""
-    # The control: outside, the secret can be read.
+    # Counter-check: outside, the secret can be read.
     assert outside(user, code, str(scratch / "a/.env")) == "TOKEN=1"
 
 
@@ -521,8 +521,8 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill corral's stderr, and replace a masked file. If there is no room for corral's message,
-    the run must still end.
+    """Fill the pipe on corral's stderr, and replace a masked file. The run must end, even though
+    there is no room for corral's message.
     """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
@@ -595,7 +595,7 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
 
 def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, scratch):
     """Let the target remove its own directories beside a covered directory. Only the covered
-    directory is reported, once it is replaced.
+    directory is reported, and only when it is replaced.
     """
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")
@@ -673,8 +673,8 @@ answer = started(plan)
 def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_start(
     user, scratch, repository, group, how
 ):
-    """Close a directory between plan and start, as another run with the same grant could do. The
-    target must not be able to open the directory again, or to read the secret in it.
+    """Remove a directory's permissions between plan and start, as another run with the same grant
+    could do. The target must not be able to restore them, or to read the secret in the directory.
 
     With `group` the files belong to another of the user's groups. Init is not a member of it,
     because init has only the user's first group.

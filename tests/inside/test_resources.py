@@ -1,4 +1,4 @@
-"""Try to exceed the limits that do not require a cgroup. As the control, the same act succeeds
+"""Try to exceed the limits that do not require a cgroup. As a counter-check, the same act succeeds
 below the limit.
 """
 
@@ -194,8 +194,8 @@ answer = {
 
 
 def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
-    """Run `dd` instead of Python, which ignores SIGXFSZ. corral resets the signal before exec, so
-    it kills the program.
+    """Run `dd`, because Python ignores SIGXFSZ. corral resets the signal before exec, so `dd` must
+    be killed by it.
     """
     path = str(scratch / "large")
     argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")
@@ -376,8 +376,8 @@ os._exit(3)
 
 @BOTH_TIERS
 def test_siblings_of_the_target_neither_end_nor_outlive_it(user, scratch):
-    """Make processes whose parent is corral's. Their end must not count as the end of the target,
-    the limit must count them, and none may be left after the run.
+    """Make siblings of the target: processes that have the same parent. Their end must not count as
+    the end of the target, the limit must count them, and all of them must end with the run.
     """
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")
@@ -465,8 +465,8 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_a_target_cannot_lower_its_limit_on_core_files_to_zero(user):
-    """Check that the limit on core files stays 1. With any other limit a crash would start the host's
-    core handler, if there is one.
+    """Check that the limit on core files stays 1 byte. With any other limit a crash would start the
+    host's core handler, if there is one.
     """
     code = """
 import resource
@@ -504,5 +504,5 @@ resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
     process = user.popen([user.python, "-c", crash, str(scratch)], stdout=subprocess.PIPE)
     limit = process.communicate()[0].strip()
     if not pattern.startswith(("|", "/")) and limit == b"-1":
-        # The control: outside, the same program leaves a core file.
+        # Counter-check: outside, the same program leaves a core file.
         assert len(os.listdir(scratch)) == 1

@@ -1,7 +1,7 @@
 """Attack the network of a target without namespaces, whose sockets the supervisor connects.
 
-In the network of tests/world.py every address that a test tries answers. As the control, the same
-code therefore gets an answer outside the sandbox.
+In the network of tests/world.py, a server answers at every address that a test tries. So as a
+counter-check, the same code gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ answer = counts
 
 
 def test_an_address_that_changes_during_its_check_opens_nothing(who, world):
-    """Let threads exchange the address in the target's memory while the supervisor checks it.
+    """Let threads keep changing the address in the target's memory while the supervisor checks it.
     Outside, both addresses are reached; inside, only the allowed address is.
     """
     assert sum(outside(who, TALK + RACE, OTHER)) > 100
@@ -512,8 +512,8 @@ answer = lingers
 
 
 def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
-    """Close a lingering socket whose data never arrives. The process that closes it last has to
-    wait, so that must not be the supervisor.
+    """Close a lingering socket whose data never arrives. The last process that closes it has to
+    wait, so the supervisor must not be that process.
     """
     ended = threading.Event()
     world.serve(lambda _: ended.wait(), port=81)
@@ -821,8 +821,8 @@ os.waitpid(pid, 0)
 
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
-    """Let the broker allow a connect that is not granted. Landlock must still refuse it. As the
-    control, the connect succeeds without Landlock.
+    """Let the broker allow a connect that is not granted. Landlock must still refuse it. As a
+    counter-check, the connect succeeds without Landlock.
     """
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (
@@ -869,8 +869,8 @@ answer = [tried(lambda: call("seccomp", 1, flags, filled)) for flags in (8, 8 | 
 
 def test_a_target_cannot_install_a_seccomp_listener(user):
     """Try to install a seccomp listener, which decides about system calls. If a process has two
-    listeners, the kernel asks only the newer one, so the target's could allow connects that corral
-    denies.
+    listeners, the kernel asks only the newer one. A target with its own listener could therefore
+    allow connects that corral denies.
     """
     assert inside(user, LISTENER, flags=ALLOW) == ["EPERM"] * 3
     # Outside, the process that installs a listener gets no answer to its next call. The test then

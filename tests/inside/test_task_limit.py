@@ -64,8 +64,8 @@ for _ in range(3):
 
 @pytest.mark.parametrize("limit", [5, 30])
 def test_ended_processes_make_room_for_new_ones(user, limit):
-    """Check that the limit counts living processes, including the target itself. Try two limits, to
-    show that the count depends on the limit.
+    """Check that the limit counts living processes, including the target itself. Use two limits, to
+    show that the result depends on the limit.
     """
     assert inside(user, REPEATED, flags=(*MANY, "--max-pids", str(limit))) == [limit - 1] * 3
     assert outside(user, REPEATED) == [70] * 3

@@ -150,8 +150,8 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
     assert victim.stdout.read() is None  # no signal arrived
     code = f"{PRELUDE}{REACH}\nanswer = attempts(int(sys.argv[1]))"
     free = user.outside(code, str(victim.pid), **as_target(user))
-    # The control: outside, reading and writing get as far as the address 1, which is not mapped. madvise on another
-    # process's memory may need privileges.
+    # Counter-check: outside, reading and writing get as far as the address 1, which is not mapped.
+    # madvise on another process's memory may need privileges.
     assert (free.pop("read"), free.pop("write")) == ("EFAULT", "EFAULT")
     assert free.pop("madvise") in {"done", "EPERM", "ENOMEM", "EINVAL"}
     assert free == dict.fromkeys(free, "done")
@@ -409,10 +409,10 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Make every listing of processes fail, as if processes started and ended too fast to be
+    """Make every attempt to list processes fail, as if processes started and ended too fast to be
     listed. The kernel must still signal the whole Landlock domain at once.
     """
-    if landlock_abi() < 6:  # asked here, because the call fails on a kernel without Landlock
+    if landlock_abi() < 6:  # not in a skipif mark: this call fails on a kernel without Landlock
         pytest.skip("no landlock_scope: the guardian lists processes")
     assert launched(user, KILLED, ORPHAN, "30") is True
 
@@ -503,8 +503,8 @@ answer = sorted(one[4][0] for one in socket.getaddrinfo(None, 0, type=socket.SOC
 
 
 def test_attributes_of_ungranted_files_cannot_be_read(user, scratch):
-    """Read extended attributes by path. Download programs store addresses there, sometimes with
-    access tokens in them. The attributes of a granted file can be read through a descriptor.
+    """Read extended attributes by path. Download programs store URLs there, sometimes with access
+    tokens in them. The attributes of a granted file can be read through a descriptor.
     """
     secret = give(user, scratch / "secret", "kept", 0o600)
     granted = give(user, scratch / "granted", "open", 0o600)
@@ -524,7 +524,7 @@ answer = [caught(act, path) for path in (secret, granted) for act in (read, os.l
 answer.append(caught(read, held))
 answer.append(caught(lambda: os.getxattr(secret, "user.origin", follow_symlinks=False).decode()))
 """
-    free = ["token", ["user.origin"]]  # the control
+    free = ["token", ["user.origin"]]  # counter-check: what the calls return outside
     assert outside(user, code, secret, granted) == [*free, *free, "token", "token"]
     seen = inside(user, code, secret, granted, flags=("--read", granted))
     assert seen == [*["ENOTSUP"] * 4, "token", "ENOTSUP"]

@@ -1,9 +1,8 @@
 """Write and verify the audit file of `run --audit`, whose lines form a hash chain.
 
 Each line is a JSON object whose `previous` is the SHA-256 of the line before it. So `verify`
-notices if a line was changed, removed or inserted. It does not notice if the whole file was
-rewritten. Nor can it tell whether lines were removed at the end, because the file of a killed run
-lacks its last line, too.
+notices if a line was changed, removed or inserted. It cannot notice that the whole file was
+rewritten, or that lines were removed at the end, because the file of a killed run ends early, too.
 """
 
 import os
@@ -42,9 +41,8 @@ def _lock(fd: int) -> None:
     if sys.platform == "win32":
         import msvcrt
 
-        # On Windows a lock also keeps other processes from reading the locked bytes, so lock a byte
-        # beyond the end of the file. It is at 1 GiB, because the C runtime's offsets have only 32
-        # bits.
+        # On Windows a lock also keeps other processes from reading the locked bytes. So lock a byte
+        # beyond the end of the file. 1 GiB still fits into the C runtime's offsets of 32 bits.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -57,8 +55,8 @@ def _lock(fd: int) -> None:
 
 
 class Audit:
-    """Appends lines to an audit file, and so continues its hash chain. `incomplete` is true if a
-    line could not be written.
+    """Appends lines to an audit file and continues its hash chain. `incomplete` is true if a line
+    could not be written.
     """
 
     def __init__(self, fd: int) -> None:
@@ -79,8 +77,8 @@ class Audit:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = json.dumps({"time": now, **values, "previous": self._previous})
         line = text.encode("ascii")
-        # Each line is a single write, so that a killed run leaves only whole lines. If the disk is
-        # full, the run continues.
+        # Write each line with a single call, so that a killed run leaves only whole lines. If the
+        # disk is full, the run continues.
         try:
             whole = os.write(self.fd, line + b"\n") > len(line)
         except OSError:

@@ -22,16 +22,17 @@ def describe_discarded(
 ) -> str:
     """Return one line that names the discarded files, and the flags that would keep them.
 
-    The paths in the flags are below `home`, the user's home on the host. No flag is suggested for a
-    sensitive path. `whole` is False if `rows` does not list all discarded files.
+    The paths in the flags are below `home`, the user's home directory on the host. The line
+    suggests no flag for a sensitive path. `whole` is False if `rows` does not list all discarded
+    files.
     """
     first = rows[0].path[:MAX_TEXT_LENGTH]
     more = "" if len(rows) == 1 else f" and {len(rows) - 1} more"
     more += "" if whole else " (and others)"
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
-    # Suggest no flag for a very long path, which the target has chosen, or for a path with a masked
-    # secret, which is not the path of any file.
+    # Suggest no flag for a very long path, because the target has chosen it. A path with a masked
+    # secret gets no flag either, because no file has that path.
     short = [
         row
         for row in rows
@@ -65,12 +66,12 @@ def _commands(path: str, *, is_file: bool) -> list[tuple[str, str]]:
 
 
 def _granted(row: Discarded) -> tuple[str, bool]:
-    """Return the narrowest grant that keeps a file, as a path below the home directory, and whether
-    this path is the file itself.
+    """Return the narrowest sensible grant that keeps a file, as a path below the home directory,
+    and whether this path is the file itself.
 
-    Usually this is the file's directory. But in the home directory or a directory that programs
-    share (~/.config, ~/.local/share), the target could create files that other programs run, so
-    there it is the file itself.
+    Usually the grant is for the file's directory. But in the home directory or a directory that
+    programs share (~/.config, ~/.local/share), the target could then create files that other
+    programs run. There the grant is for the file itself.
     """
     parent = row.path.rpartition("/")[0]
     shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))

@@ -1,10 +1,10 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
-Each run has a file of its own, so that concurrent runs do not conflict. A run writes each denial at
-once, so that none is lost if the run is killed. When it ends, it writes the file again, now with
-the number of times that each denial occurred. The directory of a server is named after the digest
-of its command. The first line of each file contains the command and the run's flags, with masked
-secrets.
+Each run has a file of its own, so that concurrent runs do not conflict. A run appends each new
+denial at once, so that no denial is lost if the run is killed. When the run ends, it writes the
+file again, with the number of times that each denial occurred. Each server has a directory, which
+is named after the digest of its command. The first line of each file contains the command and the
+run's flags, with masked secrets.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class KeptRun:
 
 @record
 class SeenDenial:
-    """A denial, and the time of the last stored run in which it occurred. `had_flags` says whether
-    the flags of this run seemed to allow it.
+    """A denial, and the time of the last stored run in which it occurred. `had_flags` is true if
+    that run already had flags that seemed to allow it.
     """
 
     denial: Denial
@@ -68,8 +68,8 @@ def keep(
     flags: Sequence[str] = (),
     failure: str = "",
 ) -> None:
-    """Write a run's denials, and how the run failed. A run with neither is stored only if earlier
-    runs of the same server are stored.
+    """Write a run's denials, and how the run failed. If the run has no denials and did not fail,
+    store it only if earlier runs of the same server are stored.
 
     If the files cannot be written, the run continues, and `corral why` does not show these denials.
     """
@@ -166,8 +166,8 @@ def merge(
     """Return the denials of all runs, oldest first, with equal denials counted together. Leave out
     a denial if the flags of a later run allow it.
 
-    A later run without denials is no reason to leave one out, because it only shows that the server
-    did not try again.
+    Keep a denial that merely did not occur again in later runs: the server may not have tried
+    again.
     """
     found: dict[Denial, SeenDenial] = {}
     for run in runs:
@@ -190,11 +190,10 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str, now: float) -> None:
-    """Remove the oldest runs of a server and the oldest servers if there are more than the limits
-    allow.
+    """Remove the oldest runs of a server, and the oldest servers, beyond the limits.
 
-    Of several runs without denials and with the same flags, keep only the last, so that they do not
-    displace runs with denials.
+    If several runs have the same flags and no denials, keep only the last of them, so that they do
+    not displace runs with denials.
     """
     lines = 0
     without_denials: set[tuple[str, ...]] = set()

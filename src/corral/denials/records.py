@@ -1,9 +1,9 @@
 """Record the denials of one run for stderr, its report and its audit file.
 
 The target can cause any number of denials, so the record is bounded: equal denials are counted
-together, and beyond the limit different denials are only counted in total. Stderr gets a line for
-each new denial, up to MAX_ANNOUNCED. The audit file gets a line when a denial occurs for the first,
-10th, 100th time and so on, and the totals at the end.
+together, and beyond a limit new denials are only counted in total. Stderr gets a line for each new
+denial, up to MAX_ANNOUNCED. The audit file gets a line when a denial occurs for the first, 10th,
+100th time and so on, and the totals at the end.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ WORDS: dict[Kind, str] = {
     "address": "connection to",
     "guard": "connection to",
     "sni": "TLS server name",
-    "limit": "",  # the destination names the limit
+    "limit": "",  # the denial's destination is the name of the limit
     "udp": "datagram to",
     "loopback": "connection to",
     "listen": "listening on",
@@ -90,8 +90,8 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # The destination is chosen by the target, and a name such as `x; --write ~` would look like
-        # the flag that corral suggests. So such a name is quoted.
+        # The target chooses the destination. Quote one that could look like corral's own text, such
+        # as `x; --write ~`.
         marked = not MARKS.isdisjoint(self.destination)
         quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
         what = shell_word(self.destination) if quoted else self.destination
@@ -116,8 +116,8 @@ class Denials:
     """Counts denials, and can be used from several threads. `lost` counts the denials beyond the
     limit.
 
-    For each new denial, `announce` is called with its line, and `keep` with the denial itself, in
-    both cases with the secrets masked.
+    For each new denial, `announce` is called with its line, and `keep` with the denial itself.
+    Secrets are masked before both calls.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class Denials:
         self._load_hide = load
 
     def load_hide(self) -> Hide:
-        """Return the function that masks secrets, or, if it cannot be loaded, one that masks every
-        string.
+        """Return the function that masks secrets. If it cannot be loaded, return one that masks
+        every string.
         """
         if self._hide is None:
             try:
@@ -165,6 +165,7 @@ class Denials:
         why, masked = self._hidden(why)
         if masked or len(why) > MAX_TEXT_LENGTH:
             why = why.partition("; ")[0]  # the rest may be a command, which must not be cut
+
         # Leave out a flag that would have to be shortened or masked, because it would then allow
         # something else. If the destination is secret, also leave out a flag with a value, since
         # that value is the destination.

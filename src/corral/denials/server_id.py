@@ -20,8 +20,8 @@ class ServerId:
     """The identity of a server. The secrets in `command` are masked. `digest` is the hash of the
     unmasked command, so servers that differ only in secrets have different digests.
 
-    If `has_variables` is true, a client replaces variables in the command before it starts the
-    server. The command of a run and its digest then differ from these.
+    If `has_variables` is true, `command` contains variables that a client replaces before it starts
+    the server. So a run of this server has another command and digest.
     """
 
     digest: str
@@ -29,8 +29,8 @@ class ServerId:
     has_variables: bool = False
 
     def is_started_by(self, wanted: ServerId) -> bool:
-        """Return whether this server, which has run, may be the server `wanted` from a client's
-        file.
+        """Return whether this server, which corral has run, may be the server `wanted` from a
+        client's configuration file.
         """
         if self.digest and not wanted.has_variables:
             return self.digest == wanted.digest
@@ -41,7 +41,8 @@ class ServerId:
 
 
 def _is_filled(want: str, word: str) -> bool:
-    """Return whether a client may start the word `want`, which contains variables, as `word`.
+    """Return whether a client may replace the variables in the word `want` so that it becomes
+    `word`.
 
     The home directory is known. Any other variable may have any value.
     """
@@ -63,7 +64,7 @@ def digest_command(words: Sequence[str]) -> str:
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        # A command with half of a surrogate pair cannot be started, but a project's file may
-        # contain one.
+        # A project's file may contain half of a surrogate pair, although such a command cannot be
+        # started.
         encoded = text.encode("utf-8", "surrogatepass")
     return sha256(encoded).hexdigest()

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_LINKS = 40  # Linux follows this many links before it reports a loop
+MAX_LINKS = 40  # Linux reports a loop after more links than this
 
 
 def read_link(path: str) -> str:
@@ -23,7 +23,7 @@ def read_link(path: str) -> str:
 def follow(path: str, read_link: Callable[[str], str] = read_link) -> tuple[list[str], str]:
     """Return the path of each symlink that an absolute path goes through, and the final path.
 
-    In the path of a symlink, only the last name is itself a symlink. The final path does not have
+    The directories in the path of each symlink are already resolved. The final path does not have
     to exist; it is "" if the symlinks form a loop. On Windows, do not look for symlinks.
     """
     if sys.platform == "win32":

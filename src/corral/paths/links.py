@@ -1,4 +1,4 @@
-"""Tell symlinks and junctions from directories by their lstat result, on every system."""
+"""Distinguish symlinks and junctions from directories by their lstat result, on every system."""
 
 import os
 import stat
@@ -11,7 +11,9 @@ winnt.h).
 
 
 def is_link(found: os.stat_result) -> bool:
-    """Return whether lstat found a symlink or a junction, which looks like a directory."""
+    """Return whether lstat found a symlink or a junction. stat.S_ISDIR alone would count a junction
+    as a directory.
+    """
     return stat.S_ISLNK(found.st_mode) or getattr(found, "st_reparse_tag", 0) == JUNCTION
 
 

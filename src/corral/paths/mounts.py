@@ -28,7 +28,9 @@ ESCAPES = (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\"))
 
 
 def parse_mount(line: str) -> tuple[str, str, str]:
-    """Return the mount point, the device, and the device's directory that is mounted there."""
+    """Return the fields of a line of mountinfo: the mount point, the device, and the directory on
+    the device that is mounted there.
+    """
     _, _, device, root, point, *_ = line.split(" ")
     return _unescape(point), device, _unescape(root)
 
@@ -88,8 +90,8 @@ def find_point(path: str, points: Container[str]) -> str:
 def _kind(file_system: str) -> Kind:
     if file_system in KERNEL:
         return "kernel"
-    # FUSE counts as a network: any user's program can serve a FUSE file system, and most of these
-    # programs use a network.
+    # FUSE counts as a network file system, because most programs that serve a FUSE file system use
+    # a network, and any user can start such a program.
     if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
         return "network"
     return "disk"

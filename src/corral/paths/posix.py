@@ -2,7 +2,7 @@
 
 
 def is_inside(path: str, directory: str) -> bool:
-    """Return whether a path is the directory or below it. Both must be absolute and normalized."""
+    """Return whether `path` is `directory` or is below it. Both must be absolute and normalized."""
     return path == directory or is_below(path, directory)
 
 

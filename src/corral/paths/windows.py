@@ -1,8 +1,8 @@
 """Check as text which Windows paths can be granted, and whether one path is inside another.
 
-This code is pure. Ambiguous paths are refused instead of interpreted: shares and devices, streams
-(`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and device
-names such as `CON`. All other paths mean the same on every version of Windows.
+This module does no I/O. Ambiguous paths are refused instead of interpreted: shares and devices,
+streams (`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and
+device names such as `CON`. All other paths mean the same on every version of Windows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -26,8 +26,8 @@ EXTENDED_PREFIX = "\\\\?\\"
 
 
 def extended_path(path: str) -> str:
-    """Return a path with the prefix that makes Windows take it literally and lifts the limit of 260
-    characters.
+    """Return a path with the prefix that makes Windows take the path literally, and that lifts the
+    limit of 260 characters.
     """
     return EXTENDED_PREFIX + path if path[1:3] == ":\\" else path
 
@@ -40,7 +40,7 @@ def upper_case(name: str) -> str:
 
 
 def fold_path(path: str) -> str:
-    r"""Return the same text for all spellings of a path, such as `c:\DATA\` and `C:/data`."""
+    r"""Return the same text for every spelling of a path, such as `c:\DATA\` and `C:/data`."""
     return upper_case(path).replace("/", "\\").rstrip("\\")
 
 
@@ -50,8 +50,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Directories that cannot be granted, each with its description. Neither can a directory that
-    contains one of them, or anything inside a directory in `system`.
+    """Directories that cannot be granted, each with its description. A directory that contains one
+    of them cannot be granted either, nor can anything inside a directory in `system`.
     """
 
     home: str
@@ -62,8 +62,8 @@ class KnownDirectories:
 def known_directories(
     environment: Mapping[str, str], home: str, real: Callable[[str], str] = str
 ) -> KnownDirectories:
-    """Return the directories that `environment` names. The case of the variables' names does not
-    matter.
+    """Return the directories that cannot be granted, read from the variables in `environment`. The
+    case of the variables' names does not matter.
 
     `real` resolves symlinks and short names in the same way as for grants, because a variable may
     spell a directory differently from the grant.

@@ -1,11 +1,11 @@
-"""Choose the mechanism that enforces each control, or refuse the run. This code is pure.
+"""Choose the mechanism that enforces each control, or refuse the run. This module does no I/O.
 
 Each control has a list of options, best first. The first option whose needs were all proven on this
 host is used. If no option qualifies, the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused. The error names all such controls.
 - If the control is a default limit, the run continues with a warning, unless the policy is strict.
-- The user may allow any control to be unenforced.
+- If the user has allowed it, the run continues without any of these controls.
 
 The choice is final: if a step of a chosen mechanism fails, the target does not run.
 """
@@ -46,7 +46,7 @@ def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
 
 
 def needed_capabilities(policy: Policy, chains: Chains, system: System) -> frozenset[str]:
-    """Return every capability that a decision about this policy can depend on."""
+    """Return all capabilities that the options for this policy's controls need."""
     asked = [control for control in chains if describe_control(control, policy, system)]
     return frozenset(need for one in asked for option in chains[one] for need in option.needs)
 
@@ -109,8 +109,8 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
-    """Return why a control is not enforced. Name only the missing capabilities that the user can
-    provide most easily; `corral doctor` shows all of them.
+    """Return why a control is not enforced. Of the missing capabilities, name only those that the
+    user can provide most easily. `corral doctor` shows all of them.
     """
     named = _name_missing(control, host, chain)
     if not named:
@@ -128,9 +128,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities to name in an error: the first one over all options and, for
-    a wall, also the first one that the last option lacks, since the user may find it easier to
-    provide.
+    """Return the missing capabilities to name in an error: the first missing one and, for a wall,
+    also the first one that the last option lacks. The user may find it easier to make the last
+    option work.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []
@@ -138,9 +138,10 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the capabilities that the options need and the host lacks. Those that could not be
-    probed and have a hint come first, because the user may be able to fix what kept the probe from
-    running.
+    """Return the capabilities that the options need and the host lacks.
+
+    Capabilities that could not be probed and have a hint come first, because the user may be able
+    to make the probe run.
     """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}

@@ -1,7 +1,7 @@
 """Define the findings of the probes about this machine.
 
 A capability is proven only if a probe in a disposable child process saw the denial *and* saw the
-same action succeed where it is allowed. Otherwise it is absent or unknown, and unknown counts as
+same action succeed without the wall. Otherwise it is absent or unknown, and unknown counts as
 absent. No finding is derived from a version number.
 """
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @record
 class Finding:
-    """The result of one probe: `evidence` is what it observed, `hint` is advice for the user."""
+    """The result of one probe. `evidence` is what the probe observed, and `hint` is advice for the
+    user.
+    """
 
     capability: str
     status: Status

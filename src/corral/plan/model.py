@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     class Step(Protocol):
         """Plain data that describes, applies and verifies one part of the sandbox.
 
-        `apply` may add values to the results, which later steps use. `verify` runs inside the
-        sandbox, just before the target starts. A step whose effect cannot be checked has `verify =
-        unverified`.
+        `apply` may add values to the results, for use by later steps. `verify` runs inside the
+        sandbox, just before the target starts. If a step's effect cannot be checked, its `verify`
+        is `unverified`.
         """
 
         @property
@@ -57,8 +57,8 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Release all values, the newest first. Ignore OSErrors, since a later run removes what
-        this one leaves behind. Any other error is raised after all values have been released.
+        """Release all values, newest first. Ignore OSErrors, because a later run removes the
+        leftovers. Any other error is raised after all values have been released.
         """
         while self._values:
             _, value = self._values.popitem()
@@ -84,8 +84,8 @@ sandbox.
 
 @record
 class Option:
-    """One mechanism for a control, the capabilities that it needs, and the control's status if this
-    option is chosen.
+    """One mechanism for a control, the capabilities that the mechanism needs, and the control's
+    status if this option is chosen.
 
     `refused` is the reason why the system cannot enforce the value that the policy asks for.
     `switch` marks an option that enforces nothing because the user switched the control off.
@@ -127,9 +127,9 @@ class Sample:
 class Cover:
     """A path in the grant `top` that is hidden from the target or read-only for it.
 
-    It is covered only as long as it refers to the file with this `device` and `inode`. `repository`
-    is true for a version-control directory. When such a directory is no longer covered, the run
-    ends even if `Covers.strict` is False.
+    The protection lasts only while the path refers to the file with this `device` and `inode`.
+    `repository` is true for a version-control directory. When such a directory loses its
+    protection, the run ends even if `Covers.strict` is False.
     """
 
     path: str
@@ -143,7 +143,7 @@ class Cover:
 @record
 class Covers:
     """The covered paths to watch during a run. If `strict` is true, the run ends when any of them
-    is no longer covered.
+    is no longer protected.
     """
 
     names: tuple[Cover, ...]
@@ -158,9 +158,9 @@ class Composition:
     is the target's home, where it starts if no other directory is given. `run` is the unique name
     of the run. `residue` lists the paths that a crashed run leaves on the host.
 
-    `watched` lists paths at which the host would execute a file on its own. No such files exist
-    yet, but corral cannot keep the target from creating them, so it reports those that exist after
-    the run.
+    `watched` lists paths of files that the host would execute on its own. These files do not exist
+    yet, but corral cannot keep the target from creating them. After the run, corral reports those
+    that exist.
 
     `controls` lists controls that are shown in addition to those that the policy asks for.
     `start_in` is the directory to start in if the target cannot work in the program's own
@@ -190,8 +190,8 @@ class Plan:
     `ungranted` lists paths and names in the command that the target does not get, as (kind, name,
     flag that would grant it). `mcp` contains the settings of the MCP guard, or is None if there is
     no guard. `pins` lists the pinned definitions as (kind, name, definition), or is None if
-    definitions are not compared with pins. `pinned_as` is the key under which the pins of this
-    server are stored.
+    definitions are not compared with pins. The pins of this server are stored under the key
+    `pinned_as`.
     """
 
     program: Program

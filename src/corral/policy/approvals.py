@@ -3,8 +3,8 @@ grants.
 
 An approval is one small file, whose name is the SHA-256 of the manifest's bytes, the server's
 directory, and the real path of every path in the manifest. A changed manifest, a moved server or a
-changed symlink therefore makes a new request. If other users could have written to the store, it
-counts as empty.
+changed symlink is therefore a new request, which needs a new approval. Approvals that other users
+could have written are ignored.
 """
 
 import os
@@ -33,8 +33,8 @@ STORE = "approvals"
 class Request:
     """A server's request: its manifest, the server's name, and the digest to approve.
 
-    `asks` describes values that the user stored for a server of this name, which an approval gives
-    to the server too.
+    `asks` describes the settings that the user has stored for this server. If the user approves the
+    request, the server gets their values, too.
     """
 
     source: Source
@@ -54,8 +54,8 @@ class Approval:
 def request_digest(
     content: bytes, subject: Iterable[str], real_paths: Iterable[tuple[str, str]]
 ) -> str:
-    """Return one SHA-256 of a manifest, its subject (such as the server's directory), and each path
-    in it with its real path.
+    """Return the digest of a request: one SHA-256 of its manifest, the words that identify the
+    server (such as its directory), and the manifest's paths with their real paths.
     """
     from hashlib import sha256
 
@@ -65,8 +65,7 @@ def request_digest(
     for group in groups:
         total.update(len(group).to_bytes(8, "big"))
         for part in group:
-            # Without the lengths, two different inputs could give the same bytes and so the same
-            # digest.
+            # Hash the lengths, too. Otherwise different inputs could be joined to the same bytes.
             total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
 
@@ -79,7 +78,8 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
         return None
     if len(found) > 1:
         raise PolicyError(f"{printable(root)} has both {' and '.join(NAMES)}", hint="remove one")
-    # A symlink could make any of the user's files a manifest, and errors would quote its content.
+    # Do not follow a symlink: it could point to any of the user's files, and errors would quote the
+    # content of that file.
     content = read_file(found[0], follow=False)
     return request_from(parse_bytes(content, found[0]), content, (root,))
 
@@ -87,8 +87,9 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str]
 ) -> tuple[Manifest, str]:
-    """Return `manifest` with the real path of each path in it, and the digest to approve. `content`
-    is the manifest as bytes. `subject` identifies the server.
+    """Return `manifest` with its real paths filled in (`resolved`), and the digest to approve.
+
+    `content` is the manifest as bytes. `subject` identifies the server.
     """
     real_paths: list[tuple[str, str]] = []
     home = home_directory()
@@ -217,12 +218,12 @@ def refuse_shared_file(found: os.stat_result) -> None:
 
 
 def write_file(directory: str, name: str, content: bytes) -> None:
-    """Write a file completely or not at all, even if the machine crashes. Refuse content that
-    `read_file` would not read again.
+    """Write a file completely or not at all, even if the machine crashes. Refuse content that is
+    too large for `read_file`.
     """
     if len(content) > MAX_FILE_SIZE:
         raise PolicyError(
-            f"what corral would store in {printable(directory)} is larger than"
+            f"cannot write to {printable(directory)}: the file is larger than"
             f" {MAX_FILE_SIZE >> 20} MiB"
         )
     try:

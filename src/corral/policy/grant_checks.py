@@ -1,4 +1,4 @@
-"""Check each written path before it becomes a grant."""
+"""Check each path of a policy before it becomes a grant."""
 
 from __future__ import annotations
 
@@ -58,9 +58,8 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # Packages are installed among corral's own files, so an installer that the user starts
-            # may be granted the directory of one package there. A server's request never gets such
-            # a grant.
+            # corral installs packages into one of its own directories. The user may therefore grant
+            # an installer the directory of one package there, but a server's request may not.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts
@@ -79,7 +78,7 @@ def check_grants(
             covered += _check_mounts(grant, found, home, own, mounts, kinds=kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
-    # A mount below another hidden mount cannot be reached, so it is left out.
+    # Leave out a mount inside another hidden mount, because it cannot be reached anyway.
     top = [path for path in covered if not any(is_below(path, other) for other in covered)]
     return merge_grants(found), tuple(dict.fromkeys(top))
 
@@ -116,8 +115,8 @@ def _check_mounts(
     """Return the mounts below a grant that the target must not see: kernel file systems, and mounts
     that contain one of SYSTEM_PATHS or are inside one.
 
-    Refuse the grant if one of the other mounts is a network file system without a grant of its own,
-    or contains the home directory or corral's own files.
+    Refuse the grant if any other mount below it contains the home directory or corral's own files,
+    or is a network file system that has no grant of its own.
     """
     covered: list[str] = []
     named = {one.path for one in grants}

@@ -1,8 +1,8 @@
 """Record the real path that each granted path resolved to when it was first granted.
 
-A server with a write grant can replace a path inside the grant with a symlink. If another server
-has a grant for this path, its next run would get access to the file that the symlink points to. So
-corral refuses a grant that no longer resolves to the recorded path.
+A server with a write grant can replace a file there with a symlink. If another server has a grant
+for that file, it would get access to the symlink's destination in its next run. So corral refuses a
+grant that no longer resolves to the recorded path.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def memory_file(home: str) -> str:
 
 def read_memory(file: str) -> dict[str, str]:
     """Return {path as written: recorded real path}. Refuse a file that other users can open. Ignore
-    a damaged end, which a crash or a full disk can leave behind.
+    damage at the end of the file, which a crash or a full disk can leave behind.
     """
     whole, damaged, _ = _read(file).partition(SEPARATOR * 2)
     parts = (whole + SEPARATOR if damaged else whole).split(SEPARATOR)[:-1]
@@ -62,8 +62,8 @@ def _read(file: str) -> str:
 
 
 def remember(file: str, paths: Mapping[str, str]) -> None:
-    """Add entries to the file. If its end is damaged or it has become large, also rewrite it
-    without the entries of paths that no longer exist.
+    """Add entries to the file. If the end of the file is damaged or the file has become large,
+    rewrite it without the entries of paths that no longer exist.
     """
     directory = os.path.dirname(file)
     try:
@@ -98,9 +98,10 @@ def _format(paths: Mapping[str, str]) -> bytes:
 
 
 def _append(file: str, entries: bytes) -> None:
-    """Add entries with a single write, so that concurrent runs do not mix their entries. If the
-    disk is full, cut off what was written; the lock makes sure that this does not cut off entries
-    of other runs, too.
+    """Add entries with a single write, so that concurrent runs do not mix their entries.
+
+    If the disk is full, truncate the file to its old size. The lock keeps other runs from adding
+    entries in the meantime.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600)
     try:
@@ -116,8 +117,8 @@ def _append(file: str, entries: bytes) -> None:
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     """Refuse grants that resolve to different files than before, and record new ones.
 
-    If the record cannot be read or written, for instance because the disk is full, raise
-    PolicyError if the path of any grant contains a symlink. Otherwise return a warning.
+    If the record cannot be read or written, for instance because the disk is full, return a
+    warning. But raise PolicyError instead if the path of any grant contains a symlink.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
@@ -136,7 +137,8 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     except ChangedPathsError:
         raise
     except PolicyError as error:
-        # Paths without symlinks cannot lead to a different file, so a warning is enough.
+        # A grant can only lead to a different file if its path contains a symlink. For other grants
+        # a warning is enough.
         if linked:
             error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
@@ -164,12 +166,12 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a grant must have if its written path has no record. Usually this
-    is the grant's own real path, so the grant is accepted.
+    """Return the real path that a grant must have if its path was never recorded. Usually this is
+    the grant's own real path, so the grant is accepted.
 
-    However, paths directly in a directory such as /tmp are never recorded, so a target may have
-    replaced a granted file there with a symlink. If the written path leads through such a symlink,
-    return the written path itself: it differs from the real path, so the grant is refused.
+    However, paths directly in a directory such as /tmp are never recorded, and a target may have
+    replaced such a path with a symlink. If the grant's path goes through such a symlink, return the
+    path as it is written. It differs from the real path, so the grant is refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path
@@ -180,8 +182,8 @@ def _is_sticky(directory: str) -> bool:
 
 
 def _is_temporary(grant: Grant) -> bool:
-    """Return whether a path is directly in a directory such as /tmp. Names there are often used
-    only once, so grants of such paths are not recorded.
+    """Return whether a path is directly in a directory such as /tmp. Such paths are not recorded,
+    because their names are often used only once.
     """
     return grant.written == grant.path and _is_sticky(os.path.dirname(grant.path))
 

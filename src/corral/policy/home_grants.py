@@ -32,7 +32,7 @@ SYSTEM: Column = (
 def find_homes(home: str) -> tuple[str, ...]:
     """Return the real paths of `home` and of the home in the user database, except "/".
 
-    Both count, because the caller can set HOME to anything.
+    `home` alone is not enough, because the caller can set HOME to anything.
     """
     found = dict.fromkeys(
         os.path.realpath(path) for path in (home, recorded_home()) if os.path.isabs(path)
@@ -47,10 +47,11 @@ def refuse_home(
     flag: str = "--read {}",
     is_granted: Callable[[str], bool] = os.path.isdir,
 ) -> None:
-    """Refuse a real path that is or contains a home directory, /etc or a secret file in /etc.
+    """Refuse a real path that is or contains a home directory or /etc. In /etc, also refuse a
+    secret, and every path that contains a secret or is inside one.
 
-    `flag` is the flag that grants a directory. The hint suggests smaller directories to grant, but
-    only if `is_granted` returns true for them.
+    The hint suggests smaller directories to grant with `flag`. It names only directories for which
+    `is_granted` returns true.
     """
     homes = find_homes(home)
     for own in (*homes, *ABOVE_HOMES):
@@ -102,8 +103,8 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
 
 
 def _ordinary_directories(home: str) -> Sequence[str]:
-    """Return the directories of a home whose names do not start with a dot, and that contain no
-    known secrets and no files that are run at login.
+    """Return the directories in a home directory that can be suggested: not hidden, and without
+    known secrets or files that run at login.
     """
     started = {name.partition("/")[0] for name in protected(SYSTEM)}
     try:

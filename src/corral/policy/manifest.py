@@ -35,12 +35,13 @@ MAX_MISTAKES = 100
 class Manifest:
     """The keys that one source sets. None means that the source does not set the key.
 
-    Paths are kept as they are written. Relative ones are relative to `directory`, or to the working
-    directory if `directory` is "". `file` is the absolute path of the file, if there is one.
-    `limits` contains only the limits that the source sets; a value of None there means "none", no
-    limit. `mcp` has the values of the table `mcp`, by the names of the fields of `Mcp`.
-    `lines` maps each key (`limits.memory`, `filesystem.read[0]`) to its line number. For a server's
-    request, `resolved` maps each path to the real path that the user approves.
+    Paths are kept as they are written. Relative paths are relative to `directory`, or to the
+    working directory if `directory` is "". `file` is the absolute path of the file, if there is
+    one. `limits` contains only the limits that the source sets, and the value None means "no limit"
+    there. `mcp` contains the keys of the table `mcp` that the source sets, under the names of the
+    fields of `Mcp`. `lines` maps each key (`limits.memory`, `filesystem.read[0]`) to its line
+    number. For a server's request, `resolved` contains each path with the real path that the user
+    approves.
     """
 
     origin: str
@@ -105,7 +106,7 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
         raise file_error(
             origin,
             number,
-            f"more than {MAX_DOTS} dots in this line, or too many in all lines up to it",
+            f"more than {MAX_DOTS} dots in this line, or too many in the file up to this line",
         )
     try:
         data = tomllib.loads(text)
@@ -114,13 +115,13 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     except RecursionError:
         raise file_error(origin, None, "the values are nested too deeply") from None
     except (ValueError, OverflowError) as error:
-        # tomllib passes on the errors of `int` and `datetime` for numbers with thousands of digits
-        # and for impossible dates.
+        # tomllib does not catch the errors that `int` raises for numbers with thousands of digits,
+        # and `datetime` for impossible dates.
         raise file_error(origin, None, f"not valid TOML: {printable(str(error))}") from None
     try:
         found = line_numbers(text, toml.locate(text, data))
     except BrokenFileError:
-        found = {}  # report no lines rather than wrong lines
+        found = {}  # wrong lines would be worse than none
     return data, {format_path(path): line for path, line in found.items()}
 
 
@@ -188,8 +189,8 @@ def from_flags(
     """Return the flags of a command line as a manifest. `values` maps keys to strings or to lists
     of strings.
 
-    The errors name the flag, not the key. A number without a unit for `limits.cpu` means millicores
-    here.
+    Error messages name the flag instead of the key. For `limits.cpu`, a number without a unit means
+    millicores here.
     """
     validator = Validator(COMMAND_LINE, {}, [], flags=True)
     found = {path: validator.value(BY_PATH[path], value) for path, value in values.items()}

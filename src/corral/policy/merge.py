@@ -43,11 +43,11 @@ def merge(
     cwd: str,
     protected: Sequence[str] = (),
 ) -> Policy:
-    """Return one policy from all sources, lowest precedence first.
+    """Merge all sources, in order of increasing precedence, into one policy.
 
     The user's values override values from earlier sources. Lists from several sources are joined,
     but an empty list removes the entries that earlier sources set. A request can always tighten the
-    policy. Its grants count only if it was approved, and never override the user's values.
+    policy. Its grants count only if the user approved it, and never override the user's values.
     `protected` lists files of this run (report, audit) that no write grant may contain.
     """
     sources = tuple(sources)
@@ -100,14 +100,16 @@ class Problems(list[tuple[str, str]]):
 
 
 def is_larger(asked: int | None, than: int | None) -> bool:
-    """Return whether the limit `asked` is above the limit `than`. None means unlimited, which is
+    """Return whether the limit `asked` is above the limit `than`. None means unlimited, so it is
     above every number.
     """
     return than is not None and (asked is None or asked > than)
 
 
 def merge_limits(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
-    """Return the limits, and the manifest that set each limit that is not a default."""
+    """Return the limits, and a dict that maps each limit that is not a default to the manifest that
+    set it.
+    """
     values: dict[str, int | None] = {name: getattr(Limits(), name) for name in LIMITS}
     stated_by: dict[str, Manifest] = {}
     users = {
@@ -158,8 +160,8 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
     """Return the settings of the MCP guard, or None if neither the user nor an approved request
     sets a key of `mcp`.
 
-    A key in the user's sources replaces the same key in a request. Lists in several of the user's
-    sources are joined, but an empty list removes the entries that earlier sources set.
+    A key that the user sets replaces the value from a request. If several of the user's sources set
+    a list, the lists are joined, but an empty list removes the entries that earlier sources set.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -192,8 +194,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # The secrets that the user stored for a server's settings are passed to it in environment
-    # variables. The server chose the names of these variables, so each of them counts as requested.
+    # The secrets in a server's settings are passed to the server in environment variables. The
+    # server chose the names of these variables, so they count as requested.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {
@@ -235,8 +237,8 @@ def apply_ceilings(
 def merge_ports(
     sources: Sequence[Source], problems: Problems
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the allowed destinations and the published ports. No port may be in both, because
-    corral would have to listen on it twice.
+    """Return the allowed destinations and the published ports. Report a port that is in both,
+    because corral would have to listen on it twice.
     """
     allow = {str(item): source for source, _, item in collect_entries(sources, "allow")}
     listen = {int(str(item)): source for source, _, item in collect_entries(sources, "listen")}

@@ -80,9 +80,9 @@ class Grant:
     """A path that the user granted, as it was when the policy was made.
 
     `path` is the real path. `written` is the absolute path in the policy, or "" if it is the same
-    as `path`. It may lead through symlinks, which the target must then be able to see, too.
-    `device` and `inode` are checked again inside the new mount namespace, so that corral notices if
-    the path has been replaced.
+    as `path`. If `written` leads through symlinks, the target must be able to see them. `device`
+    and `inode` are checked again inside the new mount namespace, so that corral notices if the path
+    has been replaced.
     """
 
     path: str
@@ -136,11 +136,12 @@ class Mcp:
 class Policy:
     """Everything that a run allows and limits.
 
-    `admit` lists networks from the user's configuration that the hosts in `allow` may resolve to.
-    `covered` lists mounts below grants that belong to the kernel or to services; the target sees
-    empty directories there. `mcp` is None if no source asks for the guard, and messages are then
-    not checked. `requested_names` lists environment variables that the server asked for, and
-    `given_values` lists secrets that the user entered for the server's settings.
+    `admit` lists networks from the user's configuration that the hosts in `allow` may resolve to,
+    even though the address guard would refuse them. `covered` lists the mounts below grants that
+    the target sees as empty directories, because they belong to the kernel or to services. `mcp` is
+    None if no source asks for the MCP guard; messages are then not checked. `requested_names` lists
+    environment variables that the server asked for, and `given_values` lists secrets that the user
+    entered for the server's settings.
     """
 
     limits: Limits = Limits()
@@ -173,9 +174,9 @@ class Source:
     """A manifest from the user, or a request that came with a server. `approved` is true for a
     request that the user has approved.
 
-    `given_values` lists the secrets that the user entered for the server's settings, or is None if
-    the source has no such settings. If it has, all other text in the manifest's environment
-    variables was chosen by the server.
+    `given_values` lists the secrets that the user entered for the server's settings. It is None if
+    the source has no such settings. If it is not None, the server chose all other text in the
+    manifest's environment variables.
     """
 
     manifest: Manifest

@@ -1,7 +1,7 @@
 """Find corral's own files: its directories, code and programs, and the modules of its Python.
 
-If a target could write one of these files, its code would run outside the sandbox the next time
-corral is started.
+If a target could write one of these files, the target's code would run outside the sandbox the next
+time corral is started.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ REINSTALL = (
 @record
 class Protected:
     """A path that the target must not write. If `reads` is true, read grants in it are refused too.
-    If `parts` is true, single paths inside it may be granted, because an installer needs some of
-    them.
+    If `parts` is true, paths inside it may be granted one by one, because an installer needs some
+    of them.
     """
 
     path: str
@@ -111,8 +111,8 @@ def _code() -> str:
 
 
 def _programs() -> list[str]:
-    """Return the program that was started, `corral` beside the Python interpreter, and the program
-    that a shell finds as `corral`.
+    """Return the paths where corral's program can be: the program that was started, `corral` beside
+    the Python interpreter, and the first `corral` on PATH.
     """
     name = "corral.exe" if sys.platform == "win32" else "corral"
     search = os.environ.get("PATH", os.defpath).split(os.pathsep)
@@ -138,7 +138,7 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return (device, inode) of each of corral's modules that has several hard links. uv installs
+    """Return (device, inode) of those modules of corral that have several hard links. uv installs
     packages as hard links to files in its cache.
     """
     found: set[Identity] = set()
@@ -148,8 +148,8 @@ def find_hard_links() -> frozenset[Identity]:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    # On Windows call lstat, because the entries of `scandir` lack the number of
-                    # hard links there.
+                    # On Windows call lstat, because entries from `scandir` do not have the number
+                    # of hard links there.
                     windows = sys.platform == "win32"
                     seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(seen.st_mode):
@@ -183,8 +183,8 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
                             REINSTALL,
                         )
         except OSError as error:
-            # Refuse a directory that cannot be read, because the target runs as the same user and
-            # could make it readable again.
+            # Refuse a directory that corral cannot read. The target runs as the same user, so it
+            # could make the directory readable again.
             why = f"{shown(grant.path, 200)} cannot be searched for corral's code: {error.strerror}"
             raise Refused(why, ELSEWHERE) from None
         if left < 0:

@@ -1,4 +1,4 @@
-"""Turn written paths into grants, and refuse paths that are never granted.
+"""Turn the paths of a policy into grants, and refuse paths that are never granted.
 
 A grant is for the file that the path resolves to now: its real path, device and inode. Protected
 paths are compared by name and by inode, because bind mounts and case-insensitive volumes give one
@@ -46,8 +46,8 @@ root.
 
 
 def make_absolute(text: str, base: str, home: str) -> str:
-    """Return an absolute path without `~`, `.`, `..` and double slashes. Symlinks before `..` are
-    not resolved.
+    """Return `text` as an absolute path, with `~`, `.`, `..` and double slashes resolved. `a/../b`
+    always becomes `b`, even if `a` is a symlink.
     """
     if text.startswith("~"):
         if text[1:2] not in {"", "/", os.sep}:
@@ -58,8 +58,8 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # normpath keeps two leading slashes, because POSIX allows them to have a special meaning. On
-    # Linux they have none.
+    # normpath keeps two leading slashes, because POSIX allows a special meaning for them. Linux
+    # gives them none.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
@@ -96,8 +96,8 @@ def _name_commands(path: str) -> str:
 
 
 def _has_file_ending(path: str) -> bool:
-    """Return whether a path ends like the name of a file, unlike directories such as `conf.d` and
-    `python3.12`.
+    """Return whether a path looks like a file because of its ending. Directories such as `conf.d`
+    and `python3.12` do not.
     """
     ending = os.path.splitext(path)[1][1:]
     return ending[:1].isalpha() and ending.isalnum() and 1 < len(ending) <= MAX_ENDING
@@ -145,8 +145,8 @@ def identities_above(path: str) -> frozenset[Identity]:
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
     """Return whether `outer` contains `inner`, compared by name, by inode and by path on the disk.
 
-    Names are not enough, because a directory that is mounted twice has different parents at each of
-    its paths.
+    Names are not enough, because a directory that is mounted twice has two paths with different
+    parents.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -196,8 +196,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
             continue
         # A file system such as /proc may also be mounted elsewhere, so refuse every path on the
         # same device as `system`. Do this only if `system` is a mount point, which has a different
-        # device from its parent directory. Do not compare with the device of /, because on macOS
-        # /private/var and the users' files are on a different volume from /.
+        # device from its parent directory. Comparing with the device of / would be wrong, because
+        # on macOS the users' files are on another volume, together with /private/var.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):
@@ -207,8 +207,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a grant if its path, as the user wrote it, is inside a write grant but leads out of it
-    through a symlink. A target could have made that symlink in an earlier run.
+    """Refuse a grant whose written path is inside a write grant but leads out of it through a
+    symlink. A target could have made that symlink in an earlier run.
     """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]
@@ -226,8 +226,8 @@ def check_links(grants: Iterable[Grant]) -> None:
 
 
 def merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Return one grant for each real path and each written form of it, parents first. If a path has
-    a read and a write grant, it is writable.
+    """Return the grants without duplicates, parents first. A path with both a read and a write
+    grant is writable.
     """
     grants = tuple(grants)
     written = {grant.path for grant in grants if grant.access == "write"}

@@ -1,8 +1,10 @@
 """Store the tools and prompts that a server offered, so that later runs can compare them.
 
 A pin is a complete definition, so that corral can show what has changed. Pins that other users
-could have written are ignored. The names of tools that `corral inspect` has listed are stored too,
-but only for `inspect` itself, which uses them to find tools of the same name in other servers.
+could have written are ignored.
+
+corral also stores the names of the tools that `corral inspect` has listed. Only `inspect` uses
+these names, to find tools of the same name in other servers.
 """
 
 import json
@@ -85,8 +87,8 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. The caller passes the path, because it cannot be computed from
-    `server`, in which the secrets are masked.
+    """Write pins to `path`. The caller passes the path, because it depends on the server's secrets,
+    which are masked in `server`.
     """
     made = {
         "server": server,
@@ -94,7 +96,7 @@ def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
         "pins": sorted(pins),
     }
     content = json.dumps(made).encode()
-    if len(content) > MAX_FILE_SIZE:  # `_read` would ignore the file
+    if len(content) > MAX_FILE_SIZE:  # `_read` would ignore such a large file
         raise SandboxError(
             f"the server's definitions are larger than {MAX_FILE_SIZE >> 20} MiB: they cannot be"
             " pinned"

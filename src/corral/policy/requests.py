@@ -1,7 +1,7 @@
 """Describe in plain words what a server's own manifest requests beyond corral's defaults.
 
-A request may tighten the policy without approval, but the items described here take effect only
-after the user has approved them.
+A request may tighten the policy without approval. The items described here loosen it, so they take
+effect only after the user has approved them.
 """
 
 import os

@@ -1,9 +1,8 @@
 """Define the table of policy keys, which the parser, the JSON Schema and the reference
-documentation all use.
+documentation all use. The defaults are in model.py.
 
-Some rules cannot be expressed in a JSON Schema. So only the parser refuses too many ports in total,
-a size such as "1K" that is below its minimum, or 3.0 where an integer is required. The defaults are
-in model.py.
+A JSON Schema cannot express every rule. Only the parser refuses too many ports in total, a size
+such as "1K" that is below its minimum, or 3.0 where an integer is required.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Key:
 
 
 def _key(path: str, kind: Kind, text: str, *, field: str = "", **more: object) -> Key:
-    """Return a key. Its field has the name of the last part of `path`, unless `field` is given."""
+    """Return a key. The name of its field is the last part of `path`, unless `field` is given."""
     made = Key(path=path, field=field or path.rpartition(".")[2], kind=kind, text=text)
     return replace(made, **more)
 

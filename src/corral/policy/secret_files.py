@@ -1,9 +1,9 @@
 """Define the single table of files that contain secrets or are run automatically.
 
 All code that protects such files uses this table. Some paths apply to all systems, others to only
-one. They are relative to a home directory and use "/" on every system. CONFIG at the start of a
-path stands for the directory where programs keep their settings. CLAUDE and CODEX stand for these
-two clients' directories, which the user can move with an environment variable.
+one. All are relative to a home directory and use "/" on every system. CONFIG at the start of a path
+stands for the directory where programs keep their settings. CLAUDE and CODEX stand for these two
+clients' directories, which the user can move with an environment variable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Names:
 class Client:
     """An MCP client, and the files with its servers' settings, which often contain tokens.
 
-    `linux`, `macos` and `windows` replace `files` on that system. `project` lists files in a
+    `linux`, `macos` and `windows` each replace `files` on one system. `project` lists files in a
     project's directory. A test checks that every file is in CLIENT_DIRECTORIES, and every project
     file in PROJECT.
     """
@@ -56,15 +56,17 @@ class Client:
     project: tuple[str, ...] = ()
 
     def files_on(self, system: Column) -> tuple[str, ...]:
-        """Return the client's files on this system as the table lists them, with placeholders such
-        as CONFIG not yet replaced.
+        """Return the client's files on this system as they are in the table: placeholders such as
+        CONFIG are not replaced.
         """
         own: tuple[str, ...] = getattr(self, system)
         return own or self.files
 
 
 def _client(name: str, title: str, file: str) -> Client:
-    """Return a client that reads the same file in the home directory and in a project."""
+    """Return a client that reads a file at the same relative path in the home directory and in each
+    project.
+    """
     return Client(name=name, title=title, files=(file,), project=(file,))
 
 
@@ -374,8 +376,8 @@ PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema"
 
 
 def expand(name: str, system: Column) -> str:
-    """Return a path from the table with a first word such as CONFIG replaced by its usual
-    directory.
+    """Return a path of the table with its placeholder (CONFIG, CLAUDE or CODEX) replaced by the
+    usual directory.
     """
     word, _, rest = name.partition("/")
     directory = CONFIG[system] if word == "CONFIG" else MOVABLE.get(word, word)
@@ -428,8 +430,8 @@ def is_sensitive(
     """Return whether a grant of this path would cover a known secret or, for `write`, a file that
     other programs run.
 
-    corral does not suggest a flag that grants such a path, because a hostile target or project
-    chooses which paths it names.
+    corral never suggests a flag that grants such a path, because a hostile target or project could
+    make corral suggest any path.
     """
     anywhere = hidden_anywhere(system)
     tops = [f"{home}/{name}" for name in hidden(system)]
@@ -445,11 +447,11 @@ def is_sensitive(
 
 
 def is_anothers(path: str, home: str) -> bool:
-    """Return whether a path is in a hidden entry of a home that may belong to another program. Such
-    entries often contain settings that name programs to run.
+    """Return whether a path is in a hidden file or directory of a home that may belong to another
+    program. Settings of other programs often name programs to run.
 
-    If the entry does not exist, no program uses it yet, unless programs look for a file with this
-    name when they start.
+    If nothing exists there yet, return true only for names such as `.pythonrc.py`, which programs
+    look for when they start.
     """
     below = path.removeprefix(f"{home}/")
     if below == path or not below.startswith(".") or below.startswith(DATA):
@@ -465,8 +467,8 @@ def is_anothers(path: str, home: str) -> bool:
 
 
 def is_git_hook(path: str) -> bool:
-    """Return whether a path is a setting or a hook of a bare repository, which can have any
-    name.
+    """Return whether a path is a setting or a hook of a bare Git repository. The repository is
+    recognized by the files in it, because its directory can have any name.
     """
     above, name = os.path.split(path)
     for directory, last in ((above, name), os.path.split(above)):

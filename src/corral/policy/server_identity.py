@@ -1,4 +1,4 @@
-"""Make the identity under which a server's denials and its kept home directory are stored."""
+"""Compute the identity under which corral stores a server's denials and its kept home directory."""
 
 from __future__ import annotations
 

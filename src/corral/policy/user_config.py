@@ -87,7 +87,7 @@ def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, obje
 
 def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
     """Return the networks in `network.admit`. This is the only key of `network` that config.toml
-    may contain, because hosts are allowed by each policy.
+    may contain, because each policy allows its own hosts.
     """
     for name in table:
         if name != "admit":

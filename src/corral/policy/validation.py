@@ -102,7 +102,7 @@ class Validator:
         self.add(format_path(path), f"unknown key; {advice}" if advice else "unknown key")
 
     def check_variables(self, values: Mapping[str, object]) -> None:
-        """Refuse an environment variable that is in more than one of the keys
+        """Refuse an environment variable that occurs in more than one of the keys in
         NAMES_OF_VARIABLES.
         """
         seen: dict[str, str] = {}

@@ -1,9 +1,9 @@
 """Recognize secrets in environment variables and commands, and environment variables that change
 which code programs load.
 
-Nothing marks a value as secret, so its name and its form decide, and a doubtful value counts as a
-secret. corral masks secrets in its own output, but a command's arguments remain visible in process
-lists.
+Nothing marks a value as a secret, so corral looks at the value's name and form. If in doubt, the
+value counts as a secret. corral masks secrets in its own output, but a command's arguments remain
+visible in process lists.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether an environment variable looks like a secret, by its name or by its value.
-    Values that do include the API keys of well-known services and URLs that contain a password.
+    """Return whether an environment variable looks like a secret, by its name or by its value. For
+    example, API keys of well-known services and URLs with a password look like secrets.
     """
     return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command's words with everything masked that looks like a secret."""
+    """Return a command's words, after masking everything in them that looks like a secret."""
     return tuple(
         mask_spans(word, spans) for word, spans in zip(words, find_spans(words), strict=True)
     )
 
 
 def find_spans(words: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return for each word the (start, end) of everything that looks like a secret.
+    """Return the (start, end) of everything in each word that looks like a secret.
 
-    The search takes linear time, because the words may have been chosen by a server.
+    The search must take linear time, because a server may have chosen the words.
     """
     return [_find(word, before) for word, before in zip(words, ("", *words), strict=False)]
 
@@ -68,8 +68,8 @@ def _find(word: str, before: str) -> list[tuple[int, int]]:
 
 
 def _value(word: str, before: str) -> str:
-    """Return the value of an option or a header whose name looks like that of a secret, otherwise
-    ''.
+    """Return the value of an option or a header whose name looks like the name of a secret. Return
+    '' if there is none.
     """
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""

@@ -1,4 +1,4 @@
-"""Give advice about programs that work by starting or installing other programs."""
+"""Give advice about commands such as `npx` and `docker`, which start or install other programs."""
 
 from __future__ import annotations
 

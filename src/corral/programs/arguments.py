@@ -54,7 +54,9 @@ class Invocation:
 
 
 def detect_kind(path: str, real: str) -> Kind:
-    """Return a runtime's kind from the file name of its path or real path, or "" if unknown."""
+    """Detect the kind of a runtime from the file name of its path or of its real path. Return "" if
+    the kind is unknown.
+    """
     for executable in (path, real):
         name = os.path.basename(executable)
         if name.rstrip(PYTHON_VERSION) in {"python", "pypy"}:
@@ -116,9 +118,9 @@ def _skip_options(
     with_value: Container[str],
     without_script: Container[str] = (),
 ) -> Invocation:
-    """Find a command's script: its first word that is neither an option, nor the value of an
-    option, nor a verb such as `run` at the start. A command with an option in `without_script` has
-    no script.
+    """Find a command's script. After a leading verb such as `run`, this is the first word that is
+    neither an option nor an option's value. A command with an option in `without_script` has no
+    script.
     """
     index = 1 if arguments and arguments[0] in verbs else 0
     while index < len(arguments):

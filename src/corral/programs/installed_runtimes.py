@@ -1,9 +1,9 @@
 """Find the versions of Python and Node.js that the system and version managers have installed.
 
-Versions are read from the names of files and directories. Only a Node.js on PATH, and a runtime
-that is named by its path, have to be executed to find out their versions. Such a file may be
-hostile, because the path may come from a client's configuration, or a target may have replaced the
-file. So the caller's `ask` executes it in a sandbox.
+Versions are read from the names of files and directories. Only a Node.js on PATH and a runtime that
+is given by its path must be executed to find out their versions. Such a file may be hostile,
+because a client's configuration may have provided the path, or a target may have replaced the file.
+So the caller's `ask` executes it in a sandbox.
 """
 
 import glob
@@ -76,8 +76,8 @@ def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
 
 
 def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
-    """Return the installed runtimes, without duplicates of the same real file. corral's own Python
-    and the runtimes on PATH come first.
+    """Return the installed runtimes, each real file only once. corral's own Python and the runtimes
+    on PATH come first.
     """
     found: dict[str, Runtime] = {}
     for path, version in _candidates(kind, os.environ, ask):
@@ -96,7 +96,7 @@ def find_fitting_python(requirement: str) -> str:
 
 
 def find_fitting_node(requirement: str) -> str:
-    """Return the newest installed version that a package's `engines` field allows, or ''."""
+    """Return the newest installed Node.js that a package's `engines` field allows, or ''."""
     ranges = [_npm_range_to_requirement(one) for one in requirement.split("||")]
     versions = {one.version for one in list_runtimes("node")}
     fitting = [one for one in versions if any(_fits(one, each) for each in ranges)]
@@ -120,14 +120,14 @@ def parse_version(text: str) -> Version:
 
 
 def _fits(version: Version, requirement: str) -> bool:
-    """Return whether a minor version may meet a requirement. Its patch levels are ignored."""
+    """Return whether some patch release of a minor version may meet a requirement."""
     for part in requirement.replace(" ", "").strip(",").split(","):
         match = re.fullmatch(rf"(>=|<=|==|!=|~=|>|<)?({NUMBER}(?:\.{NUMBER})*)(?:\.\*)?", part)
         if match is None:
             return False
         bound = tuple(map(int, match[2].split(".")))
         ours, limit = version[: len(bound[:2])], bound[:2]
-        has_patch = len(bound) > 2  # 3.12.4 is one of the versions 3.12.x, so 3.12 may fit
+        has_patch = len(bound) > 2  # for example, `>3.12.4` still allows 3.12.5
         allowed = {
             ">=": ours >= limit,
             "~=": ours >= limit and version[0] == bound[0],
@@ -179,11 +179,11 @@ def _is_script(path: str) -> bool:
         with open(path, "rb") as file:
             return file.read(2) == b"#!"
     except PermissionError:
-        return False  # a script that cannot be read could not run either
+        return False  # a script has to be readable
 
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:
-    # For Python, execute the base of a virtual environment, not the symlink to it. Other paths are
-    # not resolved, because a shim depends on the name that it is executed under.
+    # Resolve the path of a Python, so that the base of a virtual environment is executed. Do not
+    # resolve other paths, because a shim depends on the name under which it is executed.
     program = os.path.realpath(path) if kind == "python" else path
     return parse_version(ask([program, *ASK[kind]]).strip())

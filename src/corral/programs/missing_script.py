@@ -21,8 +21,8 @@ CODE_OPTIONS = frozenset(("-c", "-e", "-p", "--eval", "--print"))
 def find_missing_script(argv: Sequence[str], directory: str = "") -> str:
     """Return the path of a command's script if it does not exist, otherwise "".
 
-    Only the first argument that is not an option can be the script. A relative script counts only
-    if the absolute path of the `directory` in which the command starts is known.
+    Only the first argument that is not an option can be the script. A relative path is checked only
+    if `directory`, in which the command starts, is an absolute path.
     """
     at = next((at for at, word in enumerate(argv) if at and not word.startswith("-")), 0)
     if not at or argv[at - 1] in CODE_OPTIONS or not _may_be_script(argv[at]):
@@ -37,7 +37,8 @@ def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
     """Return the missing script of a program that has run, or "".
 
     `rest` contains the words that the user typed. If they are not the command itself, as in
-    CLIENT:SERVER, the command may have started in a different directory from corral.
+    CLIENT:SERVER, the command may have started in another directory than corral, so the current
+    directory is not used.
     """
     directory = ""
     if program.typed == tuple(rest):
@@ -49,9 +50,9 @@ def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
 
 
 def describe_missing_script(path: str) -> str:
-    """Return a message that a script is missing. The script's name may come from a project, and is
-    quoted, because a name such as `x; to allow it: --write ~ .py` would otherwise look like
-    corral's own words.
+    """Return a message that a script is missing. Quote its name, because it may come from a
+    project: a name such as `x; to allow it: --write ~ .py` would otherwise look like corral's own
+    words.
     """
     directory, name = map(shell_word, os.path.split(path))
     return f"{name} does not exist in {directory}"

@@ -10,19 +10,20 @@ from corral.safe_text import printable
 class Program:
     """A program, and the files that must be visible to execute it.
 
-    `path` is the path for execve. It is absolute, but its symlinks are not resolved, because the
-    resolved path would be outside a venv. `reads` lists real paths, which are bound read-only at
-    the same paths in the sandbox, and `why` contains the reason for each of them. `links` lists the
-    symlinks that lead to these paths, as (path, target); they are created again in the sandbox. The
-    target starts in `cwd`, which is empty if the caller's directory is not visible in the sandbox.
-    `search` is the target's PATH. `server` identifies the server of a package, and is the same for
-    all versions of the package. It is empty if the command itself identifies the server. If corral
-    executes a program in place of its launcher, `environment` contains the environment variables
-    that the launcher would have set.
+    `path` is the absolute path for execve. Its symlinks are not resolved, because the interpreter
+    of a venv is a symlink to a file outside the venv. `reads` lists real paths, which are bound
+    read-only at the same paths in the sandbox, and `why` contains the reason for each of them.
+    `links` lists the symlinks that lead to these paths, as (path, target); they are created again
+    in the sandbox. The target starts in `cwd`, which is empty if the caller's directory is not
+    visible in the sandbox. `search` is the target's PATH. `server` identifies the server of a
+    package, and is the same for all versions of the package. It is empty if the command itself
+    identifies the server. If corral executes a program in place of its launcher, `environment`
+    contains the environment variables that the launcher would have set.
 
-    Files can be replaced between resolving and mounting. Therefore `seen` contains (device, inode)
-    for each of `reads`, `device` and `inode` identify `real`, the executable at the end of all
-    symlinks, and the target is not started if the files in the sandbox are different ones.
+    Files can be replaced between resolving and mounting, so their identities are checked again in
+    the sandbox. If one of them is different, the target is not started. `seen` contains (device,
+    inode) for each of `reads`. `device` and `inode` identify `real`, the executable at the end of
+    all symlinks.
     """
 
     path: str

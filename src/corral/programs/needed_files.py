@@ -1,7 +1,7 @@
 """Find programs, follow symlinks, and collect the host's files that a command needs.
 
-A directory that may contain more than one server is never collected. These are home directories,
-shared directories such as /tmp, and all directories above them.
+A directory that may contain more than one server is never collected, such as a home directory, a
+shared directory like /tmp, or any directory above them.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ SHARED = frozenset((
     "/private/var", "/private/var/tmp",
     "/tmp", "/var/tmp",  # noqa: S108 - no file is made here; these are never bound
 ))  # fmt: skip
+
 # Each subdirectory of these directories is a user's home or runtime directory, or a disk.
 PARENTS_OF_HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/private/etc", "/proc", "/sys")
@@ -48,7 +49,7 @@ SHARED_IN_HOME = (
     "Library/Application Support",
 )  # fmt: skip
 
-MAX_LINKS = 40  # the kernel follows no more links: path_resolution(7)
+MAX_LINKS = 40  # the kernel's own maximum: path_resolution(7)
 RUNTIMES = {".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".sh": "sh"}
 """Programs that run a script, by the ending of its name, for a hint."""
 MAX_HEAD_BYTES = 16384  # enough for a `#!` line and for the shell shims of package managers
@@ -145,7 +146,7 @@ class Caller:
 
     def absolute(self, path: str) -> str:
         """Make a path absolute. Keep symlinks, but resolve `..`, because the directory before it
-        does not necessarily exist in the sandbox.
+        may be missing in the sandbox.
         """
         parts = [part for part in os.path.join(self.cwd, path).split("/") if part not in {"", "."}]
         if ".." in parts:
@@ -262,7 +263,7 @@ class NeededFiles:
         real, links = self.trace(path)
         for link, target in links:
             if not is_system(link):
-                # `a/../b` requires `a`, which does not necessarily exist in the sandbox.
+                # `a/../b` requires `a`, which may be missing in the sandbox.
                 if "/../" in target.lstrip("./") + "/":
                     target = self.trace(os.path.join(os.path.dirname(link), target))[0]  # noqa: PLW2901
                 self.links[link] = target
@@ -331,8 +332,8 @@ def inspect_executable(path: str, needed: NeededFiles) -> Executable:
 
 
 def _execution_hint(path: str, head: bytes) -> str:
-    """Return what to type for a file that is not executable. `chmod` helps only if the kernel can
-    start the file.
+    """Return a hint for a file that is not executable. Suggest `chmod` only for a file that the
+    kernel can start.
     """
     if head.startswith((b"#!", b"\x7fELF")):
         return f"chmod +x {shell_word(path)}"

@@ -59,7 +59,7 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
 
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
     """Bind the packages in `modules` that are symlinks, as workspaces and `npm link` create them.
-    Record packages that must not be read as refused.
+    If the target must not read a package, record it as refused.
     """
     for entry in _list_package_links(modules):
         if len(needed.scope.refused) > MAX_REFUSED:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from corral.programs.arguments import Kind
 
 MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, without the final NUL
-MAX_SHEBANGS = 4  # linux/fs/exec.c fails with ELOOP after this many rewrites
+MAX_SHEBANGS = 4  # after more `#!` lines than this, linux/fs/exec.c fails with ELOOP
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
@@ -103,8 +103,8 @@ def resolve(
 
 
 def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
-    """Check the symlinks before each `..` of a typed path. The absolute path no longer contains
-    them, so they would not be checked later.
+    """Check the symlinks before each `..` of a typed path. This cannot be done later, because the
+    absolute path no longer contains them.
     """
     if ".." in word.split("/"):
         try:
@@ -189,7 +189,7 @@ def follow_chain(
                 exit_code=EXIT_NOT_EXECUTABLE,
             )
         words = expand_env(line, found, caller)
-        if os.path.basename(line[0]) != "env":  # env searches PATH, which the user chose
+        if os.path.basename(line[0]) != "env":  # env searches the user's own PATH
             needed.scope.check_choice(words[0], found)
         _check_named_script(words, found, caller, needed)
         path, arguments = words[0], (*words[1:], found.path, *arguments)

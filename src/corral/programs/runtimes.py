@@ -3,7 +3,7 @@
 A server's files can name further directories, in a `.pth` line or through the symlink of a package.
 A hostile server could name the user's own directories in this way. So the target gets such a
 directory only if it belongs to a project in the server's language and `Scope.allows` permits it.
-This permission is not required if the directory is named by a `.pth` file of the host's own Python.
+Directories in a `.pth` file of the host's own Python do not need this permission.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
     """Bind a runtime's prefix. For a Python virtual environment, bind its base too. Return the
-    directories of Python's packages, or none for other runtimes.
+    directories of Python's packages, or [] for other runtimes.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)

@@ -3,7 +3,7 @@
 A symlink, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry in `node_modules` may have been
 written by the server's author, or by a target in an earlier run. So the file that it refers to
 becomes readable only if it is in the server's root, a runtime or a grant. All other files are
-collected, and refused together at the end with the flags that would allow them.
+refused together, in one error at the end, which contains the flags that would allow them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ SYSTEM_PREFIXES = (
     "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
     "/Applications/Xcode.app",
 )  # fmt: skip
+
 # Version managers keep interpreters below these directories of HOME, or below the directory that an
 # environment variable in MANAGED_BY_VARIABLE names.
 MANAGED_IN_HOME = (
@@ -55,10 +56,10 @@ class Scope:
     """The directories and files that the target may read: the server's `roots`, grants, and
     runtimes.
 
-    `named` is the root of a server whose directory the user named. The command of such a server
-    comes from its author, not from the user. `by_grant` lists paths that only a grant makes
-    readable. `chosen` lists interpreters that were named by the server's files, not by the user.
-    `refused` maps each path that must not be read to the file that names it.
+    `named` is the server's directory if the user named a directory instead of a command. The
+    command then comes from the server's author, not from the user. `by_grant` lists paths that only
+    a grant makes readable. `chosen` lists interpreters that were named by the server's files, not
+    by the user. `refused` maps each path that must not be read to the file that names it.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Scope:
         """Return the root of the server that a directory belongs to, or '' if several servers share
         the directory.
 
-        Directories above a write grant are ignored. Otherwise a target could remove the files that
-        mark a root inside the grant, and so make a directory above the grant the root.
+        Directories above a write grant are ignored. Otherwise a target could remove a file such as
+        package.json inside the grant, and a directory above the grant would then become the root.
         """
         if marked := self._find_marked_root(directory):
             return marked
@@ -98,7 +99,7 @@ class Scope:
     def _find_marked_root(self, directory: str) -> str:
         """Return the server's directory or the write grant that contains `directory`, or else the
         project that contains it, or '' if there is none. A project is recognized by its `.git`, a
-        workspace file, or another of the usual files.
+        workspace file, or a file such as package.json.
         """
         tops = [top for top in (self.named, *sorted(self.writable)) if top]
         if top := next((top for top in tops if is_inside(directory, top)), ""):
@@ -120,8 +121,9 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the directory to bind for `place`, which is inside `directory`. This is
-        `directory` itself, unless the grant or the marked root around `place` is smaller.
+        """Return the directory to bind so that `place`, which is inside `directory`, becomes
+        visible. Usually this is `directory`. If a smaller grant or project inside `directory`
+        contains `place`, return that one.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
@@ -191,7 +193,9 @@ class Scope:
             self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
-        """Refuse a symlink that leads out of the server's root or the write grant that it is in."""
+        """Refuse a symlink that leads out of the server's root, or out of the write grant that
+        contains it.
+        """
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
@@ -212,17 +216,17 @@ class Scope:
             self.raise_refused()
 
     def check_choice(self, path: str, by: Executable) -> None:
-        """Refuse a program that one of the server's scripts names and that is outside the server's
-        root.
+        """Refuse a program that one of the server's scripts names, if the program is outside the
+        server's root.
         """
         if is_system(by.real) or self.is_on_path(by.real):
             return
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        # Without a root, several servers share the directory of the script. The user has put the
-        # script there, for example as a symlink in ~/bin, so it may name any program, unless a
-        # target can write the script, or it may have come from the network.
+        # A script without a root is in a directory that several servers share. The user has put it
+        # there, for example as a symlink in ~/bin, so it may name any program. But do not trust a
+        # script that a target can write, or that may have come from the network.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
         if not trusted and not self.allows(place, root):
             self._check_runtime(place, by.path)
@@ -264,9 +268,9 @@ class Scope:
         paths = [p for p in self.refused if not any(is_below(p, other) for other in self.refused)]
         if len(paths) > MAX_NAMED:
             common = os.path.commonpath(paths)
-            # Suggest the common directory of many packages only for pnpm's global store, which has
-            # a directory for each package. Elsewhere a server could choose its symlinks so that the
-            # suggested grant becomes much too large.
+            # Only for pnpm's global store, which has a directory for each package, suggest the
+            # common directory of many packages. Elsewhere a server could choose its symlinks so
+            # that the suggested grant becomes much too large.
             stored = "pnpm" in common and "/links/" in f"{common}/"
             paths = [common] if stored and not is_shared(common, self.homes) else paths
         first, by = next(iter(self.refused.items()))

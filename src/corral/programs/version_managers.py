@@ -1,8 +1,8 @@
-"""Resolve programs that only start another program, such as shims of version managers.
+"""Resolve launchers, such as shims of version managers, to the program that they start.
 
-If the policy denies subprocesses, a shim cannot start its program. So this module finds out which
-program that would be. It does not execute the shim, but reads the files that the shim itself would
-read. Shell scripts that only execute another program are resolved in the same way.
+If the policy denies subprocesses, a launcher cannot start its program. So this module finds the
+program without executing the launcher, from the files that the launcher itself would read. Shell
+scripts that only start another program are resolved in the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def resolve_trampoline(found: Executable, text: str, caller: Caller) -> tuple[st
     if os.path.basename(first[2:].strip().split(" ")[0]) not in SHELLS and "env bash" not in first:
         return ()
     here = os.path.dirname(found.path)
-    if rest.startswith("'''exec' "):  # Python's `#!` for paths that are long or contain spaces
+    if rest.startswith("'''exec' "):  # for paths that do not fit into a `#!` line
         command = rest.partition("\n")[0][len("'''exec' ") :].replace(' "$0" "$@"', "")
         relative = '"$(dirname -- "$(realpath -- "$0")")"/'
         if command.startswith(relative):

@@ -1,8 +1,8 @@
-r"""Format arguments and environment variables for CreateProcessW.
+r"""Format arguments and environment variables for CreateProcessW. This module does no I/O.
 
-This code is pure. Windows has no argument vector: each program splits its own command line.
-CommandLineToArgvW and the C runtime's start-up code split the formatted line into exactly the
-original arguments, because both follow these rules:
+Windows has no argument vector: each program splits its own command line. CommandLineToArgvW and the
+C runtime's start-up code split the formatted line into exactly the original arguments, because both
+follow these rules:
 
 - If the program's own name begins with a quote, the name ends at the next quote. Backslashes in the
   name are plain characters.
@@ -71,7 +71,8 @@ def quote(argument: str) -> str:
 def is_batch(path: str) -> bool:
     r"""Return whether CreateProcessW would pass this file to cmd.exe.
 
-    Trailing dots and spaces are not part of a name, and `x.cmd::$DATA` is the file `x.cmd` itself.
+    Windows ignores trailing dots and spaces in a name, and `x.cmd::$DATA` is the file `x.cmd`
+    itself.
     """
     name = path.replace("/", "\\").rpartition("\\")[2]
     drive, colon, rest = name.partition(":")
@@ -96,7 +97,7 @@ def batch_line(interpreter: str, argv: Sequence[str]) -> str:
 
 
 def _before_quote(argument: str) -> str:
-    """Double the final backslashes, because a quote follows."""
+    """Double the backslashes at the end, because a quote follows."""
     tail = len(argument) - len(argument.rstrip("\\"))
     return argument + "\\" * tail
 
@@ -144,7 +145,7 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
             raise ValueError(f"the variable {name} occurs twice (as {seen[folded]})")
         seen[folded] = name
         lines.append((folded.encode("utf-16-be", "surrogatepass"), f"{name}={value}\0"))
-    lines.sort()  # by upper-case UTF-16 units, as Windows does
+    lines.sort()  # Windows sorts by upper-case UTF-16 units
     text = "".join(line for _, line in lines) or "\0"
     return (text + "\0").encode("utf-16-le", "surrogatepass")
 

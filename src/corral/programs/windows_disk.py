@@ -1,7 +1,7 @@
 """Look up files while a command is resolved.
 
 The resolver uses a `Disk` instead of `os`, so that tests can resolve Windows paths on any system,
-from a table of a few files.
+with a fake disk.
 """
 
 import os
@@ -36,8 +36,8 @@ def is_remote(path: str) -> bool:
     r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or the same with
     slashes.
 
-    Such paths are dangerous: to open a file on a server, Windows sends the user's credentials to
-    it, and untrusted files can name any server.
+    Such paths are dangerous, because untrusted files can name any server. When Windows opens a file
+    on a server, it sends the user's credentials to that server.
     """
     return path[:2].replace("/", "\\") == "\\\\"
 

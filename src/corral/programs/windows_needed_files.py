@@ -2,8 +2,8 @@ r"""Collect the files that a command needs on Windows: its runtime and its serve
 
 The collected paths are real paths, which are copied into corral's store (`runtime_copies`). As on
 other systems, a directory that contains more than the files of one server is not collected, such as
-a user's profile, `Documents` or a shared `bin`. Neither is Windows' own directory, because every
-AppContainer can read it.
+a user's profile, `Documents` or a shared `bin`. Windows' own directory need not be collected,
+because every AppContainer can read it.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _resources(raw: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _headers(raw: bytes) -> tuple[int, list[Section]]:
-    """Return the address of the resource directory, or 0 if there is none, and the sections."""
+    """Return (address of the resource directory, sections). The address is 0 if there is none."""
     if not is_program(raw):
         return 0, []
     pe = struct.unpack_from("<I", raw, 60)[0]

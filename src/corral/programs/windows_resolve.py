@@ -266,8 +266,8 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
     """Return `hop` with the redirector's virtual environment, and with the environment variable
-    that Python uses to find it. The redirector would have set this variable, but corral does not
-    execute it.
+    that Python uses to find it. corral does not execute the redirector, which would have set this
+    variable.
     """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:

@@ -122,6 +122,7 @@ NEUTRAL = frozenset((
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
+
 # npm writes one of these strings before the program, on the same line.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
@@ -143,7 +144,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # the packages there are copied anyway
+            continue  # corral copies the packages in NODE_PATH anyway
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue

@@ -23,7 +23,7 @@ def advice(distribution: str) -> str:
 
 
 def with_command(hint: str, words: Sequence[str]) -> str:
-    """Return a hint with the user's own `corral run` command in place of the placeholder."""
+    """Return a hint with `corral run -- COMMAND` replaced by the user's own command."""
     finished = ["corral", "run", *map(linux_word, words)]
     return hint.replace(PLACEHOLDER, shlex.join(finished))
 
@@ -36,7 +36,7 @@ def linux_word(word: str) -> str:
     drive, rest = ntpath.splitdrive(word)
     stem, suffix = ntpath.splitext(ntpath.basename(word))
     if suffix.lower() in SUFFIXES and rest != word:
-        return stem  # stands for the Linux program of the same name
+        return stem  # the Linux program has the same name
     if len(drive) == len("C:") and rest.startswith(("\\", "/")):
         return f"/mnt/{drive[0].lower()}{rest.replace(chr(92), '/')}"
     return stem if suffix.lower() in SUFFIXES and not {"/", "\\"} & set(word) else word

@@ -2,8 +2,8 @@
 
 The user names a profile, so its grants count as the user's decision. A profile never names a path,
 because paths differ between users. A profile with the key `arguments` grants the paths in the
-server's arguments. If a profile names an environment variable for a secret, the server gets it if
-the user has set it.
+server's arguments. If a profile names an environment variable for a secret, the server gets the
+variable if the user has set it.
 """
 
 import os
@@ -70,7 +70,7 @@ def fitting(package: str) -> Profile | None:
     """Return the first profile for a package such as `npm:@scope/name` or `pypi:name`, or None."""
     for name in names():
         with open(path(name), encoding="utf-8") as file:
-            named = f'"{package}"' in file.read()  # faster than parsing each file
+            named = f'"{package}"' in file.read()  # much faster than parsing the file
         if named and package in (profile := load(name)).packages:
             return profile
     return None
