@@ -1,6 +1,4 @@
-"""Attack `corral.Pool`: changes on the host while a spare waits must not weaken the spare's
-walls.
-"""
+"""Attack `corral.Pool`: changes on the host while a spare sandbox waits must not weaken its walls."""
 
 import pytest
 from callers import Caller

@@ -97,7 +97,7 @@ for path in sys.argv[1:]:
     (real.parent / "again").symlink_to("../notes")
     again = str(user.home / "cloud" / "again")
     assert user.inside(code, f"{again}/inner/a", flags=("--read", again)) == ["hello"]
-    # The control: a grant without a link does not show the links.
+    # Counter-check: a grant without a link does not show the links.
     assert read("--write", str(user.home / "cloud")) == [
         missing,
         missing,
@@ -141,7 +141,7 @@ open(path, "a").write(f"{sys.argv[1]} ")
 answer = sorted(os.listdir(os.path.dirname(path)))
 """
     assert "out.txt" in user.inside(code, "run", flags=("--state",))
-    assert out.read_text() == ""  # the control: without a grant the server has a file of its own
+    assert out.read_text() == ""  # Counter-check: without a grant the server has a file of its own
     names = user.inside(code, "run", flags=("--state", "--write", str(out)))
     assert out.read_text() == "run "
     assert {"out.txt", "out.txt.before-grant"} <= set(names)

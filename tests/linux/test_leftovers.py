@@ -99,7 +99,7 @@ def test_a_target_cannot_write_to_the_top_of_its_private_directory(user, runs, v
     left, did = killed_run(user, victim)
     walls = {name: did.pop(name) for name in ("procs", "kill", "directory", "away")}
     assert set(walls.values()) == {"PermissionError"}
-    # The control: the target can write to the directories inside its private directory.
+    # Counter-check: the target can write to the directories inside its private directory.
     assert did == {"between": "done", "home": "done", "tmp": "done"}
     assert os.stat(left).st_uid == user.uid
     assert sweep(user) == [left]
@@ -185,7 +185,7 @@ def test_a_leftover_of_another_user_is_not_touched(user, runs, victim):
     assert sweep(user) == []
     assert os.path.exists(f"{left}/home/cgroup.kill")
     os.chown(left, user.uid, user.uid)
-    assert sweep(user) == [left]  # the control: the user's own leftover is removed
+    assert sweep(user) == [left]  # Counter-check: the user's own leftover is removed
 
 
 MOVE = """
@@ -250,7 +250,7 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
         mounted = pathlib.Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
         [found] = [line.split()[1] for line in mounted if line.split()[1].startswith(left)]
         subprocess.run(["umount", found], check=True)
-    assert sweep(user) == [left]  # the control: without the mount the leftover is removed
+    assert sweep(user) == [left]  # Counter-check: without the mount the leftover is removed
     assert (content / "kept").exists()
 
 
@@ -314,7 +314,7 @@ def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scr
     assert sweep(user) == []
     assert inner.exists()
     record(user, runs, str(real))
-    assert sweep(user) == [str(real)]  # the control: corral's own path is removed
+    assert sweep(user) == [str(real)]  # Counter-check: corral's own path is removed
 
 
 @pytest.fixture
@@ -351,4 +351,4 @@ def test_only_corrals_own_cgroups_are_removed(user, runs, scratch, hierarchy):
     assert (inside / "cgroup.kill").read_text() == ""
     assert leaf.exists()
     record(user, runs, str(leaf))
-    assert sweep(user) == [str(leaf)]  # the control: corral's own cgroup is removed
+    assert sweep(user) == [str(leaf)]  # Counter-check: corral's own cgroup is removed

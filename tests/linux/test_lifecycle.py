@@ -494,7 +494,7 @@ def test_a_terminal_gets_its_settings_back(user, terminal, traces):
     )
     process = in_terminal(user, slave, code, traces.argument)
     read_until(master, b"ready")
-    assert termios.tcgetattr(slave) != before  # the control: the target did change the settings
+    assert termios.tcgetattr(slave) != before  # Counter-check: the target did change the settings
     process.terminate()
     assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     assert termios.tcgetattr(slave) == before

@@ -184,9 +184,8 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
-    below = run(
-        REPLACED, "3", "12", "4", flags=flags
-    )  # the control: 36 MiB that are shared in the same way
+    # Counter-check: 36 MiB that are shared in the same way
+    below = run(REPLACED, "3", "12", "4", flags=flags)
     assert (below.kind, below.out) == ("exited", "held\n"), below.err
 
 
@@ -824,7 +823,7 @@ def test_one_sample_reads_only_a_limited_number_of_memory_mappings(scattered, mo
     bounded = look(scattered, [])
     assert bounded < usage.MAX_MAP_BYTES + (4 << 20)
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
-    whole = look(scattered, [])  # the control: an unbounded sample reads more
+    whole = look(scattered, [])  # Counter-check: an unbounded sample reads more
     assert whole > 2 * bounded
 
 

@@ -94,7 +94,7 @@ def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):
         assert password not in text
-    # The control: the audit contains the denial.
+    # Counter-check: the audit contains the denial.
     assert f"elsewhere.test:{web}" in pathlib.Path(audit).read_text()
     assert mac.left() == []
 
@@ -112,13 +112,14 @@ def test_other_processes_get_no_connection_and_do_not_see_the_password(mac, web)
         assert end.recv(100).startswith(b"HTTP/1.1 407 ")
     status, out, _ = played(mac, "ps", "--json")
     assert status == 0
-    assert b"--allow-net" in out or b"python" in out  # the control: the run exists
+    assert b"--allow-net" in out or b"python" in out  # Counter-check: the run exists
     assert password.encode() not in out
     lines = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # the process may have ended
             lines.append(pathlib.Path("/proc", pid, "cmdline").read_bytes())
-    assert any(mac.user.python.encode() in line for line in lines)  # the control: targets are seen
+    # Counter-check: targets are seen
+    assert any(mac.user.python.encode() in line for line in lines)
     assert not any(password.encode() in line for line in lines)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0

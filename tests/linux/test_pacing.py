@@ -261,7 +261,7 @@ def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
         while chunk := dropped.recv(4096):
             answers += chunk
     assert 1 < len(dns_messages.Framing().feed(answers)) < sent
-    assert got == sent  # the control: a client that reads gets every answer
+    assert got == sent  # Counter-check: a client that reads gets every answer
     assert len(scene.gateway.dns_server.streams) == 1
 
 
@@ -343,7 +343,7 @@ def test_hundreds_of_waiting_connections_can_fail_at_once():
         client, inner = socket.socketpair()
         clients.append(client)
         tested.admit(inner, guarded)
-    assert not any(select.select(clients, [], [], 0))  # the control: the connections wait
+    assert not any(select.select(clients, [], [], 0))  # Counter-check: the connections wait
     first.close()
     while select.select([tested.fileno()], [], [], 0)[0]:
         tested.run_ready()

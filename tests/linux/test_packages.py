@@ -70,7 +70,7 @@ def test_a_package_is_installed_once_and_then_runs_without_the_registry(user, en
     watched = {**env, "PYTHONPROFILEIMPORTTIME": "1"}
     again = user.corral("run", "npm:server@1.0.0", env=watched)
     assert said(again)["dep"] == "dep 2"
-    # The control: the trace lists imported modules.
+    # Counter-check: the trace lists imported modules.
     assert b"corral.servers.packages.package" in again.stderr
     for name in (
         b"subprocess",
@@ -118,7 +118,7 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     env = {**env, "PATH": f"{tools}:{env['PATH']}", "PYENV_ROOT": str(versions.parent)}
     done = user.corral("run", "--python", minor, "pypi:needs", env=env)
     assert done.stdout.decode().strip() == str(list(map(int, minor.split(".")))), done.stderr
-    # The control: without the flag, corral uses its own version of Python.
+    # Counter-check: without the flag, corral uses its own version of Python.
     plain = user.corral("run", "pypi:needs", env=env)
     assert plain.stdout.decode().strip() == str(list(map(int, own.split(".")))), plain.stderr
     registry.files["/simple/newer/"] = (
@@ -148,7 +148,7 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
     assert refused.stderr.decode().split()[-2:] == grant
     assert (registry.asked, entries(user, env)) == ([], [])
     done = user.corral("run", *words, *grant, "pypi:needs", env=env)
-    # The control: with the grant the package is installed.
+    # Counter-check: with the grant the package is installed.
     assert done.stdout == b"ran\n", done.stderr
     assert registry.asked
 
@@ -178,7 +178,7 @@ def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, to
         assert words[2:] == ["--read", str(python.parents[1])]
     done = user.corral("run", *words, "pypi:needs", env=env)
     assert done.stdout == b"[3, 9]\n", done.stderr.decode()
-    # The control: without the flag, another Python is used.
+    # Counter-check: without the flag, another Python is used.
     own = user.corral("run", "pypi:needs", env=env)
     assert own.stdout != b"[3, 9]\n"
     assert own.returncode == 0, own.stderr.decode()
@@ -237,7 +237,7 @@ def test_install_scripts_run_only_when_asked_and_then_inside_walls(
         seen = json.loads(pathlib.Path(row["path"], "node_modules/server/seen.json").read_text())
         assert seen["own"] == "ENOENT"
         assert seen["net"] != "connected"
-        # The control: the same script as the same user, without a sandbox.
+        # Counter-check: the same script as the same user, without a sandbox.
         (scratch / "spy.js").write_text(SPY)
         os.chown(scratch / "spy.js", user.uid, user.uid)
         argv = ["node", "spy.js", str(own), str(other.port), "seen.json"]
@@ -849,6 +849,6 @@ def test_an_interpreter_that_prints_without_end_fills_no_file(user):
         "ask = lambda command: ask_program(['/bin/sh', '-c', command, trace])\n"
         "assert ask('exec yes') == ''\n"
         "assert ask('exec head -c 200000 /dev/zero') == ''\n"
-        "assert ask('echo 3.12.7') == '3.12.7\\n'  # the controls\n"
+        "assert ask('echo 3.12.7') == '3.12.7\\n'  # counter-check\n"
         "assert ask('echo 3.12.7; exit 1') == ''\n"
     )

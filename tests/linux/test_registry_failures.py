@@ -105,7 +105,8 @@ def test_a_package_that_needs_another_version_of_node_is_reported(user, env, reg
     publish(registry, "1.0.0", engines={"node": ">=1"})
     publish(registry, "2.0.0", engines={"node": ">=999"})
     publish(registry, "3.0.0", name="only", engines={"node": ">=999"})
-    fits = user.corral("run", "npm:server", env=env)  # the control: an older version fits this node
+    # Counter-check: an older version fits this node
+    fits = user.corral("run", "npm:server", env=env)
     assert said(fits)["version"] == "1.0.0"
     assert b"needs node" not in fits.stderr
     exact = user.corral("run", "npm:server@2.0.0", env=env)

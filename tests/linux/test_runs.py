@@ -269,7 +269,7 @@ def test_another_users_record_is_ignored(user, runs):
     assert sweep(user) == []
     assert victim.exists()
     os.chown(path, user.uid, user.uid)
-    # The control: the same record is used if this user wrote it.
+    # Counter-check: the same record is used if this user wrote it.
     assert sweep(user) == [str(victim)]
 
 

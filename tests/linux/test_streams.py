@@ -268,7 +268,7 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
         before = state(file.fileno())
         did, told = changed(user, file.fileno(), scratch)
         assert state(file.fileno()) == before
-    if user.tier == "walled" and user.uid:  # the control: the target may change its own file
+    if user.tier == "walled" and user.uid:  # Counter-check: the target may change its own file
         assert (did["mode"], did["attribute"], did["list"]) == ("done", "done", "done")
         wanted = {"mode", "extended attributes"}
         assert {line.split(" of ")[0].removeprefix("the ") for line in told} >= wanted
@@ -304,7 +304,8 @@ def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scrat
     os.close(fd)
     seen = path.stat()
     assert (seen.st_mode & 0o777, seen.st_uid, os.listxattr(path)) == (0o600, user.uid, [])
-    if user.tier == "walled" and user.uid:  # the control: the target owns the file and may do this
+    # Counter-check: the target owns the file and may do this
+    if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"
         assert "the mode of stdin changed during the run: restored" in told
     else:
@@ -391,7 +392,7 @@ def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
     assert process.returncode == 0, error
     assert path.read_text() == "x" + text
     kept = "security.capability" in os.listxattr(path)
-    assert kept == (not text)  # the control: a file that was not written keeps its capabilities
+    assert kept == (not text)  # Counter-check: a file that was not written keeps its capabilities
 
 
 LEADER = """
@@ -451,7 +452,7 @@ def test_mode_and_state_of_a_terminal_are_restored_after_the_run(user, scratch):
     exclusive = struct.unpack("i", fcntl.ioctl(slave, TIOCGEXCL, bytes(4)))[0]
     fcntl.ioctl(slave, TIOCNXCL)
     assert (state(slave), exclusive) == (before, 0)
-    assert did["exclusive"] == "done"  # the control: the target set the mark
+    assert did["exclusive"] == "done"  # Counter-check: the target set the mark
     assert "the exclusive mark of stdin changed during the run: restored" in told
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"

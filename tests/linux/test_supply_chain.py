@@ -63,7 +63,7 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
     allowed = user.corral("run", "--read", str(project), "pypi:evil==1.0", notes, env=env)
     assert said(allowed) == ["mine"]
     assert said(user.corral("run", "pypi:good==1.0", notes, env=env)) != ["mine"]
-    # The control: the user grants the project.
+    # Counter-check: the user grants the project.
     granted = user.corral("run", "--read", str(project), "pypi:good==1.0", notes, env=env)
     assert said(granted) == ["mine"]
 
@@ -111,7 +111,7 @@ def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
-    # The control: a start with another setting, which could have an effect, installs the package again.
+    # Counter-check: a start with another setting, which could have an effect, installs the package again.
     for scope, fetched in (("@acme", 1), ("", 1), ("@other", 2)):
         text = f"{scope}:registry=http://127.0.0.1:9/\n" if scope else ""
         own(user, settings, text)
@@ -132,7 +132,7 @@ def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
         words = ("run", "--with", "dep", "pypi:thing")
         assert user.corral(*words, env=more).stdout == b"other\n"
         assert user.corral(*words, env=env).stdout == b"main\n"
-        # The control: if the other index has none of these packages, both starts share one installation.
+        # Counter-check: if the other index has none of these packages, both starts share one installation.
         del other.files["/simple/dep/"]
         assert user.corral("cache", "rm", "thing", env=env).returncode == 0
         assert user.corral(*words, env=more).stdout == b"main\n"
@@ -186,7 +186,7 @@ def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, t
         assert theirs.stdout == b"theirs\n", theirs.stderr.decode()
         (row,) = entries(user, env)
         lock = next(pathlib.Path(row["path"]).glob("*.lock")).read_text()
-        assert registry.url in lock  # the control: the script did forge the lock file
+        assert registry.url in lock  # Counter-check: the script did forge the lock file
         assert other.url not in lock
         assert user.corral(*words, env=env).stdout == b"ours\n"
     finally:
@@ -231,7 +231,7 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
     user may have written it.
     """
     path = put(user, scratch, manifest())
-    # The control: the user's own cache works.
+    # Counter-check: the user's own cache works.
     assert user.corral("run", path, env=env).returncode == 0
     store = pathlib.Path(env["XDG_CACHE_HOME"], "corral", "store")
     reason = f"belongs to user {STRANGER}" if user.uid == 0 else "only you can write to"
@@ -295,7 +295,7 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
     assert f"leads to {venv} and 1 more" in done.stderr.decode()
-    # The control: if the user types the command and grants the program, it runs with the packages of that environment.
+    # Counter-check: if the user types the command and grants the program, it runs with the packages of that environment.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
     assert user.run(*argv, env=env).returncode == REFUSED
@@ -371,7 +371,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
         refused = user.corral("wrap", "--corral", str(launcher), str(place), env=env)
         assert refused.returncode == 1
         assert text in refused.stdout.decode()
-    # The control: if the user's own environment names the directory, the server starts.
+    # Counter-check: if the user's own environment names the directory, the server starts.
     own_choice = {**env, name: values[name]}
     started = user.corral("run", "--", entry["command"], *entry["args"], env=own_choice)
     assert started.stdout == b"mine\n", started.stderr
@@ -414,7 +414,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     assert "outside of its project" in wrapped(already)
     shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
     assert "outside of its project" in shown
-    # The controls: the user may grant the other project, and may start its script from a file
+    # Counter-checks: the user may grant the other project, and may start its script from a file
     # outside every project.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
@@ -469,7 +469,7 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     for words in (("status",), ("why", "one")):  # such an entry hides no other server
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # The controls: the same programs start the project's own script, or get the other project's file only as an
+    # Counter-checks: the same programs start the project's own script, or get the other project's file only as an
     # argument.
     for usual in (
         ("./run", "server.py"),
@@ -504,7 +504,7 @@ def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, sc
         return done.stdout.decode() + done.stderr.decode()
 
     assert "outside of its project" in wrapped("python3", "link.py")
-    assert "one  wrapped" in wrapped("./python", "server.py")  # the control
+    assert "one  wrapped" in wrapped("./python", "server.py")  # counter-check
 
 
 @ONE_USER
@@ -532,7 +532,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # The controls: a harmless variable is passed on, and PYTHONPATH has an effect if it is set
+    # Counter-checks: a harmless variable is passed on, and PYTHONPATH has an effect if it is set
     # despite corral's check.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
@@ -689,7 +689,7 @@ def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monk
         return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
 
     sources, command = what_to_run.sources_and_command(Options(), [str(server)])
-    assert str(server) in plan().program.reads  # the control: the server's own script is accepted
+    assert str(server) in plan().program.reads  # Counter-check: the server's own script is accepted
     (server / "main.py").unlink()
     (server / "main.py").symlink_to(private / "notes.py")
     with pytest.raises(UnchosenReadsError, match=f"main.py leads to {private}"):
@@ -726,7 +726,7 @@ def test_a_directory_named_like_a_package_is_not_started(user, env, registry, np
         assert b"the project" not in done.stdout
         assert done.returncode == 0, done.stderr
     assert said(user.corral("run", "npm:server@1.0.0", env=env, cwd=scratch)) == "the package"
-    # The control: `run` with the directory's path starts the project.
+    # Counter-check: `run` with the directory's path starts the project.
     assert said(user.corral("run", str(place), env=env, cwd=scratch)) == "the project"
     asked = user.corral("approve", "npm:server@1.0.0", env=env, cwd=scratch)
     assert b"asks for nothing, so there is nothing to approve" in asked.stderr

@@ -203,7 +203,7 @@ def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, at
         assert attacker.outside(PLANT, made.granted) == "denied"
         bare = make_user("root", root.package, "bare")
         ids = {"user": bare.owner, "group": bare.owner, "extra_groups": []}
-        # The control: a process with the target's ids may plant a link.
+        # Counter-check: a process with the target's ids may plant a link.
         allowed = bare.outside(PLANT, made.granted, **ids)
         assert sorted(allowed) == ["fifo", "note", "socket"]
 
@@ -342,10 +342,11 @@ def test_a_live_run_is_closed_to_other_users(user, root, attacker):
         assert len(made) == len(expected)
         assert all(map(re.fullmatch, expected, made))
         assert attacker.outside(LOOK, *made) == ["denied"] * 2 * len(made)
-        # The control: the owner may read the directory.
+        # Counter-check: the owner may read the directory.
         assert owner.outside(LOOK, *made) == [True] * 2 * len(made)
         allowed = owner.outside(ATTACK, str(user.package), str(pids[-1]))
-        assert set(allowed[str(pids[-1])]) >= ALLOWED  # the control: the owner can reach the target
+        # Counter-check: the owner can reach the target
+        assert set(allowed[str(pids[-1])]) >= ALLOWED
 
 
 def named_sockets(pids: list[int]) -> list[str]:

@@ -48,7 +48,7 @@ def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry
     assert b"to go back: corral upgrade --to 1.0.0 npm:server" in done.stdout
     assert version(user, env) == "1.1.0"
     archives = [path for path in registry.asked if path.endswith(".tgz")]
-    assert "/-/server-1.1.0.tgz" in archives  # the control: a new version is fetched
+    assert "/-/server-1.1.0.tgz" in archives  # Counter-check: a new version is fetched
     again = upgrade(user, env, "npm:server")
     assert again.stdout == b"npm:server: 1.1.0 is the newest version\n"
     assert b"installing" not in again.stderr
@@ -349,7 +349,7 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
     publish(registry, "1.2.0", dependencies={"dep": f"{registry.url}/other.tgz"})
     shown = upgrade(user, env, "--dry-run").stdout.decode()
     assert shown == "npm:server: 1.0.0 -> 1.2.0\n  dep 2.0.0 has different files than before\n"
-    # The control: the same dependency is not mentioned.
+    # Counter-check: the same dependency is not mentioned.
     publish(registry, "1.3.0", dependencies={"dep": "2.0.0"})
     assert upgrade(user, env, "--dry-run").stdout == b"npm:server: 1.0.0 -> 1.3.0\n"
 
