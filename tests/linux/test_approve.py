@@ -57,7 +57,9 @@ def test_without_a_terminal_the_request_comes_before_the_error(user, server, env
 
 @pytest.fixture
 def env(user, scratch) -> dict[str, str]:
-    """Return an environment without approvals. It has the cached findings, because probing is slow."""
+    """Return an environment without approvals. It has the cached findings, because probing is
+    slow.
+    """
     config = scratch / "config"
     return user.environment(XDG_CONFIG_HOME=str(config), XDG_CACHE_HOME=str(user.home / ".cache"))
 

@@ -1,4 +1,6 @@
-"""Attack `corral.Pool`: changes on the host while a spare sandbox waits must not weaken its walls."""
+"""Attack `corral.Pool`: changes on the host while a spare sandbox waits must not weaken its
+walls.
+"""
 
 import pytest
 from callers import Caller

@@ -82,7 +82,9 @@ def test_a_changed_audit_is_detected(user, audit, change):
 
 
 def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
-    """Cut off the last line, as if the run had been killed. `verify` must accept the other lines."""
+    """Cut off the last line, as if the run had been killed. `verify` must accept the other
+    lines.
+    """
     lines = audit.read_bytes().splitlines(keepends=True)
     audit.write_bytes(b"".join(lines[:-1]))
     code, said = verify(user, audit)

@@ -552,7 +552,9 @@ def wait_for_start(process, kind):
 
 
 def wait_for_end(process):
-    """Wait for end of file on the target's stdout. Every process of the tree keeps this pipe open."""
+    """Wait for end of file on the target's stdout. Every process of the tree keeps this pipe
+    open.
+    """
     assert select.select([process.stdout], [], [], PATIENCE)[0]
     assert process.stdout.read() == b""
 

@@ -95,7 +95,9 @@ class Place:
         return {item["capability"]: item for item in json.loads(out)["findings"]}
 
     def mechanisms(self) -> dict[str, str] | None:
-        """Return the mechanism of each control from `explain`, or None if corral refuses the run."""
+        """Return the mechanism of each control from `explain`, or None if corral refuses the
+        run.
+        """
         code, out, _ = self.corral("explain", "--json", "--", "/bin/true")
         if code:
             assert code == 125

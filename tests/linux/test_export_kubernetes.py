@@ -113,7 +113,9 @@ def test_agent_sandbox_definitions_accept_the_files(ordinary, folder, variant):
 
 
 def closed(schema):
-    """Return a copy of the schema that refuses unknown fields, like an API server in strict mode."""
+    """Return a copy of the schema that refuses unknown fields, like an API server in strict
+    mode.
+    """
     if not isinstance(schema, dict):
         return schema
     made = {name: closed(value) for name, value in schema.items() if name != "properties"}

@@ -1,4 +1,6 @@
-"""Test the process that keeps an exported pod alive. The test runs it as PID 1 of a PID namespace."""
+"""Test the process that keeps an exported pod alive. The test runs it as PID 1 of a PID
+namespace.
+"""
 
 import json
 import subprocess

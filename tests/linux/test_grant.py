@@ -789,8 +789,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """Define a server in a project with the name of the user's server and the command of a third
-    server, which has a kept home. `cache rm-home` must not remove that home.
+    """Define a server in a project that has the name of the user's server, but another command, for
+    which there is a kept home. `cache rm-home` must refuse the name, because it means two servers.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -981,8 +981,8 @@ def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
 
 
 def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
-    """Check the flags of a server whose program is not known. `status` and `grant` do this with
-    Python in place of the program.
+    """Check an entry's flags without its program, which might not be installed yet. `status` and
+    `grant` do this with Python in place of the program.
     """
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)

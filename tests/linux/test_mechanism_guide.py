@@ -1,4 +1,4 @@
-"""Add the mechanism of docs/adding-a-mechanism.md to a copy of corral, by the code on that page, and
+"""Add the example mechanism to a copy of corral with the code of docs/adding-a-mechanism.md, and
 run it.
 """
 
@@ -28,7 +28,7 @@ def insert(path: pathlib.Path, before: str, text: str) -> None:
 
 @pytest.fixture
 def extended(tmp_path):
-    """Return a function that runs a copy of corral with the guide's mechanism."""
+    """Return a function that runs a copy of corral to which the guide's code has been added."""
     copy = tmp_path / "lib" / "corral"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     constants, step, probe, option, order = re.findall(

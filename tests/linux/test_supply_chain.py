@@ -111,7 +111,8 @@ def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
-    # Counter-check: a start with another setting, which could have an effect, installs the package again.
+    # Counter-check: a start with another setting, which could have an effect, installs the package
+    # again.
     for scope, fetched in (("@acme", 1), ("", 1), ("@other", 2)):
         text = f"{scope}:registry=http://127.0.0.1:9/\n" if scope else ""
         own(user, settings, text)
@@ -132,7 +133,8 @@ def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
         words = ("run", "--with", "dep", "pypi:thing")
         assert user.corral(*words, env=more).stdout == b"other\n"
         assert user.corral(*words, env=env).stdout == b"main\n"
-        # Counter-check: if the other index has none of these packages, both starts share one installation.
+        # Counter-check: if the other index has none of these packages, both starts share one
+        # installation.
         del other.files["/simple/dep/"]
         assert user.corral("cache", "rm", "thing", env=env).returncode == 0
         assert user.corral(*words, env=more).stdout == b"main\n"
@@ -295,7 +297,8 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
     assert f"leads to {venv} and 1 more" in done.stderr.decode()
-    # Counter-check: if the user types the command and grants the program, it runs with the packages of that environment.
+    # Counter-check: if the user types the command and grants the program, it runs with the packages
+    # of that environment.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
     assert user.run(*argv, env=env).returncode == REFUSED
@@ -469,8 +472,8 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     for words in (("status",), ("why", "one")):  # such an entry hides no other server
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # Counter-checks: the same programs start the project's own script, or get the other project's file only as an
-    # argument.
+    # Counter-checks: the same programs start the project's own script, or get the other project's
+    # file only as an argument.
     for usual in (
         ("./run", "server.py"),
         ("./plain", str(private)),

@@ -705,7 +705,7 @@ def test_a_command_line_in_one_word_is_refused(desk):
         assert path.read_text() == text
         done = desk.corral("run", "cursor:notes")
         assert f"hint: in the file, write only {first} as its command" in done.stderr.decode()
-    # Counter-check
+    # Counter-check: a path that contains a space
     path.write_text(json.dumps({"mcpServers": {"notes": {"command": str(spaced)}}}))
     assert "refused" not in desk.does("wrap", "cursor", "--dry-run", *corral)
 
