@@ -409,10 +409,10 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Let all calls succeed, except the one with this number, which gets `answer`.
+    """Let all calls succeed except the one with this number, which gets `answer`.
 
-    A disk that is full or read-only stays that way, so with these answers later calls get the
-    answer, too. With the number -1 all calls succeed.
+    Later calls also get the answers "full" and "EROFS" (read-only), because a disk stays full or
+    read-only. With the number -1 all calls succeed.
     """
 
     def __init__(self, number: int, answer: str, disk: Disk | None = None) -> None:
@@ -439,7 +439,9 @@ class At:
 
 
 def hurry(call: Call) -> str | None:
-    """Answer a sync call without making it: it is slow, and processes cannot see its effect."""
+    """Skip a sync call and report success, because it is slow and has no effect that a process can
+    see.
+    """
     return "done" if call.name in ("fsync", "fdatasync") else None
 
 
@@ -468,8 +470,8 @@ def warm(words: list[str], start: dict) -> None:
 
 
 def trial(job: dict) -> list[dict]:
-    """Run `command` many times, and interrupt each run at a different call, in each way that `how`
-    lists. After each interruption run the commands in `after`.
+    """Run `command` once for each of its calls and each way in `how`, and interrupt it at this call
+    in this way. After each interruption run the commands in `after`.
     """
     start = snapshot(ROOT)
     for words in [job["command"], *job["after"]]:

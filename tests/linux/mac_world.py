@@ -1,9 +1,10 @@
-"""Run corral's macOS backend on Linux, in a model of a Mac without Linux's own features.
+"""Run corral's macOS backend on Linux, in a model of a Mac. Features that only Linux has are turned
+off.
 
-The model replaces two things. First, it reads the process table from /proc instead of libproc.
-Second, a Mac's kernel remembers which process forked a child (`p_puniqueid`), but Linux forgets it
-when the parent ends. Therefore this process is the subreaper of the run, and treats every process
-that it adopts as a member of the run's tree.
+Two parts of a Mac are imitated. The process table is read from /proc instead of libproc. And while
+a Mac's kernel remembers which process forked a child (`p_puniqueid`), Linux forgets it when the
+parent ends. Therefore this process is the subreaper of the run, and treats every process that it
+adopts as a member of the run's tree.
 
 This process exits with corral's exit code once all its descendants have ended.
 """

@@ -125,8 +125,7 @@ def test_a_request_counts_only_if_its_exact_content_is_approved(user, server, en
 
     put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # Restore the approved content. It needs no new approval, because an approval is for the
-    # content.
+    # Restore the approved content, which needs no new approval.
     ask(user, server, WRITING)
     assert user.corral("run", str(server), env=env).returncode == 0
 
@@ -360,8 +359,8 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """Approve a server whose tools are to be pinned, because its manifest or a flag asks for it. A
-    tool that the server adds later must not be offered.
+    """Approve a server and pin its tools, as its manifest or a flag asks. A tool that the server
+    adds later must not be offered.
     """
     put(user, server / "main.py", TOOLS)
     put(user, server / "tools", "add")

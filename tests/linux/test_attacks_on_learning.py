@@ -30,7 +30,7 @@ select.select([0], [], [])  # the line stays in the terminal
 
 
 class Terminal:
-    """A program on a terminal. The test types and reads there like a person."""
+    """A program on a terminal. The test types into the terminal and reads it, like a person."""
 
     def __init__(self, user, argv):
         self.fd, own = pty.openpty()

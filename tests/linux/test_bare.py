@@ -43,7 +43,7 @@ def start(user, *command, flags=(), **options):
 
 
 def test_runs_of_this_module_have_no_namespaces(user):
-    """Check that the runs in this file really use other mechanisms than namespaces."""
+    """Check that the runs in this file really do not use namespaces."""
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
     walls = {held["control"]: held["mechanism"] for held in explained["controls"]}
     assert walls["filesystem"] == "landlock + notification"

@@ -1,10 +1,10 @@
-"""Test that corral ends a run with a sampled limit when the supervisor can no longer read /proc."""
+"""Test that corral ends a run with a sampled limit if the supervisor can no longer read /proc."""
 
 from subprocess import PIPE
 
 from traces import PATIENCE, Traces
 
-# corral enforces a limit on CPU time by sampling on every host.
+# On every host, corral enforces a limit on CPU time by sampling.
 LIMIT = ("--allow-subprocess", "--max-cpu-time", "10m")
 TARGET = "print('ready', flush=True); input()"
 

@@ -138,8 +138,8 @@ CONFIGURED = start(
 
 
 def test_settings_that_the_user_enters_become_grants_and_secrets_of_the_bundle(user, env, scratch):
-    """Check that the target can read the directories that the user named, and cannot read
-    another.
+    """Check that the target can read the directories that the user named, and no other
+    directory.
     """
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))

@@ -1,5 +1,5 @@
-"""Test corral in a container that is as hardened as a pod. `doctor` must report everything that
-does not work there.
+"""Test corral in a container that is hardened like a pod. `doctor` must report everything that does
+not work there.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def test_a_disk_limit_is_refused_with_the_engines_flag_as_hint(said):
 
 
 def test_the_engines_own_limit_applies_to_the_private_space(podman):
-    """Limit the size of /tmp in the engine, so that a large file does not fit into the private
-    directory. Counter-check: without this limit the file fits.
+    """Give the container a small /tmp, so that a large file does not fit into the target's private
+    directory. Counter-check: with a larger /tmp the file fits.
     """
     code = "open('file', 'wb').write(bytes(24 << 20))"
     small = tuple("--tmpfs=/tmp:size=16m" if flag == "--tmpfs=/tmp" else flag for flag in HARDENED)

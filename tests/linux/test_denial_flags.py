@@ -209,8 +209,8 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_the_supervisor_reads_only_part_of_a_huge_argument_list_of_the_target(user):
-    """Make a stack that points to 1000 lists of strings, on 31,000 pages (127 MB). The supervisor
-    must read only some of the pages.
+    """Fill the target's stack with pointers to 1000 lists of strings, on 31,000 pages (127 MB). The
+    supervisor must read only some of the pages.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -315,8 +315,8 @@ def test_a_denied_mkdir_among_the_servers_own_files_names_mkdir(user, scratch, c
 
 @pytest.mark.parametrize("command", ["run", "learn"])
 def test_no_command_is_suggested_for_a_path_that_contains_a_secret(user, scratch, command):
-    """Use a directory whose name is a secret. corral prints the name as `***`. In a command, a
-    shell would replace `***` by all files of the directory.
+    """Use a directory whose name is a secret, which corral prints as `***`. corral must not suggest
+    a command with this name, because a shell would expand `***` to all files of the directory.
     """
     server = scratch / "server.py"
     server.write_text(OWN_DIRECTORY.replace('"sub"', 'os.environ["NAME"]'))

@@ -296,7 +296,7 @@ def answer(listener):
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
     """Check that `learn` names the socket. With namespaces, `learn` gives the target a socket that
-    cannot connect, and sees the path that the target wanted.
+    cannot connect, and sees the path to which the target tried to connect.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

@@ -70,7 +70,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Place:
-    """Where corral is started: on the plain host, or on the host without some features."""
+    """An environment in which corral runs: the plain host, or a host without some features."""
 
     def __init__(self, user, wrapper: list[str], home) -> None:
         self.user = user

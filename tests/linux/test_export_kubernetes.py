@@ -181,7 +181,7 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
 
 def test_a_directory_contains_the_export_of_only_one_server(ordinary, folder):
     """Export another server into a directory that already contains an export. Even with `--force`
-    and the same name, corral must not replace it.
+    and the same name, corral must not replace the first export.
     """
     first = ("--name", "notes")
     assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0

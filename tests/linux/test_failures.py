@@ -1,8 +1,8 @@
 """Make each step of the set-up fail. The target must never run, the error must name the step, and
 no files or processes may be left over.
 
-The tests run with and without namespaces. `init` is PID 1 with namespaces, and the subreaper
-without them.
+The tests run with and without namespaces. In this file `init` means PID 1 with namespaces, and the
+subreaper without them.
 """
 
 import json
@@ -85,7 +85,7 @@ TARGET = 'echo ran; echo ran > "$1"/ran'
 
 
 class Trial:
-    """Runs of one user. If their target started, it would write a file and print to stdout."""
+    """Runs as one user, with a target that would write a file and print to stdout if it started."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user

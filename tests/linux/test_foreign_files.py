@@ -88,8 +88,8 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
 
 
 def test_another_user_can_neither_read_nor_change_kept_files(desk, root):
-    """Give the kept files to root, and try to read and change them as an ordinary user.
-    Counter-check: root can do both.
+    """Give the stored denials and filters to root, and try to read and change them as an ordinary
+    user. Counter-check: root can do both.
     """
     path = configure(desk, "cursor")
     run(desk, path)

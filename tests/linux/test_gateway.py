@@ -224,7 +224,7 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
         assert stopped.acquire(timeout=60)
         assert sum(sent) < 4096 << 16
         first = running.now()["wakes"]
-        # The stuck connection has not woken the gateway again. The one wake-up comes from `now`.
+        # Calling `now` wakes the gateway once, and the stuck connection does not wake it again.
         assert running.now()["wakes"] - first == 1
         assert len(read_all(client)) == sum(sent)
     assert running.end()["traffic"][NAME][3] == sum(sent)
@@ -321,4 +321,4 @@ def test_an_idle_gateway_is_not_woken(gateway, server):
         client.sendall(b"x")
         assert client.recv(1) == b"x"
         first = running.now()["wakes"]
-        assert running.now()["wakes"] - first == 1  # this wake-up comes from `now`
+        assert running.now()["wakes"] - first == 1  # caused by `now` itself

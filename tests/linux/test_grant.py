@@ -683,7 +683,7 @@ def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, na
 
 def wrap_by_path(desk, *names):
     """Write a settings file with one server at each of these paths, and wrap each file by its path.
-    Neither a client nor the current project has these files.
+    The files belong neither to a client nor to the current project.
     """
     paths = []
     for name in names:
@@ -741,8 +741,8 @@ def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
     desk.does("grant", f"{one}:app", "--allow-net", "a.x")
     assert "a.x" in entries(one)["app"]["args"]
     assert two.read_text() == before
-    # If a client's own settings and other directories' files have a server with this name, the name
-    # means the client's server.
+    # A name that occurs in a client's own settings and in files elsewhere means the client's
+    # server.
     own = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": bare_entry(desk)}}))
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     desk.does("grant", "app", "--allow-net", "b.x")
@@ -760,8 +760,8 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
 
 @pytest.mark.parametrize("place", ["client", "file"])
 def test_a_project_cannot_name_its_server_like_another_server(desk, place):
-    """Run `grant` in a project that has named its server CLIENT:SERVER or FILE:SERVER, like another
-    server. The word must mean the other server.
+    """Run `grant` in a project whose server has another server's CLIENT:SERVER or FILE:SERVER as
+    its name. The argument must mean the other server.
     """
     if place == "client":
         path, word = configure(desk, "cursor"), "cursor:notes"
@@ -789,8 +789,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """Define a server in a project that has the name of the user's server, but another command, for
-    which there is a kept home. `cache rm-home` must refuse the name, because it means two servers.
+    """Give a project's server the name of the user's server, and a command for which a home is
+    kept. `cache rm-home NAME` must be refused, because the name means two servers.
     """
     path = configure(desk, "cursor")
     run(desk, path)

@@ -57,9 +57,7 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_grant_through_a_link_is_found_under_the_path_that_the_user_wrote(user):
-    """Grant ~/notes, which is a symlink, as for a directory in a cloud folder or on another
-    disk.
-    """
+    """Grant ~/notes, which is a symlink, as is common for cloud folders and other disks."""
     real = user.home / "cloud" / "notes"
     (real / "inner").mkdir(parents=True)
     (real / "inner" / "a").write_text("hello")

@@ -1,5 +1,5 @@
-"""Test an installation whose client has ended. The installer continues without corral, `ps` lists
-it, the user can end it, and it does not start the server.
+"""Test an installation whose client ends meanwhile. The installer must finish without it, `ps` must
+list the installer, the user must be able to end it, and it must not start the server.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Client:
         return [run for run in runs if run["run"].startswith("install-")]
 
     def wait_for_installer(self) -> None:
-        """Wait until the installer has ended, which holds the package's lock."""
+        """Wait for the package's lock, which the installer holds until it ends."""
         for path in pathlib.Path(self.env["XDG_CACHE_HOME"], "corral", "store", "locks").iterdir():
             if len(path.name) == 64:
                 with path.open() as file:

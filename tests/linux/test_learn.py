@@ -49,8 +49,8 @@ def learn(user, *flags, asked):
 
 
 def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
-    """Use file names that look like the end of corral's own line, with a flag. corral must quote
-    them.
+    """Use file names that imitate the end of corral's own line and contain a flag. corral must
+    quote them.
     """
     fake = f"{project}/results/a: allow --read notes?"
     secret = f"{project}/.ssh/a; --read x"
@@ -184,13 +184,14 @@ with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as
 
 def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     policy = scratch / "policy.toml"
-    words = (SYSTEM_PYTHON, "-c", LISTENS)  # the directory of another Python may contain sockets
+    # not another Python, because its directory may contain sockets
+    words = (SYSTEM_PYTHON, "-c", LISTENS)
     done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
-    assert "/.corral" not in text  # calls of corral itself before the start are not proposed
+    assert "/.corral" not in text  # what corral itself did before the start is not proposed
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
 

@@ -209,9 +209,10 @@ print(json.dumps({
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
     """Try to move a directory from a grant into the private directory. If this worked, corral would
-    remove the moved directory at the end, even if the target itself was not allowed to.
+    remove the moved directory at the end, even if the target itself could not remove it.
     """
-    # `rename` needs the grant on the file system of the private directories.
+    # `rename` works only within a file system, so the grant is in /tmp, like the private
+    # directories.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
     for path in (grant, grant / "theirs", grant / "other"):
         path.mkdir()
@@ -280,7 +281,7 @@ def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(us
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
     """Run `corral clean` as root with another user's home, in which the directory of run records is
-    a symlink to root's files. corral must not remove them.
+    a symlink to root's files. corral must not remove these files.
     """
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)

@@ -308,7 +308,7 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user,
 def test_kill_9_of_corral_at_every_step_of_the_set_up_leaves_no_process_or_file(user, traces):
     arguments = ["run", "--", user.python, "-c", "pass", traces.argument]
     held = run_forks(user, traces, AT_STEPS, arguments)
-    assert len(held) > 18  # a kill at the apply of every step, and at most verifies
+    assert len(held) > 18  # kills during each step's `apply`, and during most `verify` calls
     assert {"apply", "verify"} == {verb.split()[0] for verb in held}
     assert left_after_a_kill(user, traces) == {}
 

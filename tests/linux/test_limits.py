@@ -134,9 +134,9 @@ def test_memory_of_many_small_processes_is_added_up(run):
     assert 2 < over.usage["tasks"] <= 51
 
 
-# `count` processes allocate `share` MiB each, and share this memory with eight children, which keep
-# ending and being replaced. The first child has so many mappings that reading them takes longer
-# than the other children live. The memory grows only once the children exist.
+# Each of `count` processes allocates `share` MiB and shares this memory with eight children, which
+# keep ending and being replaced. The first child has so many mappings that reading them takes
+# longer than the other children live. The memory grows only once the children exist.
 REPLACED = """
 import ctypes
 count, share, seconds = int(sys.argv[1]), int(sys.argv[2]) * MIB, float(sys.argv[3])
@@ -296,8 +296,8 @@ def idle_seconds() -> float:
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
     """Counter-check for the tests of CPU limits: a busy target without a limit. The kernel counts
-    the time while it runs or waits for a processor, but not while it is paused. For a target that
-    is never paused this is nearly all of the time.
+    the time while the target runs or waits for a processor, but not while it is paused. If it is
+    never paused, this is nearly all of the time.
     """
     code = """
 def busy_seconds():
@@ -551,7 +551,7 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
     """Put memory into /dev/shm, which belongs to the host and is visible to a target without a
-    private root. A few samples must not count it.
+    private root. Samples of the run must not count this memory.
     """
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
@@ -698,8 +698,8 @@ ONES = bytes([1]) * PIECE
 
 @pytest.mark.parametrize("act", HIDDEN)
 def test_memory_that_a_target_hides_from_the_supervisor_counts(request, user, run, act):
-    """Hide memory from the supervisor in several ways. Without a cgroup the test is expected to
-    fail for those that sampling cannot see.
+    """Hide memory from the supervisor in several ways. Those that sampling cannot see are expected
+    failures on hosts without a cgroup.
     """
     blind = act == "a memfd in flight" or (user.uid and act in ROOT_SEES)
     if blind and "sampling" in mechanisms(user, LIMIT):

@@ -31,7 +31,7 @@ def free_ports(count):
 
 
 def ask(port, host="127.0.0.1"):
-    """Return the server's answer, or the name of the exception if there is none."""
+    """Return the server's answer, or the name of the exception if there is no answer."""
     try:
         with socket.create_connection((host, port), timeout=10) as client:
             client.sendall(b"hello")

@@ -39,8 +39,8 @@ thread.join()
 
 
 def threads_of(supervisor: int) -> list[str]:
-    """Return the number of the system call that each thread of the supervisor and its descendants
-    is in.
+    """Return the number of the current system call for each thread of the supervisor and of its
+    descendants.
     """
     found, waiting = [], [supervisor]
     while waiting:

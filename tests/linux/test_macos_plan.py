@@ -1,7 +1,8 @@
 """Test `corral run` with the macOS backend on Linux, in the model of a Mac in `mac_world.py`.
 
 There is no Seatbelt here, so most runs use `--best-effort`. Features that only Linux has are turned
-off. The model's process ends only when no process of the run is left, so when a test ends, none is.
+off. The model's process ends only when no process of the run is left, so a test that ends has left
+no processes.
 """
 
 import json
@@ -51,7 +52,7 @@ class Mac:
         return [self.user.python, str(self.world), str(self.package), *arguments]
 
     def file(self, name):
-        """Return a new path without a file."""
+        """Return a path at which no file exists yet."""
         return str(self.user.home / f"mac-{uuid.uuid4().hex}-{name}")
 
     def popen(self, *arguments, env=None, **options):
@@ -279,7 +280,7 @@ def test_a_share_of_the_cpu_is_enforced(mac):
     held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
     assert held < 0.4
     while float(mac.python(code).stdout) <= held:
-        # counter-check: without a limit it gets more, on a busy machine after several attempts
+        # counter-check: more without a limit, though a busy machine may need several attempts
         pass
 
 

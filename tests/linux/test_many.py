@@ -54,7 +54,7 @@ def scripts(package):
 
 
 def options_of(user: User, **environment: str) -> dict[str, object]:
-    """Return options that start a process as this user."""
+    """Return `popen` options that start a process as this user."""
     ids = {"user": user.uid, "group": user.uid, "extra_groups": [], "cwd": user.home}
     return {**ids, "env": user.environment(**environment), "stderr": subprocess.DEVNULL}
 

@@ -325,8 +325,8 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
 
 
 def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
-    """Put a secret into another user's closed directory, below a grant of root. Root's target
-    cannot enter the directory, so the run must start although corral cannot hide the secret.
+    """Put a secret into another user's closed directory, below a directory that root grants. Root's
+    target cannot enter the closed directory, but the run must start anyway.
     """
     if user.uid:
         pytest.skip("only root can read a closed directory")
@@ -449,8 +449,8 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Make each name a little longer than the previous one. With ten thousand names, each could
-    have megabytes, and corral would need minutes to build them, so it must not.
+    """Make each name a little longer than the previous one. With ten thousand names, each could be
+    megabytes long, and building them would take minutes, so corral must not build them.
     """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)

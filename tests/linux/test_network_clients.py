@@ -343,8 +343,8 @@ def musl():
 
 def test_musls_resolver_works(who, world, scratch, musl):
     """Use musl's resolver, which looks up both address families at once. An answer without an
-    address for one family must not hide the address of the other. musl must ask for a denied name
-    only once, but after some answers, such as REFUSED, it would repeat the question for five
+    address for one family must not hide the address of the other. The answer for a denied name must
+    end the lookup, because after others, such as REFUSED, musl would repeat the question for five
     seconds.
     """
     world.serve(web, port=80)

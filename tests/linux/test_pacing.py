@@ -215,7 +215,7 @@ def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
 
 def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
     """Send hundreds of questions over one TCP connection. When the limit is reached, all clients
-    must wait for the clock.
+    must wait until the clock moves on.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     first = scene.client(scene.dns)

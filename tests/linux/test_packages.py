@@ -21,7 +21,7 @@ import rigs
 from registries import Registries, tarball, wheel
 
 REFUSED = 125
-# Installing takes seconds, so tests in which the user makes no difference have only one.
+# Installing takes seconds, so tests run as only one user if the user makes no difference.
 ONE_USER = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 SERVER = """
 const fs = require("fs");
@@ -223,7 +223,7 @@ def test_install_scripts_run_only_when_asked_and_then_inside_walls(
     user, env, registry, npm, scratch
 ):
     """Check that an install script cannot read the user's files, and reaches only the registry.
-    Counter-check: the same script without a sandbox can do both.
+    Counter-check: without a sandbox, the script reads the file and connects to another port.
     """
     own = scratch / "secret"
     own.write_text("mine")
@@ -385,7 +385,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
     """Make the download of a dependency fail. The next attempt must not download the main package
-    again. Counter-check: an installation without kept downloads downloads it.
+    again. Counter-check: without kept downloads, the main package is downloaded.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
@@ -540,7 +540,9 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Use a package, because its home belongs to its name, not to the files that are installed."""
+    """Check this with a package. Its home is kept under its name, and not under its installed
+    files.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)
     shown = user.corral("explain", "-v", "--state", "pypi:my-server", env=env)

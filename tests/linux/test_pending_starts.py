@@ -74,8 +74,8 @@ def starts(report: dict) -> list[str]:
 
 
 def wait_in_call(pid: int) -> None:
-    """Wait until the target is inside a call that starts a process, and waits for the supervisor's
-    answer. It must have only one thread.
+    """Wait until the target, which has one thread, is inside a call that starts a process and waits
+    there for the supervisor's answer.
     """
     calls = {"56", "57", "58", "435"} if os.uname().machine == "x86_64" else {"220", "435"}
     while True:

@@ -116,8 +116,8 @@ def test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secre
 
 
 def test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed(any_caller):
-    """Change a mount, and then a file in /etc. The caller has its own mount namespace and its own
-    copy of /etc, so the host does not change.
+    """Change a mount, and then a file in /etc, each while a spare is waiting. The caller has its
+    own mount namespace and its own copy of /etc, so the host does not change.
     """
     if any_caller.user.uid:
         pytest.skip("only root can mount")

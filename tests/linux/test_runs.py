@@ -22,8 +22,8 @@ HEADER = ["RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "SERVER", "COMMAND"]
 
 
 class Live:
-    """A run whose target waits. At the end of the `with` block the run is ended, as a client would
-    do it.
+    """A run whose target waits. At the end of the `with` block the run is ended as a client would
+    end it.
     """
 
     def __init__(self, user, *words, env=None):
@@ -271,7 +271,7 @@ def test_another_users_record_is_ignored(user, runs):
     assert sweep(user) == []
     assert victim.exists()
     os.chown(path, user.uid, user.uid)
-    # Counter-check: this user's own record does decide.
+    # Counter-check: a record that this user wrote is used.
     assert sweep(user) == [str(victim)]
 
 

@@ -50,7 +50,9 @@ def environment(tmp_path):
 
 
 def count_page_faults(argv, environment):
-    """Return how many minor page faults a process and the processes that it waited for had."""
+    """Return the number of minor page faults of a process and of the processes that it waited
+    for.
+    """
     streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     pid = os.posix_spawn(argv[0], argv, environment, file_actions=streams)
     _, status, used = os.wait4(pid, 0)

@@ -1,4 +1,4 @@
-"""Let a target attack the files, terminals and sockets behind its standard streams."""
+"""Attack the files, terminals and sockets behind a target's standard streams."""
 
 from __future__ import annotations
 
@@ -172,8 +172,8 @@ for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fc
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_locks_of_a_shared_log_are_released(user, scratch, walls):
-    """Lock two files in the target that this process has open, too. After the run these locks must
-    be released, but a third file's older lock must be kept.
+    """Let the target lock two files that are also open in this process. After the run these locks
+    must be released, but this process's older lock on a third file must be kept.
     """
     os.chown(scratch, user.uid, user.uid)
     files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]
@@ -378,8 +378,8 @@ CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 7, 0, 0, 0)  # cap_setuid, effe
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file capabilities")
 @pytest.mark.parametrize("text", ["written", ""])
 def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
-    """Write to a file that has capabilities. The kernel removes them, and corral must not restore
-    them.
+    """Write to a file that has capabilities. The kernel then removes the capabilities, and corral
+    must not restore them.
     """
     os.chown(scratch, user.uid, user.uid)
     path = scratch / "program"
@@ -422,7 +422,7 @@ termios.tcflow(0, termios.TCOOFF)
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed):
     """Turn the terminal's echo off and stop its output. corral must undo both. Counter-check:
-    without the sandbox, the terminal stays like this.
+    without the sandbox, both changes stay.
     """
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:

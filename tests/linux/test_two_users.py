@@ -1,8 +1,8 @@
 """Attack a user's corral as another user of the host.
 
 The attacker plants files, symlinks, pipes and hard links in shared directories, tries to reach live
-runs, and plants files for a root who runs corral with an ordinary user's HOME. Each test also
-checks that the user's own file works.
+runs, and plants files that root finds if it runs corral with an ordinary user's HOME. Each test
+also checks that the user's own file works.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky
 
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
-    """Counter-check for the test above: write a file of the user's own, twice."""
+    """Counter-check for the test above: write the user's own file twice."""
     path = sticky / "name"
     for _ in range(2):
         done = ordinary.run("/bin/true", flags=(flag, str(path)))
@@ -203,17 +203,17 @@ def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, at
         assert attacker.outside(PLANT, made.granted) == "denied"
         bare = make_user("root", root.package, "bare")
         ids = {"user": bare.owner, "group": bare.owner, "extra_groups": []}
-        # Counter-check: a process with the ids of the demo's target can.
+        # Counter-check: a process with the user id of the demo's target can plant links.
         allowed = bare.outside(PLANT, made.granted, **ids)
         assert sorted(allowed) == ["fifo", "note", "socket"]
 
 
-# Variables of the user name directories in which other users can write.
+# The user's environment variables name directories in which other users can write.
 
 
 def test_files_that_another_user_planted_are_ignored(ordinary, sticky):
-    """Plant a run record as the attacker. Counter-check: the same record works if it belongs to the
-    user.
+    """Plant a run record as the attacker. Counter-check: the same record is used if it belongs to
+    the user.
     """
     record = sticky / "corral/runs/1-0123abcd"
     left = pathlib.Path(f"/tmp/corral-{ordinary.uid}-{os.getpid()}-0123abcd")

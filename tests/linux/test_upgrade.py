@@ -69,7 +69,7 @@ def test_going_back_to_the_previous_version_does_not_ask_the_registry(
 
 @pytest.mark.parametrize("name", ["every", "cursor:every"])
 def test_a_server_is_named_as_in_its_client(user, env, installed, scratch, name):
-    """Name a server as in the client's file. Counter-check: a name that no client has."""
+    """Name a server as its client does. Counter-check: a name that no client has is refused."""
     place = scratch / ".cursor" / "mcp.json"
     place.parent.mkdir()
     servers = {"every": {"command": "npx", "args": ["-y", "server"]}}
@@ -353,8 +353,8 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
 
 
 def test_an_upgrade_compares_the_tools_of_the_new_dependencies(user, env, registry, npm):
-    """Upgrade only a dependency. The same version of the server was also installed as
-    `server@1.0.0`.
+    """Upgrade only a dependency, which changes a tool of the server. The same version of the server
+    was also installed as `server@1.0.0`.
     """
     main = OFFER.replace("'%s'", "require('dep')")
     registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'adds'"})
