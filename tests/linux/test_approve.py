@@ -275,8 +275,8 @@ def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scr
 
 
 def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
-    """Create a directory that a server may read, inside a project, and a private file elsewhere.
-    Return both directories.
+    """Create a directory in a project, which a server may read, and another directory with a
+    private file. Return both directories.
     """
     part, private = scratch / "project/part", scratch / "private"
     for made in (part.parent, part, private):

@@ -108,8 +108,8 @@ def test_a_virtual_environment_works(user, scratch):
         os.chown(place, user.owner, user.owner, follow_symlinks=False)
     done = user.run(str(python), "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
-    # corral would have to make the virtual environment read-only for its own interpreter, and
-    # cannot do so inside a write grant, so it refuses a grant that contains the environment.
+    # The target's interpreter is in this virtual environment, so the environment must be read-only.
+    # corral cannot achieve this inside a write grant, so it refuses the grant.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
     done = user.run(str(python), "-c", "print('ran')", flags=("--write", str(scratch)))
@@ -261,7 +261,8 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
     """Keep homes in a directory that does not belong to root, or that another user can write to.
-    corral must refuse this, and must also refuse a grant of the directory that contains the homes.
+    corral must refuse this. It must also refuse to grant a kept home, or a directory that contains
+    kept homes.
     """
     top = pathlib.Path(kept["XDG_STATE_HOME"])
     homes = top / "corral-homes"

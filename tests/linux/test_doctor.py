@@ -314,8 +314,8 @@ def test_run_refuses_on_a_host_without_namespaces_and_landlock(without):
 
 
 def test_best_effort_drops_one_wall_with_a_warning(without):
-    """Check that with `--best-effort` the target runs without the missing wall and with a warning,
-    and that the other controls are enforced.
+    """Check that with `--best-effort` the target runs without the missing wall, that corral warns
+    about this, and that the other controls are enforced.
     """
     place = without(NO_NAMESPACES, NO_LANDLOCK)
     code, out, err = place.corral("run", "--best-effort", "--", "/bin/echo", "ran")
@@ -342,7 +342,7 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
     """Cache findings under one seccomp filter, and run under another that denies namespaces. The
-    kernel does not tell which calls a filter denies, but the run must not rely on the cached
+    kernel does not report which calls a filter denies, but the run must not rely on the cached
     findings.
     """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]

@@ -489,7 +489,7 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
     assert sorted(list_homes()) == sorted([str(notes), str(other)])
     desk.does("cache", "rm-home", "notes")
     assert list_homes() == [str(other)]
-    desk.does("cache", "rm-home", "any")  # Counter-check: only one home is left
+    desk.does("cache", "rm-home", "any")  # Counter-check: `any` is enough for the only home
     assert list_homes() == []
     desk.does("unwrap", "vscode")
     assert json.loads(path.read_text()) == {"servers": servers}
@@ -508,7 +508,8 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")
     assert not os.path.lexists(kept["path"])
     assert "memory 1" in run(desk, path)
-    desk.does("cache", "rm-home", "notes")  # the test's own user could not remove a closed home
+    # remove the home, because the test's own user cannot remove a closed one
+    desk.does("cache", "rm-home", "notes")
 
 
 def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):

@@ -1,5 +1,5 @@
-"""Test an installation whose client ends meanwhile. The installer must finish without it, `ps` must
-list the installer, the user must be able to end it, and it must not start the server.
+"""Test an installation whose client ends meanwhile. The installer must finish without the client,
+`ps` must list the installer, the user must be able to end it, and it must not start the server.
 """
 
 from __future__ import annotations

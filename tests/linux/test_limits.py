@@ -480,8 +480,8 @@ def test_idle_processes_do_not_wake_up(user):
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
 def test_a_sampled_limit_wakes_only_the_supervisor(user, flags):
-    """Counter-check for the tests without wake-ups: under a sampled limit the supervisor wakes up
-    ten times a second. init still sleeps.
+    """Counter-check for the tests without wake-ups: a sampled limit wakes the supervisor ten times
+    a second, but does not wake init.
     """
     with Held(user, *flags) as pids:
         before = {name: switches(pid) for name, pid in pids.items()}
@@ -509,7 +509,7 @@ def traced_polls(user, *flags) -> int:
         finally:
             tracer.send_signal(signal.SIGINT)
             lines = tracer.communicate(timeout=PATIENCE)[1].splitlines()
-    # strace interrupts a call when it attaches or detaches, and shows it.
+    # strace also shows the calls that it interrupts when it attaches and detaches.
     return sum(b"poll(" in line and b"restart" not in line for line in lines)
 
 
@@ -698,8 +698,8 @@ ONES = bytes([1]) * PIECE
 
 @pytest.mark.parametrize("act", HIDDEN)
 def test_memory_that_a_target_hides_from_the_supervisor_counts(request, user, run, act):
-    """Hide memory from the supervisor in several ways. Those that sampling cannot see are expected
-    failures on hosts without a cgroup.
+    """Hide memory from the supervisor in several ways. Without a cgroup, the test is expected to
+    fail for the ways that sampling cannot detect.
     """
     blind = act == "a memfd in flight" or (user.uid and act in ROOT_SEES)
     if blind and "sampling" in mechanisms(user, LIMIT):

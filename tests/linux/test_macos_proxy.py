@@ -178,8 +178,8 @@ print(found["loopback_proxy"].status, found["loopback_proxy"].evidence)
 
 
 def test_the_probe_finds_that_an_imitated_seatbelt_denies_nothing(mac):
-    """Run the probe with the fake Seatbelt, which denies nothing. The probe must notice that a port
-    is open which Seatbelt should have closed.
+    """Run the probe with the fake Seatbelt, which denies nothing. The probe must notice that it can
+    reach a port that Seatbelt should deny.
     """
     status, out, err = played(mac, "--api", PROBE)
     assert status == 0, err.decode()

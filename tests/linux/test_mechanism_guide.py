@@ -1,5 +1,5 @@
-"""Add the example mechanism to a copy of corral with the code of docs/adding-a-mechanism.md, and
-run it.
+"""Add the example mechanism of docs/adding-a-mechanism.md to a copy of corral, with the code on
+that page, and run the copy.
 """
 
 import os

@@ -249,8 +249,8 @@ fetch("https://good.test/").then(said => said.text()).then(text => console.log(t
 
 
 def test_nodes_own_resolver_works(who, world):
-    """Use c-ares, which sends its queries over UDP, and checks where an answer comes from and where
-    it went.
+    """Use c-ares, which sends its queries over UDP and checks the sender and the receiver of each
+    answer.
     """
     rigs.need("node")
     code = """
@@ -344,8 +344,8 @@ def musl():
 def test_musls_resolver_works(who, world, scratch, musl):
     """Use musl's resolver, which looks up both address families at once. An answer without an
     address for one family must not hide the address of the other. The answer for a denied name must
-    end the lookup, because after others, such as REFUSED, musl would repeat the question for five
-    seconds.
+    end the lookup, because after other answers, such as REFUSED, musl would repeat the question for
+    five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"

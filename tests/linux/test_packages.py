@@ -540,9 +540,7 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Check this with a package. Its home is kept under its name, and not under its installed
-    files.
-    """
+    """Use a package, whose home is kept under its name, and not under its installed files."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)
     shown = user.corral("explain", "-v", "--state", "pypi:my-server", env=env)

@@ -1,4 +1,5 @@
-"""Test connection attempts to several addresses at once, of which the first to succeed is kept.
+"""Test connection attempts to several addresses at once. The first connection that succeeds is
+kept.
 
 The tests need several loopback addresses, which Linux has, because all of 127.0.0.0/8 is loopback.
 """

@@ -309,8 +309,8 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
 def test_a_script_of_a_bundle_cannot_name_an_interpreter_outside_by_a_relative_path(
     user, env, scratch, project
 ):
-    """Start a script with the `/bin/sh` lines that pip writes for long paths. They contain the
-    interpreter's path, which has `../` in it here and leads out of the store.
+    """Start a script with the `/bin/sh` lines that pip writes if the interpreter's path is long.
+    Here the path contains `../` and leads out of the store.
     """
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -430,9 +430,8 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
-    """Start another project's script with a command that hides it: with a symlink to an
-    interpreter, a `#!` line whose last option takes the next argument as its value, a path with a
-    `:`, `..` below a directory of PATH, or variables whose default only the client fills in.
+    """Start another project's script with commands that hide it: through symlinks, `#!` lines, a
+    path with a `:`, `..` below a directory of PATH, or variables that only the client fills in.
     """
     private = own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
@@ -511,7 +510,7 @@ def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, sc
 @ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
     """Set variables in a server's `env` that change what corral does. `wrap` must refuse them,
-    because the client passes them to corral, too, which could then run other code.
+    because the client also passes them to corral, and corral could then run other code.
     """
     code = "import os; print(*map(os.environ.get, ('PYTHONPATH', 'LEVEL')))"
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -559,8 +558,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)
 def test_root_without_namespaces_is_refused_with_the_reason(user, env, scratch):
-    """Run a bundle as root without namespaces. The target then has another user id, which cannot
-    read root's cache, where the bundle is, so corral must refuse the run.
+    """Run a bundle as root without namespaces. The target then has another user id and cannot read
+    the bundle in root's cache, so corral must refuse the run.
     """
     path = put(user, scratch, manifest())
     done = user.corral("run", path, env=env)

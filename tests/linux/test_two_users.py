@@ -132,8 +132,8 @@ LONG = pytest.mark.rig("long")
     ],
 )
 def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, commands):
-    """Run as root with a user's HOME. Root must not create files there. The user could not remove
-    them, and through a planted symlink they could be anywhere.
+    """Run as root with a user's HOME. Root must not create files there: the user could not remove
+    them, and a planted symlink could redirect them to any directory.
     """
     sticky.chmod(0o755)
     home, valuable = sticky / "home", sticky / "valuable"

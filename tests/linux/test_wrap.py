@@ -20,7 +20,7 @@ from corral.messages.client import Client
 KEEPS = "keep a home directory of its own between runs"
 CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 NO_INDEX = "http://127.0.0.1:9/simple"
-# This server reports what it finds in the names of its tools.
+# This server offers tools whose names say what the server could see.
 SERVER = """\
 import json, os, sys
 seen = ["variable-" + name for name in ("API_TOKEN", "LEVEL", "HIDDEN") if name in os.environ]
@@ -1030,8 +1030,8 @@ def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
 
 def test_wrap_shows_the_grants_of_entries_that_already_started_through_corral(desk):
     """Use a project's file that already starts servers through corral, with grants that the user
-    did not choose. `wrap` must show these grants. It must refuse an entry for another program named
-    corral.
+    did not choose. `wrap` must show these grants. It must refuse an entry that starts another
+    program named corral.
     """
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
     words = ["run", "--write", str(desk.home), "--", "x"]
@@ -1129,7 +1129,7 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
 @pytest.mark.parametrize("runtime", ["python", "node"])
 def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk, runtime):
     """Check that corral runs the interpreter only in a sandbox, even to ask for its version. The
-    configuration may name any program, so it must not be able to write files outside.
+    configuration may name any program, so this program must not be able to write files outside.
     """
     seen = desk.home / "seen"
     code = f"#!/bin/sh\n(echo x > {seen})\necho asked >&2\necho 3.99.0\n"
