@@ -23,8 +23,8 @@ def refused(act, *errors):
 
 
 class Caller:
-    """Run a user's Python programs that call corral. The programs pass the `trace` argument to each
-    target, so that the test can find processes that are left over.
+    """Run Python programs as a user. Each program calls corral and passes the `trace` argument to
+    its targets, so that the test can find leftover processes.
     """
 
     def __init__(self, user, prelude: str = "") -> None:
@@ -53,12 +53,11 @@ class Caller:
         return out.decode()
 
     def check_fork_keeps_nothing_alive(self, code: str, number: int, in_fork: str = "pass") -> None:
-        """Check that a child that the caller has forked keeps no other process alive.
+        """Check that a forked child of the caller does not keep other processes alive.
 
-        `code` starts processes and stores their pids in `pids`. The caller then forks a child,
-        which has copies of all the caller's descriptors and runs `in_fork`. When the signal
-        `number` ends the caller, the processes in `pids` must end, even though the child still
-        runs.
+        `code` starts processes and stores their pids in `pids`. Then the caller forks a child,
+        which inherits all of the caller's descriptors and runs `in_fork`. When the signal `number`
+        ends the caller, the processes in `pids` must end, even though the forked child still runs.
         """
         code += (
             "child = os.fork()\n"
@@ -73,7 +72,7 @@ class Caller:
             lines = sorted(process.stdout.readline() for _ in range(2))
             assert lines[1] == b"forked\n", lines
             child, *pids = map(int, lines[0].split())
-            # The control: all processes live until the signal.
+            # Counter-check: all processes are alive before the signal.
             assert not any(ended(pid, 0) for pid in pids)
             process.send_signal(number)
             assert all(map(ended, pids))

@@ -28,7 +28,7 @@ def npm() -> None:
 
 @pytest.fixture(scope="session")
 def tools(package) -> pathlib.Path:
-    """Return a directory with a copy of uv that every user can start."""
+    """Return a directory with a copy of uv that every user can execute."""
     uv = pytest.importorskip("uv", reason="missing: uv, of the development tools")
     place = package.parent / "tools"
     place.mkdir(mode=0o755)
@@ -39,12 +39,14 @@ def tools(package) -> pathlib.Path:
 
 @pytest.fixture
 def env(user, scratch, registry) -> Iterator[dict[str, str]]:
-    """Return the user's environment with the test's registry, an empty store and an empty configuration."""
+    """Yield environment variables for the user: the test's registry, an empty store and an empty
+    configuration.
+    """
     cache, config = scratch / "cache", scratch / "config"
     (cache / "corral").mkdir(parents=True)
     (config / "corral").mkdir(parents=True)
     findings = user.home / ".cache" / "corral" / "findings"
-    if findings.is_dir():  # keep the cached findings, because probing the host again is slow
+    if findings.is_dir():  # copy the cached findings, because probing the host again is slow
         shutil.copytree(findings, cache / "corral" / "findings")
     for path in [scratch, *scratch.rglob("*")]:
         os.chown(path, user.uid, user.uid)
@@ -57,4 +59,5 @@ def env(user, scratch, registry) -> Iterator[dict[str, str]]:
         UV_DEFAULT_INDEX=f"{registry.url}/simple",
         CORRAL_REGISTRY=registry.url,
     )
-    remove_tree(str(cache))  # the store's directories are read-only
+    # a plain rmtree would fail, because the store's directories are read-only
+    remove_tree(str(cache))

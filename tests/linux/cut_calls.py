@@ -1,12 +1,12 @@
 """Run corral's commands for test_power_cut.py, and pause them at each call that changes a file.
 
-This file is the program of a child process, which runs as the user of a test. It runs each command
-in a fork, under a filter that reports every such call before the kernel makes it. The test then
-decides whether the call is made, fails, or writes only half of its data, or whether the process is
-killed before the call.
+This file is a program that runs in a child process, as the user of a test. It forks for each
+command, and the fork has a seccomp filter that reports every file-changing call before the kernel
+makes it. The test then decides what happens to the call: it succeeds, it fails, it writes only half
+of its data, or the process is killed first.
 
-`Disk` records the calls that were made, and returns every state in which a power cut could leave
-the disk.
+`Disk` records the calls that succeed, and lists every state in which a power cut could leave the
+disk.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def filter_program() -> bytes:
 
 
 class Call:
-    """One reported call: its name, its paths, and the data that it writes."""
+    """One reported call: its name, its paths, and the data to write."""
 
     def __init__(self, request) -> None:
         from corral.abi.linux_syscalls import TABLES
@@ -121,9 +121,9 @@ class Call:
 class Disk:
     """A model of what a disk may contain after a power cut.
 
-    fsync makes a file's content, or a directory's entries, durable. Any later change may be lost:
-    the newest changes in each directory, and all or half of a file's unsynced content. Changes of
-    modes always survive.
+    fsync makes a file's content or a directory's entries durable. A change after the last fsync may
+    be lost: in a directory the newest changes, in a file all or half of the content that was not
+    synced. Changes of modes always survive.
     """
 
     def __init__(self, root: str) -> None:
@@ -157,7 +157,7 @@ class Disk:
         return self.names[os.path.dirname(path)], os.path.basename(path)
 
     def record(self, call: Call) -> None:
-        """Record a call before it is made, unless it is going to fail."""
+        """Record a call that is about to be made. Calls that are going to fail are not recorded."""
         name, path = call.name, call.paths[-1]
         if name in UNKNOWN_TO_THE_MODEL or name.startswith("symlink"):
             raise SystemExit(f"the model does not know {call}")
@@ -200,8 +200,8 @@ class Disk:
             self.names[new + one[len(old) :]] = at
 
     def states(self):
-        """Yield (lost changes, {path: (mode, content)}) for every state that a power cut could
-        leave, each state once.
+        """Yield a pair for every state in which a power cut could leave the disk, each state once:
+        a description of what was lost, and {path: (mode, content)}.
         """
         seen = set()
         for end in range(len(self.steps) + 1):
@@ -220,7 +220,7 @@ class Disk:
                     yield f"after {end} of {len(self.steps)} steps, {what}", state
 
     def whole(self) -> dict:
-        """Return the content of the disk after a power cut that loses no change."""
+        """Return the files of the disk if no change is lost."""
         return self._left(
             self.steps, {one for step in self.steps for one in self._touched(step)}, 1.0
         )
@@ -311,8 +311,8 @@ def restore(state: dict, root: str) -> None:
 
 
 def run(words: list[str], decide=None) -> tuple[int, str, str]:
-    """Run a command in a fork, and return its code, stdout and stderr. `decide` says what becomes
-    of each call that changes a file.
+    """Run a command in a fork, and return its code, stdout and stderr. `decide` is asked about each
+    call that changes a file, and returns what to do with the call.
     """
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
     ours, theirs = socket.socketpair()
@@ -370,7 +370,7 @@ def _answer(channel, pid: int, decide) -> None:
     while True:
         [(_, events)] = poll.poll()
         if not events & select.POLLIN:
-            break  # no process has the filter any longer
+            break  # no process with the filter is left
         try:
             request = abi.receive(listener)
         except FileNotFoundError:
@@ -397,7 +397,7 @@ def _answer(channel, pid: int, decide) -> None:
 
 
 def _write_half(call: Call) -> int:
-    """Write the first half of the data, as happens on a disk that becomes full."""
+    """Write the first half of the data, as when a disk becomes full during a write."""
     from corral.abi import linux as abi
 
     pidfd = os.pidfd_open(call.pid)
@@ -409,10 +409,10 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Answer the call with this number with `answer`, and let all other calls be made.
+    """Let all calls succeed except the one with this number, which gets `answer`.
 
-    If the answer says that the disk is full or read-only, later calls get it too. With the number
-    -1 all calls are made.
+    Later calls also get the answers "full" and "EROFS" (read-only), because a disk stays full or
+    read-only. With the number -1 all calls succeed.
     """
 
     def __init__(self, number: int, answer: str, disk: Disk | None = None) -> None:
@@ -429,7 +429,7 @@ class At:
             if answer == "half" and not call.data:
                 return hurry(call)
             if answer == "full":
-                # A full disk stays full. Files can be removed from it, but not created or extended.
+                # On a full disk, files can be removed but not created or extended.
                 grows = call.name in ("write", "pwrite64", "mkdir", "mkdirat", "open", "openat")
                 return "ENOSPC" if grows else hurry(call)
             return answer if here or answer == "EROFS" else hurry(call)
@@ -439,16 +439,14 @@ class At:
 
 
 def hurry(call: Call) -> str | None:
-    """Answer a sync call without making it, because it is slow and has no effect that a process can
+    """Skip a sync call and report success, because it is slow and has no effect that a process can
     see.
     """
     return "done" if call.name in ("fsync", "fdatasync") else None
 
 
 def warm(words: list[str], start: dict) -> None:
-    """Import the command's modules in this process, so that its forks do not have to import
-    them.
-    """
+    """Import the modules that a command needs, so that later forks do not have to import them."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -472,15 +470,15 @@ def warm(words: list[str], start: dict) -> None:
 
 
 def trial(job: dict) -> list[dict]:
-    """Interrupt `command` at each of its calls in each way that `how` lists. After each
-    interruption run the commands in `after`.
+    """Run `command` once for each of its calls and each way in `how`, and interrupt it at this call
+    in this way. After each interruption run the commands in `after`.
     """
     start = snapshot(ROOT)
     for words in [job["command"], *job["after"]]:
         warm(words, start)
     if job["probed"]:
-        # The filter changes the host's findings, so they are probed once here and not again after
-        # each interruption.
+        # The filter changes what probes find, so the first run caches the findings, and every trial
+        # starts with this cache.
         run(job["command"], At(-1, ""))
         found = os.path.join(ROOT, ".cache/corral/findings/")
         start |= {path: seen for path, seen in snapshot(ROOT).items() if path.startswith(found)}
@@ -504,8 +502,8 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Return the state as if the machine had booted again: change the files in which the store
-    records which trees were verified since the boot.
+    """Return the state as it would be after a reboot: invalidate the store's records of the trees
+    that it has verified since the boot.
     """
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)
@@ -528,7 +526,7 @@ def _ended(ended: tuple, after: list) -> dict:
     for words in after:
         then.append(run(words, hurry))
         if words == after[-1] and then[-1][0] == 0:
-            break  # the last command worked without the others
+            break  # this command worked, so the other commands are not needed
     code, out, err = ended
     end = shown(snapshot(ROOT))
     return {"code": code, "out": out, "err": err, "files": files, "after": then, "end": end}

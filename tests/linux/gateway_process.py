@@ -1,8 +1,8 @@
-"""Run a gateway in its own process, as in a supervisor, for tests over real sockets on loopback.
+"""Run a gateway in its own process, as a supervisor would, for tests over real sockets on loopback.
 
-The gateway's synthetic addresses are in 127.77.0.0/16, so that clients can reach the gateway
-without a network namespace. The servers are on 127.0.0.1, which the guard admits unless a test says
-otherwise. The test has its own DNS server.
+The gateway's synthetic addresses are in 127.77.0.0/16, so that clients can reach it without a
+network namespace. The servers are on 127.0.0.1, which the guard admits unless a test says
+otherwise. DNS queries go to a DNS server of the test.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ print(json.dumps({
 
 
 class Zone:
-    """A DNS server on loopback. Each query for a name gets the next answer in the name's list, and
-    the last answer once the list is used up.
+    """A DNS server on loopback. Each query for a name gets the next answer from the name's list.
+    When the list is used up, the last answer is repeated.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,9 @@ class Zone:
 
 
 class Running:
-    """A gateway in its own process, with clients that ask its DNS server first, as a target does."""
+    """A gateway in its own process. Its clients look up a name with the gateway's DNS server before
+    they connect, as a target does.
+    """
 
     def __init__(self, process: subprocess.Popen, dns_address, zone: Zone) -> None:
         self.process = process
@@ -142,7 +144,7 @@ class Running:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
             asking.settimeout(2)
             asking.connect(self.dns)
-            for _ in range(10):  # clients ask again, because a datagram may get lost
+            for _ in range(10):  # clients retry, because a datagram may get lost
                 asking.send(question(name, kind))
                 with contextlib.suppress(TimeoutError):
                     return asking.recv(4096)
@@ -270,7 +272,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def is_refused(running: Running, address: str, port: int) -> bool:
-    """Return whether the connection is closed or reset before it carries data."""
+    """Return whether the connection is closed or reset without carrying any data."""
     try:
         with socket.create_connection((address, port), timeout=20) as client:
             client.sendall(b"x")
@@ -281,7 +283,9 @@ def is_refused(running: Running, address: str, port: int) -> bool:
 
 @pytest.fixture
 def proxy(server):
-    """Start a proxy that connects every name to loopback. Return its port and the list of its requests."""
+    """Start a proxy that connects to loopback, whatever the requested name. Return its port and the
+    list of its requests.
+    """
     requests: list[bytes] = []
 
     def answer(connection: socket.socket) -> None:
@@ -294,7 +298,8 @@ def proxy(server):
             connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
             return
         with socket.create_connection((LOCAL, int(target.rpartition(":")[2]))) as onward:
-            # The server's first bytes follow the proxy's answer in the same packet. Both must arrive.
+            # The server's first bytes are in the same packet as the proxy's answer, and the gateway
+            # must pass them on.
             connection.sendall(b"HTTP/1.1 200 OK\r\nVia: x\r\n\r\nbanner ")
             while chunk := connection.recv(4096):
                 onward.sendall(chunk)

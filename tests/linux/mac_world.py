@@ -1,10 +1,10 @@
-"""Run corral's macOS backend on Linux, in a model of a Mac without the features that only Linux
-has.
+"""Run corral's macOS backend on Linux, in a model of a Mac. Features that only Linux has are turned
+off.
 
-Two parts of a Mac are imitated. First, the process table is read from /proc instead of libproc.
-Second, a Mac's kernel remembers which process forked a child (`p_puniqueid`), but Linux forgets
-this when the parent ends. Therefore this process is the subreaper of the run, and treats every
-process that it adopts as a member of the run's tree.
+Two parts of a Mac are imitated. The process table is read from /proc instead of libproc. And while
+a Mac's kernel remembers which process forked a child (`p_puniqueid`), Linux forgets it when the
+parent ends. Therefore this process is the subreaper of the run, and treats every process that it
+adopts as a member of the run's tree.
 
 This process exits with corral's exit code once all its descendants have ended.
 """
@@ -20,8 +20,8 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """Replace `ProcessTable` of `corral.platforms.macos` with data from /proc. The unique id of a
-    process is made from its start time and its pid.
+    """Stand in for the `ProcessTable` of `corral.platforms.macos`, with data from /proc. A
+    process's unique id is made from its start time and its pid.
     """
 
     def __init__(self, world):
@@ -49,20 +49,20 @@ class Procfs:
 
     def parent(self, pid, parent, ids):
         if parent == self.world and not self.forgets and ids[pid] > self.root:
-            # An adopted process that is younger than the target is an orphan of the target's tree.
-            # An older process is corral's.
+            # An adopted process that is younger than the target is an orphan from the target's
+            # tree. An older one belongs to corral.
             return self.root
         return ids.get(parent, 0)
 
     def unique_id(self, pid):
         stat = self.stat(pid)
         number = self.number(pid, stat) if stat else 0
-        self.root = self.root or number  # the first id that corral asks for is the target's
+        self.root = self.root or number  # corral asks for the target's id first
         return number
 
     def has_marker(self, pid, marker):
-        """Return whether the process has the label of the imitated Seatbelt, which is an rlimit
-        that forks inherit.
+        """Return whether the process has the marker of the fake Seatbelt. The marker is an rlimit,
+        which forked children inherit.
         """
         try:
             with open(f"/proc/{pid}/limits") as file:
@@ -75,7 +75,9 @@ class Procfs:
         return 0
 
     def count_own(self):
-        """Count the user's threads instead of processes, because Linux applies RLIMIT_NPROC to threads."""
+        """Count the user's threads instead of processes, because on Linux RLIMIT_NPROC limits
+        threads.
+        """
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         found = [self.stat(pid) for pid in pids if owner(pid) == os.getuid()]
         return sum(int(stat[17]) for stat in found if stat)
@@ -115,7 +117,9 @@ class Procfs:
 
     @staticmethod
     def stat(pid):
-        """Return the fields of /proc/PID/stat after the name, or nothing if the process has ended."""
+        """Return the fields of /proc/PID/stat that follow the name. Return an empty list if the
+        process has ended.
+        """
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b") ")[2].split()
@@ -136,7 +140,7 @@ def label(marker):
 
 
 def substitute(world):
-    """Replace parts of `corral` in this process, so that it runs as it would on a Mac."""
+    """Patch `corral` in this process, so that it runs as it would on a Mac."""
     from corral.api import wire_format
     from corral.platforms import current, deadlines
     from corral.platforms.macos.backend import Macos
@@ -152,9 +156,9 @@ def substitute(world):
 
 
 def play_seatbelt():
-    """Replace Seatbelt with steps that only label the process, and report Seatbelt as enforced.
+    """Replace Seatbelt with steps that only mark the process, and report Seatbelt as enforced.
 
-    This tests the code around Seatbelt, not Seatbelt's own denials.
+    This tests the code around Seatbelt, but no real denials.
     """
     import resource
 
@@ -169,7 +173,7 @@ def play_seatbelt():
     seen = findings.current_host
 
     def current(**options):
-        """Bypass the cache, because a model's findings must not be cached."""
+        """Return a host with proven fake findings, which are not cached."""
         real = seen(**options)
         played = ("seatbelt", "loopback_proxy", "disclaim")
         others = [item for item in real.findings if item.capability not in played]
@@ -182,12 +186,12 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """Make the processes that the API starts call `substitute` as well."""
+    """Call `substitute` in the processes that the API starts, too."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
-    # The zygote does not get the caller's environment variables, so its code sets those of the
-    # model.
+    # The zygote does not inherit the caller's environment variables, so its code sets the model's
+    # variables.
     own = {name: value for name, value in os.environ.items() if name.startswith("MAC_WORLD_")}
     child_python.FIND_CORRAL += (
         f"import os; os.environ.update({own!r}); sys.path.append({here!r}); "
@@ -219,7 +223,7 @@ def run():
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        if sys.argv[2] == "--bare":  # the control: a program without corral
+        if sys.argv[2] == "--bare":  # Counter-check: a program without corral
             os.execv(sys.argv[3], sys.argv[3:])
         sys.exit(play(world, sys.argv[2:]))
     for number in FORWARDED:
@@ -231,7 +235,7 @@ def run():
         os.rename(f"{file}.new", file)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
-        os.dup2(null, fd)  # this process must not keep the target's streams open
+        os.dup2(null, fd)  # do not keep the target's streams open
     code = 0
     while True:
         try:

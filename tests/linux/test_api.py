@@ -1,4 +1,4 @@
-"""Test `import corral`: the same sandbox from Python, with threads, event loops and forks."""
+"""Test `import corral`: the sandbox from Python, with threads, event loops and forks."""
 
 import ast
 import signal
@@ -35,7 +35,7 @@ def test_every_public_name_can_be_read_and_other_names_cannot(caller):
 
 
 def test_the_readmes_example_prints_what_the_readme_says(caller):
-    """Run the first lines of the README's example and compare their output with the README."""
+    """Run the first lines of the README's example, and compare their output with the README."""
     text = (SOURCE.parent / "README.md").read_text(encoding="utf-8")
     example = text.split("```python\n")[1].partition("\nwith ")[0]
     expected = [line.partition("  # ")[2] for line in example.splitlines() if "  # " in line]
@@ -151,8 +151,8 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Start a daemon that keeps its stdout, a pipe, open. End of file on the pipe then shows that
-    the daemon has ended.
+    """Start a daemon that keeps its stdout, a pipe, open. End of file on this pipe shows that the
+    daemon has ended.
     """
     caller.run(
         "import select\n"
@@ -162,7 +162,7 @@ def test_leaving_the_context_stops_the_targets_children(caller):
         "with corral.launch([python, '-c', code, trace], {'subprocess': {'allow': True}}, stdout=write):\n"
         "    os.close(write)\n"
         "    assert os.read(read, 1) == os.read(read, 1) == b'.'\n"
-        "    assert not select.select([read], [], [], 0)[0]  # the control: both processes have it open\n"
+        "    assert not select.select([read], [], [], 0)[0]  # Counter-check: both processes have it open\n"
         "assert select.select([read], [], [], 60)[0] and os.read(read, 1) == b''\n"
     )
 
@@ -198,7 +198,7 @@ def test_the_error_for_a_package_as_program_names_the_call_that_runs_it(caller, 
         f"error = refused(lambda: {launch}([{word!r}]), corral.CommandError)\n"
         f"assert ' `mcp`: sandboxed({{\"command\": ' + repr({word!r}) in error.hint, error.hint\n"
         f"other = refused(lambda: {launch}(['no-such-program']), corral.CommandError)\n"
-        "assert 'sandboxed' not in other.hint  # the control: this is not a package\n"
+        "assert 'sandboxed' not in other.hint  # Counter-check: this is not a package\n"
         f"none = refused(lambda: {launch}([]), corral.CommandError)\n"
         "assert 'sandboxed' not in none.hint\n"
     )
@@ -218,7 +218,7 @@ def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, err
     caller.run(
         f"error = refused(lambda: {launch}({arguments}), {error})\n"
         f"assert {said!r} in str(error), error\n"
-        "assert corral.run(['/bin/true'], cwd='/etc').exit_code == 0  # the control\n"
+        "assert corral.run(['/bin/true'], cwd='/etc').exit_code == 0  # counter-check\n"
     )
 
 
@@ -226,15 +226,15 @@ def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, err
     "call", ["corral.run", "lambda *a, **k: asyncio.run(corral.run_async(*a, **k))"]
 )
 def test_text_as_input_is_the_callers_error(caller, call):
-    """Check that `input` must be bytes. With text, a target that reads its input would wait
-    forever.
+    """Pass text as `input`, which must be bytes. If corral started the target anyway, the target
+    would wait for its input forever.
     """
     caller.run(
         "import asyncio\n"
         f"run = {call}\n"
         "error = refused(lambda: run(['/bin/cat'], input='text'), TypeError)\n"
         "assert 'input must be bytes' in str(error), error\n"
-        "for given in (b'bytes', bytearray(b'bytes'), memoryview(b'bytes')):  # the control\n"
+        "for given in (b'bytes', bytearray(b'bytes'), memoryview(b'bytes')):  # counter-check\n"
         "    assert run(['/bin/cat'], input=given).stdout == b'bytes'\n"
     )
 
@@ -244,7 +244,7 @@ def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
     caller.run(
         f"error = refused(lambda: corral.run(['/bin/true'], {policy}), TypeError)\n"
         "assert str(error).startswith('policy must be a mapping or the path of a file, not '), error\n"
-        "assert corral.run(['/bin/true'], {}).exit_code == 0  # the control\n"
+        "assert corral.run(['/bin/true'], {}).exit_code == 0  # counter-check\n"
     )
 
 
@@ -283,7 +283,7 @@ def test_zygote_and_supervisor_have_no_secret_of_their_caller(caller):
         "policy = {'environment': {'secrets': ['TOKEN']}}\n"
         "argv = ['/bin/sh', '-c', 'echo $TOKEN; read line', trace]\n"
         "with corral.launch(argv, policy, stdin=corral.PIPE, stdout=corral.PIPE) as box:\n"
-        "    assert box.stdout.readline().decode() == os.environ['TOKEN'] + '\\n'  # the control\n"
+        "    assert box.stdout.readline().decode() == os.environ['TOKEN'] + '\\n'  # counter-check\n"
         "    supervisor = parent(parent(box.pid))\n"
         "    for pid in (supervisor, parent(supervisor)):\n"
         "        with open(f'/proc/{pid}/environ', 'rb') as file: found = file.read()\n"
@@ -487,8 +487,8 @@ def test_cancelling_a_launch_at_any_moment_leaves_no_process_or_file(caller):
 
 
 def test_a_sandbox_with_unread_output_leaves_no_descriptor_open(caller):
-    """Leave the output unread. A paused transport never sees the end of its pipe, so the context
-    manager has to close it.
+    """Leave the output unread. asyncio pauses reading when its buffer is full, and then never sees
+    the end of the pipe, so the context manager has to close the pipe.
     """
     caller.run(
         in_loop(
@@ -505,8 +505,8 @@ def test_a_sandbox_with_unread_output_leaves_no_descriptor_open(caller):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_caller_that_gives_up_root_ends_without_an_error(caller):
-    """Let a caller give up root. Its zygote still runs as root, so the caller is no longer allowed
-    to signal it.
+    """Give up root in a caller whose zygote still runs as root. The caller is then not allowed to
+    signal its zygote.
     """
     caller.run(
         "assert corral.run(['/bin/true', trace]).exit_code == 0\n"

@@ -1,5 +1,5 @@
-"""Test `corral approve` and `corral run DIRECTORY`: a server's request takes effect only after
-approval.
+"""Test `corral approve` and `corral run DIRECTORY`: a server gets what its manifest asks for only
+after the user's approval.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pathlib
 
 REFUSED = 125
-# corral reads the answer from its controlling terminal, so the child gets its own terminal.
+# corral reads the answer from its controlling terminal, so this program gives it one.
 TAKE_TERMINAL = """
 import fcntl, os, sys, termios
 os.setsid()
@@ -57,7 +57,7 @@ def test_without_a_terminal_the_request_comes_before_the_error(user, server, env
 
 @pytest.fixture
 def env(user, scratch) -> dict[str, str]:
-    """Return an environment without approvals, but with the cached findings, because probing is
+    """Return an environment without approvals. It has the cached findings, because probing is
     slow.
     """
     config = scratch / "config"
@@ -81,8 +81,8 @@ def ask(user, server: pathlib.Path, policy: str, *command: str) -> None:
 def on_terminal(
     user, env, answer: bytes, *arguments: str, wrapper: tuple[str, ...] = ()
 ) -> tuple[int, bytes, str]:
-    """Run corral on a terminal, and type `answer` as soon as corral asks. `wrapper` is a command that
-    starts corral. Return (exit code, stdout, terminal output).
+    """Run corral on a terminal, and type `answer` as soon as corral asks. A `wrapper` is a command
+    that starts corral. Return (exit code, stdout, terminal output).
     """
     terminal, own = os.openpty()
     process = user.popen(
@@ -125,8 +125,7 @@ def test_a_request_counts_only_if_its_exact_content_is_approved(user, server, en
 
     put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # Restore the approved content. An approval is for the file's content, so the restored file
-    # needs no new approval.
+    # Restore the approved content, which needs no new approval.
     ask(user, server, WRITING)
     assert user.corral("run", str(server), env=env).returncode == 0
 
@@ -138,7 +137,7 @@ def test_explain_and_approve_start_nothing(user, server, env):
     assert (explained.returncode, b"data" in explained.stdout) == (0, True), explained.stderr
     assert not (server / "data/file").exists()
     assert user.corral("run", str(server), env=env).returncode == 0
-    assert (server / "data/file").exists()  # the control: a run writes the file
+    assert (server / "data/file").exists()  # Counter-check: a run writes the file
 
 
 def test_a_request_that_only_tightens_needs_no_approval(user, server, env):
@@ -216,7 +215,7 @@ def test_ctrl_c_at_a_question_is_reported_and_approves_nothing(user, server, env
     code, _, shown = on_terminal(user, env, b"\x03", "approve", str(server))
     assert (code, shown.splitlines()[-1]) == (130, "corral: interrupted")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # The control: an answer approves.
+    # Counter-check: the answer `y` approves.
     code, _, shown = on_terminal(user, env, b"y\n", "approve", str(server))
     assert (code, "interrupted" in shown) == (0, False)
     assert user.corral("run", str(server), env=env).returncode == 0
@@ -244,8 +243,9 @@ def test_a_directory_without_a_command_names_the_missing_part(user, server, env,
 
 
 def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scratch, env):
-    """Let a server's command name a program in a private directory: by its path, through a symlink,
-    or in a `#!` line. The private directory must not become readable.
+    """Use commands that lead to a program in a private directory: by its path, through a symlink,
+    or through a `#!` line. corral must refuse them, because otherwise the server could read the
+    directory.
     """
     private = scratch / "private"
     private.mkdir()
@@ -275,7 +275,9 @@ def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scr
 
 
 def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
-    """Create a project with a directory that a server may read, and a private file elsewhere. Return both directories."""
+    """Create a directory in a project, which a server may read, and another directory with a
+    private file. Return both directories.
+    """
     part, private = scratch / "project/part", scratch / "private"
     for made in (part.parent, part, private):
         made.mkdir()
@@ -308,7 +310,7 @@ def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
     line = done.stderr.decode().splitlines()[-1].partition("corral ")[2].split()
     done = user.corral(*line, env=env)
     assert done.returncode == 0, done.stderr
-    # The control: after the approval the file is listed.
+    # Counter-check: after the approval the file is listed.
     assert user.inside(read, str(private), flags=flags, env=env) == ["file"]
 
 
@@ -357,8 +359,8 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """Approve a server with pins, which its manifest or the user's flag asks for. A tool that the
-    server adds later is then not offered.
+    """Approve a server and pin its tools, as its manifest or a flag asks. A tool that the server
+    adds later must not be offered.
     """
     put(user, server / "main.py", TOOLS)
     put(user, server / "tools", "add")
@@ -368,7 +370,7 @@ def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, 
     assert b"pinned 1 definitions" in done.stderr
     put(user, server / "tools", "add steal")
     assert offered(user, server, env, "--pins", "refuse") == ["add"]
-    # The control: without pins both tools are offered.
+    # Counter-check: without pins both tools are offered.
     assert offered(user, server, env, "--pins", "off") == ["add", "steal"]
     again = user.corral("approve", "--pin-tools", str(server), env=env)
     assert again.returncode == 1

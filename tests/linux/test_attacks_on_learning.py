@@ -1,4 +1,6 @@
-"""Attack `corral learn` and `wrap --learn` with a server that wants more than its user notices."""
+"""Attack `corral learn` and `wrap --learn` with a server that tries to get more than its user
+notices.
+"""
 
 import json
 import os
@@ -28,7 +30,7 @@ select.select([0], [], [])  # the line stays in the terminal
 
 
 class Terminal:
-    """A program on a terminal, where the test types and reads like a person."""
+    """A program on a terminal. The test types into the terminal and reads it, like a person."""
 
     def __init__(self, user, argv):
         self.fd, own = pty.openpty()
@@ -63,8 +65,8 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """Let a server ask the user a question without reading the answer, so that what the user types
-    is left in the terminal. corral must not take it as the answer to its own question.
+    """Run a server that asks the user a question and does not read the answer, so that the typed
+    text stays in the terminal. corral must not take that text as the answer to its own question.
     """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)
@@ -75,7 +77,7 @@ def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, an
     asked = terminal.wait_for(b"[y/N]")
     while asked:
         is_diary = str(diary).encode() in terminal.shown.rpartition(b"corral: ")[2]
-        assert termios.tcgetattr(terminal.fd)[3] & termios.ECHO  # the user sees the answer
+        assert termios.tcgetattr(terminal.fd)[3] & termios.ECHO  # typed text is shown
         terminal.write(answer if is_diary else b"n\n")
         asked = terminal.wait_for(b"[y/N]")
     assert terminal.process.wait(60) == 0, terminal.shown
@@ -101,7 +103,9 @@ def learn(user, asked, *flags):
 
 
 def test_a_pasted_proposal_runs_nothing_else(user):
-    """Use a file name with a quote and a command. A shell must read the printed path as one word."""
+    """Use a file name that contains a quote and a command. A shell must read the printed path as
+    one word.
+    """
     path = user.home / "a'; touch escaped; echo '\x1b[2J\"'"
     path.write_text("x")
     done = learn(user, [[str(path), "r"]])
@@ -128,8 +132,8 @@ def test_a_flood_of_paths_hides_neither_secrets_nor_questions(user):
 
 
 def test_a_policy_with_unusual_names_can_be_read_again(user, scratch):
-    """Use names that must be written differently in TOML and in JSON. TOML has different escapes,
-    and cannot contain text that is not UTF-8.
+    """Use names that are escaped differently in TOML and in JSON, and one that is not UTF-8, which
+    TOML cannot contain.
     """
     names = ["\U0001f4c1 notes", "del\x7f", "tab\t", 'quote"']
     odd = os.fsdecode(b"not-\xff-text")
@@ -185,7 +189,7 @@ def test_a_flood_of_names_does_not_hide_secrets_from_why(user):
     assert b"this run was watched" in done.stderr, done.stderr
     told = user.corral("why").stdout.decode()
     assert f"access to {key} (may contain secrets" in told
-    assert "n0.example.test" in told  # the control: `why` also lists names
+    assert "n0.example.test" in told  # Counter-check: `why` lists names as well
 
 
 UNANSWERED = """
@@ -214,8 +218,8 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("how", ["its path", "a link"])
 @pytest.mark.parametrize("kind", ["fuse", "tmpfs"])
 def test_a_file_system_that_never_answers_does_not_block_learn(user, scratch, kind, how):
-    """Ask for a file on a file system that never answers, and on one that does. `learn` must not
-    wait for the answer.
+    """Make the target ask for a file on a file system that never answers (FUSE), and on one that
+    answers (tmpfs). `learn` must not wait for the answer.
     """
     if os.geteuid():
         pytest.skip("only root can mount file systems")

@@ -1,4 +1,6 @@
-"""Attack the cache of searched directories: a later search must find what an earlier one could not see."""
+"""Attack the cache of searched directories: a secret that an earlier search could not see must be
+found later.
+"""
 
 import os
 import sys
@@ -59,6 +61,6 @@ def test_a_secret_is_found_once_the_key_of_its_encrypted_directory_is_added(tmp_
         pytest.skip("this kernel has no fscrypt")
     assert said.splitlines() == [
         "locked []",
-        "remembered [] None",  # the control: other directories are remembered
+        "remembered [] None",  # Counter-check: an ordinary directory is remembered
         "open ['/mnt/safe/1/.env']",
     ]

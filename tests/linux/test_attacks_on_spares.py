@@ -1,4 +1,4 @@
-"""Attack `corral.Pool`: changes on the host while a spare waits must not weaken the spare's
+"""Attack `corral.Pool`: changes on the host while a spare sandbox waits must not weaken its
 walls.
 """
 

@@ -20,7 +20,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture
 def audit(user, scratch):
-    """Write an audit of two runs, each with two denied names."""
+    """Write an audit of two runs. In each run two names were denied."""
     file = scratch / "audit"
     for number in (1, 2):
         names = (f"a{number}.test", f"b{number}.test")
@@ -82,8 +82,8 @@ def test_a_changed_audit_is_detected(user, audit, change):
 
 
 def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
-    """Cut off the last line, so that the file looks like that of a killed run. The other lines are
-    intact.
+    """Cut off the last line, as if the run had been killed. `verify` must accept the other
+    lines.
     """
     lines = audit.read_bytes().splitlines(keepends=True)
     audit.write_bytes(b"".join(lines[:-1]))
@@ -93,8 +93,8 @@ def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
 
 
 def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
-    """Check that, before it starts the target, corral refuses a symlink, a directory, a file that
-    is not an audit, and an audit in use.
+    """Use a symlink, a directory, a missing directory, a device, a file that is not an audit, and
+    an audit that is in use. corral must refuse each before it starts the target.
     """
     link, other = scratch / "link", scratch / "other"
     link.symlink_to(audit)
@@ -118,8 +118,8 @@ def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
 
 
 def test_the_target_cannot_write_its_audit(user, scratch):
-    """Check that corral refuses a grant that contains the audit, and that the target cannot see an
-    audit beside a grant.
+    """Put the audit into a granted directory, which corral must refuse, and then beside the
+    directory, where the target must not be able to see it.
     """
     folder = scratch / "work"
     folder.mkdir()
@@ -169,7 +169,7 @@ def test_verify_does_not_wait_for_the_writer_of_a_fifo(user, audit, scratch):
     code, said = verify(user, scratch / "fifo")
     assert code == 1
     assert "line 1 is not the start of an audit" in said
-    assert verify(user, audit)[0] == 0  # the control
+    assert verify(user, audit)[0] == 0  # counter-check
 
 
 def test_verify_names_a_file_that_it_cannot_read(ordinary):

@@ -1,5 +1,5 @@
-"""Test runs without namespaces: programs work or are refused with a reason, reports are correct,
-and no files or processes are left behind.
+"""Test runs without namespaces: programs either work or are refused with a reason, reports are
+correct, and no files or processes are left over.
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ def start(user, *command, flags=(), **options):
 
 
 def test_runs_of_this_module_have_no_namespaces(user):
-    """Check that the runs in this file use different mechanisms from runs with namespaces, as the
-    control for the other tests.
-    """
+    """Check that the runs in this file really do not use namespaces."""
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
     walls = {held["control"]: held["mechanism"] for held in explained["controls"]}
     assert walls["filesystem"] == "landlock + notification"
@@ -57,7 +55,7 @@ def test_runs_of_this_module_have_no_namespaces(user):
 
 
 def test_corrals_demo_server_answers_its_client(user):
-    """Talk to corral's demonstration server, which is started as a Python module."""
+    """Talk to corral's demo server, started as a Python module."""
     command = (user.python, "-B", "-m", "corral.demo.server")
     process = start(user, *command, cwd=user.package)
     client = Client(process.stdout, process.stdin)
@@ -110,8 +108,8 @@ def test_a_virtual_environment_works(user, scratch):
         os.chown(place, user.owner, user.owner, follow_symlinks=False)
     done = user.run(str(python), "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
-    # The target may read its interpreter's virtual environment, but not change it, so corral
-    # refuses a write grant that contains the virtual environment.
+    # The target's interpreter is in this virtual environment, so the environment must be read-only.
+    # corral cannot achieve this inside a write grant, so it refuses the grant.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
     done = user.run(str(python), "-c", "print('ran')", flags=("--write", str(scratch)))
@@ -146,8 +144,8 @@ cat whole/file
 
 
 def test_cp_and_install_copy_modes_and_times(user):
-    """Copy with programs that also set access control lists. They fail if the call is denied, so
-    corral must answer as if the file system did not support such lists.
+    """Copy with programs that also set access control lists. They would fail if this were denied,
+    so corral answers as if the file system did not support such lists.
     """
     done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
     assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
@@ -176,8 +174,8 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Return an environment that puts kept homes below the test's own directory, which every user
-    can enter, because root's target does not have root's user id.
+    """Yield an environment that puts kept homes below the test's own directory. Every user can
+    enter it, because root's target has another user id than root.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
     path.chmod(0o755)
@@ -192,8 +190,8 @@ def homes_of(user, env):
 
 
 def test_a_kept_home_belongs_to_one_server(user, scratch, kept):
-    """Check that a server cannot read or list another server's home, and cannot move a directory from a grant into its
-    own home.
+    """Check that a server can neither read nor list another server's home, and cannot move a
+    directory from a grant into its own home.
     """
     given(user, scratch / "granted")
     given(user, scratch / "granted/inner")
@@ -226,9 +224,7 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """Make a server remove all permissions from its home. In the next run the server must be able
-    to use the home again.
-    """
+    """Remove all permissions from a kept home. The next run must be able to use it again."""
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
     assert outputs == [[], ["file0"]]
     [home] = homes_of(user, kept)
@@ -243,8 +239,8 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Make a server open its home to everyone. Other users must not be able to reach it even then,
-    because the server could otherwise exchange data with them.
+    """Open a kept home to everyone from inside. Other users still must not reach it, because a
+    server could otherwise exchange data with them.
     """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
@@ -255,7 +251,8 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
         return subprocess.call(["/bin/ls", home], stdout=PIPE, stderr=PIPE, **other) == 0
 
     assert not can_list()
-    # The controls: the server still finds its files, and if the directory above is opened, the other user can list the home.
+    # Counter-checks: the server still finds its files, and the other user can list the home once
+    # the directory above it is opened.
     assert user.inside(opened, flags=("--state",), env=kept) == ["data"]
     os.chmod(os.path.dirname(home), 0o711)
     assert can_list()
@@ -263,8 +260,9 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
-    """Check that corral refuses to keep homes in a directory that does not belong to root or that
-    another user can write to. It must refuse a grant of such a directory as well.
+    """Keep homes in a directory that does not belong to root, or that another user can write to.
+    corral must refuse this. It must also refuse to grant a kept home, or a directory that contains
+    kept homes.
     """
     top = pathlib.Path(kept["XDG_STATE_HOME"])
     homes = top / "corral-homes"
@@ -331,7 +329,7 @@ def test_an_unenforceable_limit_is_refused_by_name(user, scratch):
 
 
 def test_policies_run_without_the_part_that_is_refused(user, scratch):
-    """Run the same policies without the refused part, as the control for the refusals."""
+    """Counter-check for the refusals above: run the same policies without the refused part."""
     given(user, scratch / "project")
     for flags in (
         policy_file(user, scratch, "[filesystem]\nstate = false\n"),
@@ -342,8 +340,8 @@ def test_policies_run_without_the_part_that_is_refused(user, scratch):
 
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
-    """Grant the user's own files. An ordinary user's target can use them, but root's cannot,
-    because it has a different user id.
+    """Grant directories that belong to the user who runs corral. An ordinary user's target can use
+    them. Root's target has another user id, so corral refuses those that are closed to it.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
@@ -378,7 +376,7 @@ def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
     assert os.listdir(readable) == ["made"]
 
 
-# The next two tests run as root without any capability, as in a container that drops all of them.
+# The next two tests run as root without capabilities, as in a container that drops all of them.
 
 NO_CAPABILITIES = """
 import os, sys
@@ -406,8 +404,8 @@ answer = [os.getresuid(), rights, [opened(path) for path in sys.argv[1:]]]
 
 @pytest.mark.parametrize("granted", [False, True])
 def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, granted):
-    """Run as root without capabilities. The target has root's id and owns root's files, but can
-    change only granted files.
+    """Run as root without capabilities. The target has root's user id and owns root's files, but
+    must be able to change only granted files.
     """
     if user.uid:
         pytest.skip("only root can run this test")
@@ -438,8 +436,8 @@ def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, g
 
 
 def test_root_without_capabilities_is_confined_by_landlock(user):
-    """Check that corral uses Landlock here, since root without capabilities can make namespaces,
-    but cannot give the target another user id in them.
+    """Check that corral uses Landlock. Here root can make namespaces, but cannot give the target
+    another user id in them.
     """
     if user.uid:
         pytest.skip("only root can run this test")
@@ -520,7 +518,7 @@ while True:
     if os.fork():
         os._exit(0)
 """
-# The first thread has ended, so /proc shows the process as a zombie, although another thread runs.
+# The first thread has ended, so /proc shows a zombie, but another thread still runs.
 HEADLESS = """
 import ctypes, threading
 os.setsid()
@@ -531,8 +529,8 @@ def stay():
 threading.Thread(target=stay).start()
 ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
 """
-# This program starts one child with SIGCHLD as its exit signal, and one child without an exit
-# signal. Each child leaves an orphan in its own session.
+# This program starts two children: one that sends its parent SIGCHLD when it ends, and one that
+# sends no signal. Each child leaves an orphan in a session of its own.
 ORPHANS = """
 import ctypes
 for signal_of_death in (17, 0):
@@ -550,12 +548,14 @@ KINDS = {"chain": (CHAIN, 1), "headless": (HEADLESS, 1), "orphans": (ORPHANS, 2)
 
 
 def wait_for_start(process, kind):
-    """Wait until each process of the program `KINDS[kind]` has written its first byte."""
+    """Wait until every process of the program `KINDS[kind]` has written its byte."""
     assert process.stdout.read(KINDS[kind][1]) == b"r" * KINDS[kind][1], process.stderr.read()
 
 
 def wait_for_end(process):
-    """Wait for end of file on the target's stdout, which every living process of the tree keeps open."""
+    """Wait for end of file on the target's stdout. Every process of the tree keeps this pipe
+    open.
+    """
     assert select.select([process.stdout], [], [], PATIENCE)[0]
     assert process.stdout.read() == b""
 
@@ -603,14 +603,14 @@ def test_descendants_do_not_survive_corral(user, kind):
 
 @pytest.mark.parametrize("kind", ["headless", "orphans"])
 def test_descendants_survive_their_parent_without_corral(user, kind):
-    """Start the same processes without corral, except for the endless chain of forks. They must
-    outlive their parents. This is the control for the tests above.
+    """Counter-check for the tests above: start the same processes without corral. They must outlive
+    their parents. The endless chain of forks is left out.
     """
     process = user.popen([user.python, "-c", keeping(kind)], stdout=PIPE, stderr=PIPE, stdin=PIPE)
     wait_for_start(process, kind)
     assert process.wait(PATIENCE) == 0
     assert not select.select([process.stdout], [], [], 0)[0]
-    # After the first thread has ended, /proc/PID/fd is empty, so the descriptors of each thread are read.
+    # Once the first thread has ended, /proc/PID/fd is empty, so look at each thread's descriptors.
     holders = [
         path.split("/")[2]
         for path in glob.glob("/proc/[0-9]*/task/[0-9]*/fd/1")
@@ -694,8 +694,8 @@ def test_the_next_run_removes_a_killed_runs_private_directory(user):
 
 
 def test_proc_stays_readable_when_memory_gets_short(user):
-    """Make the kernel drop unused inodes. Landlock's rules for /proc are attached to inodes, and
-    must stay in force.
+    """Make the kernel drop unused inodes. Landlock's rules for /proc belong to inodes, so they
+    could be lost with them.
     """
     if os.geteuid():
         pytest.skip("only root can empty the kernel's caches")

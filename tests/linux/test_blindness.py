@@ -1,12 +1,10 @@
-"""Test that a run ends if its limit is enforced by sampling and the supervisor can no longer read
-/proc.
-"""
+"""Test that corral ends a run with a sampled limit if the supervisor can no longer read /proc."""
 
 from subprocess import PIPE
 
 from traces import PATIENCE, Traces
 
-# Use a limit on CPU time, because on every host corral enforces this limit by sampling.
+# On every host, corral enforces a limit on CPU time by sampling.
 LIMIT = ("--allow-subprocess", "--max-cpu-time", "10m")
 TARGET = "print('ready', flush=True); input()"
 
@@ -17,7 +15,7 @@ def test_a_supervisor_that_cannot_read_proc_ends_the_run(user):
     argv = user.corral_argv("run", *LIMIT, "--", user.python, "-c", TARGET, traces.argument)
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
-        # With this limit the supervisor cannot open files in /proc. With a lower limit even poll(2)
+        # With 8 descriptors the supervisor cannot open files in /proc. With fewer, even poll(2)
         # would fail.
         blinding = ["prlimit", "--pid", str(process.pid), "--nofile=8:8"]
         assert user.popen(blinding).wait() == 0

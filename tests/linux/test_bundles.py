@@ -138,7 +138,9 @@ CONFIGURED = start(
 
 
 def test_settings_that_the_user_enters_become_grants_and_secrets_of_the_bundle(user, env, scratch):
-    """Check that the target can read the directories that the user named, and no others."""
+    """Check that the target can read the directories that the user named, and no other
+    directory.
+    """
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
     flags = ["--config", f"dirs={one}", "--config", f"dirs={two}", "--config", "key=s3cret"]
@@ -205,7 +207,7 @@ def test_a_bundles_request_counts_once_it_is_approved(user, env, scratch):
     assert f"corral approve {path}" in done.stderr.decode()
     assert user.corral("approve", "--yes", path, env=env).returncode == 0
     assert said(user.corral("run", path, env=env))["seen"] == [["note"]]
-    # The same request in another bundle needs its own approval.
+    # Another bundle with the same request needs its own approval.
     other = put(user, scratch, manifest(server=start([str(wanted)]), _meta=meta), {"x": "y"})
     assert user.corral("run", other, env=env).returncode == REFUSED
 
@@ -246,7 +248,7 @@ def test_a_bundles_default_path_needs_the_users_approval(user, env, scratch):
     assert (done.returncode, f"to read {wanted}" in done.stderr.decode()) == (REFUSED, True)
     own = folder(user, scratch, "own")
     done = user.corral("run", "--config", f"dir={own}", path, env=env)
-    assert said(done)["seen"] == [["note"]]  # flags that the user types need no approval
+    assert said(done)["seen"] == [["note"]]  # typed flags need no approval
 
 
 @ONE_USER
@@ -263,7 +265,7 @@ def test_platform_overrides_replace_the_arguments(user, env, scratch):
 
 @ONE_USER
 def test_a_binary_bundle_runs(user, env, scratch):
-    """Check that the bundle's program is executable, even if its archive entry was not."""
+    """Check that the bundle's program is executable, although its archive entry is not."""
     server = {
         "type": "binary",
         "entry_point": "server/tool",
@@ -393,8 +395,8 @@ def test_a_download_with_another_digest_is_refused(user, env, registry):
 @ONE_USER
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scratch, registry):
-    """Publish a server that names another author's bundle, which the user has approved, and adds an
-    argument.
+    """Publish a server that uses a bundle which the user has approved, and that adds an argument to
+    the bundle's command.
     """
     wanted = folder(user, scratch, "wanted")
     meta = {"io.corral": {"filesystem": {"read": [str(wanted)]}}}
@@ -409,8 +411,8 @@ def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scrat
         f"org.example/hello asks for more than you approved: to read {wanted}"
         in done.stderr.decode()
     )
-    # The controls: the approved bundle runs if the user types the argument, or if the user has also approved the
-    # published server.
+    # Counter-checks: the bundle runs if the user types the argument, or has approved the published
+    # server.
     assert said(user.corral("run", path, str(wanted), env=env))["seen"] == [["note"]]
     assert user.corral("approve", "--yes", "org.example/hello", env=env).returncode == 0
     assert said(user.corral("run", "org.example/hello", env=env))["seen"] == [["note"]]
@@ -457,7 +459,7 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
     file = ["--config", f"file={note}"]
     done = user.corral("run", *file, word, env=env)
     assert (done.returncode, b"T_TOKEN has no value" in done.stderr) == (REFUSED, True)
-    # The variable is set, but the user has not yet allowed the server to see it.
+    # The variable is set now, but the server is not yet allowed to see it.
     done = user.corral("run", *file, word, env={**env, "T_TOKEN": "s3cret"})
     assert (done.returncode, b"see the secret T_TOKEN" in done.stderr) == (REFUSED, True)
     for flags in (["--secret", "T_TOKEN"], []):
@@ -469,8 +471,8 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
 
 @ONE_USER
 def test_a_signature_is_not_verified_and_explain_says_so(user, env, scratch):
-    """Append a signature block that is not valid. corral must report the signature as not verified,
-    and only the digest may change.
+    """Append an invalid signature block. corral must report "not verified" as before, and a
+    different digest.
     """
     path = pathlib.Path(put(user, scratch, manifest()))
     block = b"nobody"
@@ -516,7 +518,7 @@ def test_a_bundle_does_not_start_if_the_user_refuses_it_the_kept_values(user, en
     code, out, shown = on_terminal(user, env, b"n\n", "run", path)
     assert "get your value of key" in shown
     assert (code, out) == (REFUSED, b"")
-    # The control: the answer `y` passes the value on.
+    # Counter-check: after the answer `y` the server gets the value.
     code, out, _ = on_terminal(user, env, b"y\n", "run", path)
     assert code == 0
     assert json.loads(out)["args"] == ["kept-secret"]
@@ -534,7 +536,7 @@ def test_an_inspected_bundle_gets_the_kept_values_only_after_approval(user, env,
     looked = user.corral("inspect", "--json", path, env=env)
     assert looked.returncode == 0, looked.stderr.decode()
     assert b"kept-secret" not in looked.stdout + looked.stderr
-    # The controls: a typed value is passed on, and so is a kept value after the approval.
+    # Counter-checks: the server gets a typed value, and after the approval also the kept value.
     typed = user.corral("inspect", "--json", "--config", "key=typed", path, env=env)
     assert json.loads(typed.stdout)["tools"][0]["description"] == "['typed']"
     assert user.corral("approve", "--yes", path, env=env).returncode == 0

@@ -1,4 +1,6 @@
-"""Test the command line: its help, errors and reports, and that `run` executes the steps that `explain` lists."""
+"""Test the command line: its help, errors and reports, and that `run` executes the steps that
+`explain` lists.
+"""
 
 import json
 import os
@@ -313,7 +315,7 @@ def _without_run(step: list[str]) -> list[str]:
 
 
 def _mask(text: str) -> str:
-    """Replace the run's name, which is different each time."""
+    """Replace hexadecimal names of runs, because they are different each time."""
     return re.sub(r"[0-9a-f]{6,}(-[0-9a-z]+)?", "*", text)
 
 
@@ -629,7 +631,7 @@ def test_colour_is_printed_to_terminals_or_on_request(ordinary):
 
 
 def memory(user, *flags: str) -> dict | None:
-    """Return the memory control from `explain`, or None if corral would refuse the run."""
+    """Return what `explain` says about the memory limit, or None if corral refuses the run."""
     done = user.corral("explain", "--json", *flags, "--", "/bin/true")
     if done.returncode:
         assert done.returncode == 125
@@ -638,8 +640,8 @@ def memory(user, *flags: str) -> dict | None:
 
 
 def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
-    """Check that the first run after a boot prints the warning, and that later runs print it only
-    with -v. Reports always contain the warning.
+    """Check that corral prints the warning at the first run after a boot, and later only with -v. A
+    report always contains the warning.
     """
     path = scratch / "report.json"
     env = user.environment(HOME=str(scratch))
@@ -655,11 +657,11 @@ def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
 
 
 def test_the_memory_limit_of_one_process_in_the_warning_is_enforced(user):
-    """Check that one process cannot get more memory than the limit in the warning."""
+    """Check that a process cannot get more memory than the limit that the warning names."""
     code = "try: bytearray(1100 << 20)\nexcept MemoryError: print('refused')"
     done = user.run(user.python, "-ISc", code)
     assert done.stdout == b"refused\n" or done.returncode == 137
-    # The control: a process can get memory below the limit.
+    # Counter-check: a process can get less memory than the limit.
     code = "bytearray(600 << 20); print('given')"
     assert user.run(user.python, "-ISc", code).stdout == b"given\n"
 
@@ -711,8 +713,8 @@ def test_a_requested_limit_is_enforced_or_refused(user):
 
 @pytest.fixture
 def impossible(user, scratch):
-    """Return a function that writes a policy with a limit that this host cannot enforce. The function appends its
-    argument to the policy.
+    """Return a function that writes a policy with a limit that this host cannot enforce. The
+    function's argument is appended to the policy.
     """
 
     def write(more: str = "") -> tuple[str, str]:

@@ -1,7 +1,8 @@
-"""Treat corral as MCP clients treat a server: start it, talk to it, close its stdin, terminate it and kill it.
+"""Treat corral as MCP clients treat a server: start it, talk to it, close its stdin, terminate it
+and kill it.
 
-The Python SDK signals the process group, the TypeScript SDKs only the direct child. Either
-way, the whole tree must end.
+The Python SDK signals the process group, the TypeScript SDKs only the direct child. Either way, the
+whole tree must end.
 """
 
 import json
@@ -46,8 +47,8 @@ CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 
 class Client:
-    """A client that starts corral as the SDKs do: with few environment variables, in a new session,
-    and with one message per line.
+    """A client that starts corral as the SDKs do, with few environment variables and in a new
+    session, and that sends one message per line.
     """
 
     def __init__(self, user, behaviour: str, *, code: str | None = None) -> None:
@@ -177,7 +178,7 @@ def test_sigkill_of_corral_ends_the_tree(client, behaviour, whom):
     if "deaf" in behaviour:
         one.close_stdin()
         one.process.terminate()
-        assert not ended(one.process.pid, 0.1)  # the control: the server does not end by itself
+        assert not ended(one.process.pid, 0.1)  # Counter-check: it does not end by itself
     if whom == "group":
         os.killpg(one.process.pid, signal.SIGKILL)
     else:
@@ -198,9 +199,7 @@ def test_the_whole_stop_sequence_ends_a_server_that_ignores_it(client):
 
 
 def test_the_death_of_a_client_ends_the_server(user):
-    """Kill a client. Its pipes close, but no signal is sent, so the closed stdin must end the
-    server.
-    """
+    """Kill a client. corral gets no signal, so the end of its stdin must end the server."""
     traces = Traces()
     code = (
         "import os, subprocess, sys\n"
@@ -221,8 +220,8 @@ def test_the_death_of_a_client_ends_the_server(user):
 
 
 def test_two_runs_of_one_server_work_at_once(client):
-    """Run one server twice at the same time, as happens with TypeScript clients, which first start
-    another instance of the server as a test.
+    """Run one server twice at the same time. Some TypeScript clients do so: they first start the
+    server only to test it.
     """
     first, second = client("polite"), client("polite")
     second.greet()

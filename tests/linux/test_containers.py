@@ -1,4 +1,6 @@
-"""Test corral in a container as hardened as a pod. `doctor` must report everything that does not work there."""
+"""Test corral in a container that is hardened like a pod. `doctor` must report everything that does
+not work there.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,7 @@ with socket.create_server(("0.0.0.0", 8123)) as server:
     print("ready", flush=True)
     server.accept()[0].sendall(b"served")
 """
-# This program runs all commands in one container, because corral would have to probe again in a new
-# one.
+# This program runs all commands in one container, because corral would probe again in each new one.
 ASK = f"""
 import json, subprocess, sys
 import socket, threading
@@ -105,8 +106,8 @@ def uid(request):
 
 @pytest.fixture(scope="module")
 def said(podman, uid, profile):
-    """Return the results of all commands that `ASK` runs inside the container. They run once for
-    all pytest workers.
+    """Return the results of all commands that `ASK` runs inside the container. All pytest workers
+    share one run.
     """
 
     def ask():
@@ -135,7 +136,7 @@ def test_the_demo_runs_in_a_container(said):
 
 
 def test_doctor_names_the_controls_that_are_not_enforced(said):
-    """Compare doctor's last line with the controls that `explain` and the demo report as not
+    """Check that doctor's last line names the controls that `explain` and the demo report as not
     enforced.
     """
     controls = json.loads(said["explain"][1])["controls"]
@@ -169,8 +170,8 @@ def test_a_disk_limit_is_refused_with_the_engines_flag_as_hint(said):
 
 
 def test_the_engines_own_limit_applies_to_the_private_space(podman):
-    """Limit the size of /tmp in the engine, so that a large file does not fit into the private space. The control:
-    without this limit the file fits.
+    """Give the container a small /tmp, so that a large file does not fit into the target's private
+    directory. Counter-check: with a larger /tmp the file fits.
     """
     code = "open('file', 'wb').write(bytes(24 << 20))"
     small = tuple("--tmpfs=/tmp:size=16m" if flag == "--tmpfs=/tmp" else flag for flag in HARDENED)
@@ -185,11 +186,11 @@ def test_the_target_has_the_users_own_id(said, uid):
 
 
 def test_roots_target_gets_its_own_id_with_the_engines_capabilities(podman, profile):
-    """Run as root with the engine's default capabilities, as most images do. Root's target must get
-    its own user id, as on a host.
+    """Run as root with the engine's default capabilities, as most images do. The target must get a
+    user id of its own, as root's targets do on a host.
     """
     options = tuple(flag for flag in HARDENED if flag != "--cap-drop=all")
-    options += ("--tmpfs=/var/lib",)  # for the kept homes of root's targets
+    options += ("--tmpfs=/var/lib",)  # root's targets keep their homes there
     done = podman.run("/usr/bin/python3", "-c", ASK, uid=0, profile=profile, options=options)
     assert done.returncode == 0, done.stderr.decode()
     said = json.loads(done.stdout)
@@ -208,8 +209,8 @@ def test_a_limit_on_processes_is_enforced_in_a_container(said):
 
 
 def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
-    """Check that only an allowed host is reached. Docker's filter denies pidfd_getfd, so under it
-    the broker has to replace sockets, and the plan has to say so.
+    """Check that only an allowed host is reached. Docker's filter denies pidfd_getfd, so there the
+    broker has to replace sockets, and the plan has to say so.
     """
     code, out, err = said["network"]
     assert code == 0, err
@@ -230,7 +231,7 @@ def test_runs_in_a_container_leave_no_files_or_processes(said):
     assert said["left"] == []
 
 
-# This program fetches pages from an allowed name and a denied name that have the same address.
+# This program fetches pages from two names with the same address. Only one name is allowed.
 TALK = f"""
 import json, subprocess, sys
 sys.path.insert(0, "/corral")
@@ -277,14 +278,14 @@ def test_a_published_server_works_with_its_network_profile(podman, uid, profile,
     assert denied[0]
     assert "from far away" not in denied[1]
     assert (far.arrived, code) == ([(PUBLIC, 80)], 0)
-    # Docker's default filter denies pidfd_getfd, so under it the broker cannot take the target's
-    # sockets and replaces them.
+    # Docker's default filter denies pidfd_getfd, so the broker cannot take the target's sockets and
+    # replaces them instead.
     assert mechanisms == [{"podman": BROKER, "docker": REPLACEMENT}[profile]]
 
 
 def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
-    """Check that the error names the missing directory and the remedy. With a writable /tmp the
-    same command works.
+    """Run without a writable /tmp. The error must name /tmp and the flag that makes it writable.
+    Counter-check: with a writable /tmp the same command works.
     """
     options = tuple(flag for flag in HARDENED if flag != "--tmpfs=/tmp")
     done = podman.corral("run", "--", "/bin/true", uid=uid, profile=profile, options=options)
@@ -296,8 +297,8 @@ def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
 
 
 def test_findings_that_an_export_assumes_are_proven_in_a_container(said):
-    """Check that `doctor` proves every finding in `PROVEN` in a container. `corral export
-    kubernetes` does not run in the pod, so it can only assume them.
+    """Check that the findings in `PROVEN` are proven in a container. `corral export kubernetes`
+    assumes them, because it cannot probe inside the pod.
     """
     from corral.export.pod import PROVEN
 

@@ -1,4 +1,4 @@
-"""Test `corral demo` as root and as an ordinary user, its verdicts, and its server."""
+"""Test `corral demo` as root and as an ordinary user: its verdicts and its server."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def demo(user, *flags, **options):
 
 @pytest.fixture
 def place(user):
-    """Return the directory for the demo's temporary files, and check that it is empty afterwards."""
+    """Yield the directory for the demo's temporary files, and check that it is empty afterwards."""
     path = user.package.parent / f"demo-{user.name}-{os.getpid()}"
     path.mkdir(mode=0o700)
     os.chown(path, user.uid, user.uid)
@@ -86,8 +86,8 @@ def test_the_demo_names_the_same_mechanism_for_each_wall_as_explain(user):
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_every_act_is_stopped_without_namespaces(user):
-    """Run the demo without namespaces. One of its acts starts a daemon, which would keep the demo's
-    pipe open if it outlived the server.
+    """Run the demo without namespaces. One of its acts starts a daemon. If the daemon outlived the
+    server, it would keep the demo's pipe open.
     """
     done, data = demo(user)
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
@@ -134,7 +134,7 @@ def test_the_table_fits_80_columns_and_ends_with_the_number_of_stopped_acts(ordi
 
 
 def test_the_demo_runs_from_a_virtual_environment(tmp_path_factory):
-    """Check that the demo's server can read the environment's site-packages, but not the
+    """Check that the demo's server can read the virtual environment's site-packages, but not the
     checkout.
     """
     import shutil
@@ -180,7 +180,7 @@ def test_the_demo_takes_no_arguments(ordinary):
     assert ordinary.corral("demo", "extra").returncode == 2
 
 
-# The next tests judge invented results, because correct runs do not produce such results.
+# The next tests judge made-up results, because correct runs do not produce them.
 
 
 @pytest.mark.parametrize(
@@ -234,8 +234,8 @@ def test_the_summary_counts_each_verdict():
 
 
 def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
-    """Judge attempts whose text and `done` contradict each other. Inside, one sign of success is
-    enough to count as an escape. Outside, an attempt counts as a success only if all signs agree.
+    """Judge attempts whose text contradicts `done`. Inside the sandbox, any sign of success is an
+    escape. Outside, an attempt succeeds only if all signs agree.
     """
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
     denied_but_leaked = Attempt(done=False, text="no, but here is the secret")
@@ -251,14 +251,14 @@ def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
 
 
 def test_a_server_without_walls_is_caught():
-    """Start the demo's server without a sandbox, and judge its acts as if it were inside one. Each
-    act must be reported as an escape.
+    """Start the demo's server without a sandbox, but judge its acts as if they were inside one.
+    Every act must be reported as an escape.
     """
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))
-        # With `walls` set, `try_act` treats the server as if it were inside, where any sign of
-        # success is an escape.
+        # With `walls` set, `try_act` judges as if the server were inside, where any sign of success
+        # is an escape.
         server.walls = {"network": UP}
         tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
     assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}

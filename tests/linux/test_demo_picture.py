@@ -28,7 +28,7 @@ def test_the_stored_picture_of_the_demo_agrees_with_a_fresh_run(ordinary):
     for (act, inside, outside), (_, now, free, attack) in zip(drawn, fresh, strict=True):
         assert inside.startswith("denied") == attack, act
         assert now.startswith("denied") == attack, act
-        # The text of acts outside, and of permitted acts, differs between runs, so it is not
+        # The results of acts outside, and of permitted acts, differ between runs, so they are not
         # compared.
         assert not outside.startswith("denied"), act
         assert not free.startswith("denied") or act in told["not_tried"], act

@@ -1,4 +1,6 @@
-"""Cause denials, run again with the flag that each denial names, and check that the act then succeeds."""
+"""Cause denials, run again with the flag that each denial names, and check that the denied act then
+succeeds.
+"""
 
 from __future__ import annotations
 
@@ -140,8 +142,8 @@ def read_effort(pid: int) -> tuple[float, int, int]:
 
 
 def test_a_flood_of_starts_costs_the_supervisor_little(user, scratch):
-    """Check that a waiting start takes no CPU time, and that no program name is read after the
-    first 64 starts.
+    """Check that a process start that is waiting for its answer takes no CPU time, and that the
+    supervisor reads program names only for the first 64 starts.
     """
     report = scratch / "report"
     arguments = ("--report", str(report), "--", user.python, "-c", FLOOD, str(STARTS_OF_A_FLOOD))
@@ -177,8 +179,8 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """Send signals that interrupt the calls that start processes. By the time the supervisor looks
-    for the program's name, the thread has left its call, and the kernel no longer shows the stack
+    """Send signals that interrupt the calls that start processes. When the supervisor looks for the
+    program's name, the thread has already left its call, so the kernel no longer shows its stack
     pointer. The supervisor must still deny and report each attempt.
     """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
@@ -207,8 +209,8 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_the_supervisor_reads_only_part_of_a_huge_argument_list_of_the_target(user):
-    """Make a stack that points to 1000 lists of strings, on 31,000 pages (127 MB). The supervisor
-    must read only a part of them.
+    """Fill the target's stack with pointers to 1000 lists of strings, on 31,000 pages (127 MB). The
+    supervisor must read only some of the pages.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -231,7 +233,7 @@ def test_a_killed_supervisor_ends_a_target_that_waits_for_an_answer(user):
     assert process.stdout.readline() == b"up\n"
     process.send_signal(signal.SIGKILL)
     process.wait(PATIENCE)
-    assert process.stdout.read() == b""  # end of file: no process of the target is left
+    assert process.stdout.read() == b""  # end of file: the target has ended
     process.stdout.close()
 
 
@@ -313,15 +315,15 @@ def test_a_denied_mkdir_among_the_servers_own_files_names_mkdir(user, scratch, c
 
 @pytest.mark.parametrize("command", ["run", "learn"])
 def test_no_command_is_suggested_for_a_path_that_contains_a_secret(user, scratch, command):
-    """Make a directory whose name is a secret. In a suggested command the masked name `***` would
-    mean all files of the directory.
+    """Use a directory whose name is a secret, which corral prints as `***`. corral must not suggest
+    a command with this name, because a shell would expand `***` to all files of the directory.
     """
     server = scratch / "server.py"
     server.write_text(OWN_DIRECTORY.replace('"sub"', 'os.environ["NAME"]'))
     server.chmod(0o644)
     scratch.chmod(0o755)
     shown = []
-    for flag in ("--secret", "--env"):  # with `--env` the value is not a secret, as the control
+    for flag in ("--secret", "--env"):  # counter-check: `--env`, where the value is not a secret
         words = ("--", user.python, str(server))
         done = user.corral(command, flag, "NAME", *words, env=user.environment(NAME="plainName42"))
         shown.append(done.stderr.decode())
@@ -361,7 +363,7 @@ def test_a_name_is_reported_without_an_allowlist(user, scratch):
     rows = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [row["kind"] for row in rows][-1] == "end"
     assert rows[0]["destination"] == "api.example.test"
-    # With this flag the gateway resolves the name.
+    # With the flag that the denial names, the gateway resolves the name.
     answer, _ = try_code(user, LOOK_UP, "api.example.test", flags=flag_of(denied(done)[0]))
     assert answer == "found"
 
@@ -423,8 +425,8 @@ def test_without_namespaces_run_reports_an_unknown_address_and_learn_shows_it(us
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_an_unused_ipv6_socket_is_not_reported(user):
-    """Make an IPv6 socket and do not use it, as libraries do to see whether the host has IPv6.
-    corral must not report this.
+    """Make an IPv6 socket and do not use it. Libraries do so to see whether the host has IPv6, so
+    corral must not report it.
     """
     code = "import socket\ntry:\n    socket.socket(socket.AF_INET6)\nexcept OSError as error:\n"
     answer, done = try_code(user, code + "    answer = error.errno")
@@ -501,8 +503,8 @@ def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path
     ],
 )
 def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
-    """Try to write to sensitive files. corral must not suggest a flag for them, because the target
-    chooses the files, and `corral grant` would offer the user every suggested flag.
+    """Try to write to sensitive files. corral must not suggest a flag that allows it, because the
+    target chooses the files, and `corral grant` would offer every suggested flag to the user.
     """
     place = user.home / "place"
     for path in (place, place / ".git", place / ".vscode"):
@@ -550,8 +552,8 @@ for _ in range(14):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_stderr_pipe_does_not_keep_corral_from_ending(user):
-    """Fill the stderr pipe except for one or two pages, and leave a file whose printed name is
-    10,000 bytes long. The message with this name must not block corral.
+    """Fill the stderr pipe except for one or two pages, and leave a file whose printed name has
+    10,000 bytes. The message about this file must not block corral.
     """
     reading, writing = os.pipe()
     process = user.popen(
@@ -583,8 +585,8 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 
 
 def test_process_starts_are_denied_but_not_reported_if_corral_cannot_have_a_listener(user):
-    """Run under an outer seccomp listener, as in some container runtimes. The kernel allows only
-    one listener, so corral cannot have its own and cannot report denied starts.
+    """Run under a seccomp listener, as in some container runtimes. The kernel allows only one
+    listener, so corral cannot have its own, and cannot report denied starts.
     """
     inner = f"import json, os, sys\n{START}\nprint(answer)"
     argv = user.corral_argv("run", "--", user.python, "-c", inner)
@@ -597,7 +599,9 @@ def test_process_starts_are_denied_but_not_reported_if_corral_cannot_have_a_list
 
 
 def test_no_flag_is_suggested_for_an_argument_that_names_a_sensitive_path(user, scratch):
-    """Use paths that exist and new files. The command of a server may come from a project."""
+    """Name existing and new sensitive paths in the target's arguments. corral must not suggest a
+    flag for them, because a project may have chosen the arguments.
+    """
     environment = user.environment(HOME=str(scratch))
     for name in (".config/autostart", ".ssh", "data"):
         path = scratch / name

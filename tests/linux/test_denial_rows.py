@@ -1,5 +1,7 @@
 """Start servers that need something that corral denies, and check that they work with the flag that
-corral names. For some denials the run itself names the flag. For the others it refers to `corral
+corral names.
+
+Some denials are reported during the run, with their flag. For the others the run refers to `corral
 learn`, which finds the flag.
 """
 
@@ -58,7 +60,7 @@ ADDRESS = f"{PUBLIC}:8080"
 
 @pytest.fixture
 def server(user):
-    """Create a server's directory. Everything else that the server needs is outside it."""
+    """Create a server in its own directory. Everything else that it needs is elsewhere."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="rows-", dir=user.home))
     (place / "code").mkdir()
     script = place / "code" / "server.py"
@@ -97,7 +99,7 @@ def learn(user, script, *words, flags=(), env=None):
 
 
 def named(done, about: str) -> list[str]:
-    """Return the flag in the one line that contains `about`."""
+    """Return the flag from the only line that contains `about`."""
     lines = [line for line in done.stderr.decode().splitlines() if about in line]
     lines = [line for line in lines if line.startswith("corral: ")]
     assert len(lines) == 1, done.stderr
@@ -106,7 +108,9 @@ def named(done, about: str) -> list[str]:
 
 
 def missed(user, script, *words, **options):
-    """Check that the run fails, does not name the cause, and refers to `corral learn`. Return what `learn` printed."""
+    """Check that the run fails, does not name the cause, and refers to `corral learn`. Return what
+    `learn` printed.
+    """
     done = run(user, script, *words, **options)
     assert done.returncode == 1
     assert LEARN in done.stderr
@@ -177,9 +181,9 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """Check that an ungranted address is reported if an argument or an environment variable of the
-    target names it, or if the target connects to it under an allowlist, where the gateway sees the
-    connection.
+    """Check that an ungranted address is reported if an argument or an environment variable names
+    it. With an allowlist it is also reported when the target connects to it, because the gateway
+    sees the connection.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)
@@ -262,7 +266,9 @@ def test_learn_proposes_a_higher_memory_limit_if_memory_was_short(user, server):
 
 @pytest.fixture
 def unix_socket(user, server):
-    """Start a service on the host that listens on a unix socket next to the server's directory."""
+    """Start a service on the host that listens on a unix socket. The socket is not in the server's
+    directory.
+    """
     folder = server.parent.parent / "sockets"
     folder.mkdir()
     path = folder / "s"
@@ -289,8 +295,8 @@ def answer(listener):
 
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
-    """Check that `learn` names the socket. With namespaces `learn` gives the target a socket that
-    cannot be connected, and sees the path that the target tries to connect to.
+    """Check that `learn` names the socket. With namespaces, `learn` gives the target a socket that
+    cannot connect, and sees the path to which the target tried to connect.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

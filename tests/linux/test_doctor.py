@@ -1,8 +1,8 @@
 """Test that `corral doctor` is right where a feature is missing, and that `run` acts on its
 findings.
 
-The features are really removed: by a seccomp filter like a container's, or by a user namespace in
-which no further namespaces can be created.
+The features are really missing: a seccomp filter like a container's denies them, or the test runs
+in a user namespace in which no further namespaces can be created.
 """
 
 import errno
@@ -70,9 +70,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Place:
-    """An environment in which corral is started: the plain host, or a host with a missing
-    feature.
-    """
+    """An environment in which corral runs: the plain host, or a host without some features."""
 
     def __init__(self, user, wrapper: list[str], home) -> None:
         self.user = user
@@ -97,7 +95,9 @@ class Place:
         return {item["capability"]: item for item in json.loads(out)["findings"]}
 
     def mechanisms(self) -> dict[str, str] | None:
-        """Return each control's mechanism from `explain`, or None if corral would refuse the run."""
+        """Return the mechanism of each control from `explain`, or None if corral refuses the
+        run.
+        """
         code, out, _ = self.corral("explain", "--json", "--", "/bin/true")
         if code:
             assert code == 125
@@ -138,23 +138,23 @@ def test_every_line_has_the_same_form(host):
     assert "[✓] Network namespaces: available" in out
     assert "[✓] Seccomp: available" in out
     assert "[✓] Rlimits: supported" in out
-    # Two mechanisms limit processes, so each line is labelled with its mechanism instead of
-    # "Process limit".
+    # Two mechanisms limit processes, so each has a line under its own name, not under "Process
+    # limit".
     assert "Process limit: " not in out
     verdict = "[✓] Verdict: `corral run` works here, and every wall is enforced"
     assert out.splitlines()[-1].startswith(verdict)
 
 
 def test_every_absent_feature_has_a_hint(host):
-    """Check that `doctor` shows the hint of each absent feature, in its text and in its JSON."""
+    """Check that `doctor` shows the hint for each absent feature, as text and as JSON."""
     hints = {item["hint"] for item in host.findings().values() if item["status"] != "proven"}
     text = host.corral("doctor")[1]
     assert all(f"      hint: {hint}" in text for hint in hints)
 
 
 def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(user, scratch):
-    """Remove the temporary directory, without which the probe cannot run. `doctor` must say so and
-    must not cache the finding.
+    """Hide the temporary directory that the probe needs. `doctor` must name the directory, and must
+    not cache the finding.
     """
     place = Place(user, [], scratch)
     hidden = "import os, sys, tempfile; tempfile.tempdir = None; tempfile._candidate_tempdir_list = lambda: ['/nowhere']; "
@@ -170,7 +170,7 @@ def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(us
     assert found["mount_namespace"]["status"] == "unknown", err
     assert found["mount_namespace"]["hint"].startswith("make /tmp writable")
     assert place.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
-    # The control: with the directory, namespaces are proven.
+    # Counter-check: with a temporary directory, namespaces are proven.
     assert place.findings()["mount_namespace"]["status"] == "proven"
 
 
@@ -215,7 +215,7 @@ answer = {item.capability: item.status for item in found}
     ],
 )
 def test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall(user, call, unproven):
-    """Deny an act to every process on the host. The denial inside then proves nothing."""
+    """Deny an act to every process on the host. A denial inside the sandbox then proves nothing."""
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
     place = [user.python, "-c", WITHOUT, str(user.package), f"{call}={errno.EPERM}"]
@@ -231,7 +231,7 @@ def test_doctor_takes_no_arguments(host):
 
 def check_no_namespaces(place: Place) -> None:
     """Check that doctor reports evidence and a hint for each missing namespace, and that `run` uses
-    Landlock. If the kernel does not have Landlock either, `run` must refuse to start.
+    Landlock instead. Without Landlock, `run` must refuse to start.
     """
     found = place.findings()
     for name in ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace"):
@@ -263,8 +263,8 @@ def test_doctor_is_right_where_no_user_namespace_can_be_made(nested):
 
 
 def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
-    """Probe in a container that denies some calls. As its control, the probe must use a call that
-    the container allows.
+    """Probe in a container that denies some calls. To prove that its filter works, the probe must
+    deny a call that the container allows.
     """
     found = without(NO_NAMESPACES).findings()
     assert found["seccomp"]["status"] == "proven", found["seccomp"]
@@ -314,8 +314,8 @@ def test_run_refuses_on_a_host_without_namespaces_and_landlock(without):
 
 
 def test_best_effort_drops_one_wall_with_a_warning(without):
-    """Check that with `--best-effort` the target runs without the missing wall, with a warning, and
-    that the other controls are enforced.
+    """Check that with `--best-effort` the target runs without the missing wall, that corral warns
+    about this, and that the other controls are enforced.
     """
     place = without(NO_NAMESPACES, NO_LANDLOCK)
     code, out, err = place.corral("run", "--best-effort", "--", "/bin/echo", "ran")
@@ -328,8 +328,8 @@ def test_best_effort_drops_one_wall_with_a_warning(without):
 
 
 def test_findings_of_one_context_are_not_used_in_another(host, without):
-    """Use one cache on the host, in a filtered environment, and on the host again. The host and the
-    filtered environment must not use each other's findings.
+    """Run on the host, under a filter, and on the host again, with one cache. The host's findings
+    must not be used under the filter, nor the filter's on the host.
     """
     assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
     walled = host.mechanisms()
@@ -341,9 +341,9 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
-    """Run under one seccomp filter with findings that were cached under another. The kernel does
-    not say which calls a filter denies, but the run must not rely on these findings, because here
-    namespaces are absent.
+    """Cache findings under one seccomp filter, and run under another that denies namespaces. The
+    kernel does not report which calls a filter denies, but the run must not rely on the cached
+    findings.
     """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)
@@ -385,7 +385,7 @@ def test_the_cache_is_private(host):
 
 
 def test_a_hint_about_the_kernel_says_that_a_newer_one_is_needed():
-    """Check the wording of the hint. A bare kernel version would look like a command to type."""
+    """Check the wording of the hint: a kernel version alone would look like a command to type."""
     hints = [namespaces.NEWER, *(one.hint for one in probes.PROBES)]
     named = [hint for hint in hints if re.search(r"Linux \d", hint)]
     assert len(named) > 5

@@ -1,4 +1,5 @@
-"""Use up a resource of the host before a run starts. The target must not run, and the error must name the reason.
+"""Use up a resource of the host before a run starts. The target must not run, and the error must
+name the reason.
 
 Each test runs in a new user namespace with its own limits, as a user without other processes.
 """
@@ -119,8 +120,8 @@ def test_a_run_without_free_namespaces_is_refused(user):
 
 
 def test_a_run_without_free_inotify_instances_prints_a_warning(user):
-    """Use up all inotify instances. The run must warn that corral does not watch masked files, and
-    so would not notice if one of them were replaced.
+    """Use up all inotify instances. The run must warn that corral cannot watch masked files, and so
+    would not notice if one of them were replaced.
     """
     secret = user.home / "granted/.env"
     secret.parent.mkdir()

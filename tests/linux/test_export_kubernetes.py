@@ -40,7 +40,8 @@ SANDBOXES = {"agent-sandbox", "listening-sandbox"}
 
 def export(user, folder, *words, image="registry.example/notes:1", command=("--", "server")):
     argv = ("export", "kubernetes", "-o", str(folder), "--image", image, *words, *command)
-    # The export needs this machine's settings to reach the package registry.
+    # Pass on this machine's proxy and certificates, so that the export can reach the package
+    # registry.
     names = ("SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy")
     extra = {name: os.environ[name] for name in names if name in os.environ}
     return user.corral(*argv, env=user.environment(**extra), timeout=300)
@@ -82,7 +83,7 @@ def test_kubernetes_schemas_accept_the_files(ordinary, folder, variant, version)
     argv = [sys.executable, "-c", VALIDATE, "--strict", "-k", version, path]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    # The control: an unknown field is refused.
+    # Counter-check: an unknown field is refused.
     text = (folder / "kubernetes.yaml").read_text().replace("automountService", "automatedService")
     (ordinary.home / "wrong.yaml").write_text(text)
     argv[-1] = str(ordinary.home / "wrong.yaml")
@@ -107,13 +108,13 @@ def test_agent_sandbox_definitions_accept_the_files(ordinary, folder, variant):
     assert len(checked) == 3
     for one in checked:
         jsonschema.validate(one, closed(definitions[one["kind"]]))
-        with pytest.raises(jsonschema.ValidationError):  # the control: an unknown key is refused
+        with pytest.raises(jsonschema.ValidationError):  # Counter-check: an unknown key is refused
             jsonschema.validate({**one, "spec": {**one["spec"], "unknown": 1}}, closed(definitions[one["kind"]]))  # fmt: skip
 
 
 def closed(schema):
-    """Return a copy of the schema that refuses unknown fields, as an API server in strict mode
-    does.
+    """Return a copy of the schema that refuses unknown fields, like an API server in strict
+    mode.
     """
     if not isinstance(schema, dict):
         return schema
@@ -179,8 +180,8 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
 
 
 def test_a_directory_contains_the_export_of_only_one_server(ordinary, folder):
-    """Export another server into the same directory. `--force` must not replace the first export,
-    even if both servers have the same name.
+    """Export another server into a directory that already contains an export. Even with `--force`
+    and the same name, corral must not replace the first export.
     """
     first = ("--name", "notes")
     assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0
@@ -191,7 +192,7 @@ def test_a_directory_contains_the_export_of_only_one_server(ordinary, folder):
     assert (folder / "kubernetes.yaml").read_bytes() == before
     assert not list(ordinary.home.glob("exported.*"))
     again = export(ordinary, folder, *first, "--force", command=("--", "/opt/a/notes"))
-    assert again.returncode == 0  # the control: the same server's export is replaced
+    assert again.returncode == 0  # Counter-check: the same server's export is replaced
 
 
 def test_exported_files_do_not_contain_the_value_of_a_secret(ordinary, folder):
@@ -248,8 +249,8 @@ def played():
 
 @pytest.fixture(scope="module")
 def built(played, package, tmp_path_factory):
-    """Build the image from its Containerfile. Its base is an imported root directory, because the
-    test has no registry.
+    """Build the image from its Containerfile. Its base image is imported from a root directory,
+    because the test has no registry.
     """
     folder = tmp_path_factory.mktemp("build")
     exported, files = folder / "server", folder / "files"
@@ -272,7 +273,7 @@ def play(played, folder):
     objects = read_objects(folder)
     for one in objects:
         if one["kind"] == "Pod":
-            # podman needs a network to publish a port, and this pod has none.
+            # podman cannot publish a port without a network, and this pod has none.
             one["spec"]["containers"][0].pop("ports", None)
     (folder / "played.yaml").write_text(yaml.safe_dump_all(objects))
     done = played.do("kube", "play", "--network=none", str(folder / "played.yaml"))
@@ -295,7 +296,7 @@ def test_the_containerfile_builds_an_image_whose_server_answers(played, built):
     assert "datetime" in answers[3]["result"]["content"][0]["text"]
     policy = played.do("run", "--rm", "--network=none", IMAGE, "cat", "/etc/corral/policy.json")
     assert json.loads(policy.stdout) == json.loads((exported / "policy.json").read_text())
-    # The container must end by itself. podman would kill it only after 60 s.
+    # The container must end by itself. Otherwise podman would wait 60 s and then kill it.
     stopped = played.do("stop", "-t", "60", container(exported), timeout=30)
     assert stopped.returncode == 0, stopped.stderr.decode()
 
@@ -357,14 +358,14 @@ def container(folder) -> str:
 
 
 def typed(done) -> list[str]:
-    """Return the arguments after `kubectl exec -i pod/NAME --` in corral's message."""
+    """Return the command after `kubectl exec -i pod/NAME --` in corral's message."""
     (line,) = [one for one in done.stderr.decode().splitlines() if "kubectl exec -i" in one]
     words = shlex.split(line)
     return words[words.index("--") + 1 :]
 
 
 def exchange(argv, lines) -> dict[int, dict]:
-    """Send messages and return the answers by id. Stdin stays open until all answers have arrived."""
+    """Send messages, wait for their answers with stdin still open, and return the answers by id."""
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     answers = {}
     try:

@@ -1,4 +1,6 @@
-"""Test the process that keeps an exported pod alive, as PID 1 of a PID namespace."""
+"""Test the process that keeps an exported pod alive. The test runs it as PID 1 of a PID
+namespace.
+"""
 
 import json
 import subprocess
@@ -6,9 +8,9 @@ import sys
 
 from corral.export.kubernetes import WAIT
 
-# After `unshare`, children are in the new PID namespace, and the first child is its PID 1. The
-# second child's parent is outside the namespace, as with `kubectl exec`. The second child leaves an
-# orphan, which ends when the pipe is closed.
+# After `unshare`, the first child is PID 1 of the new PID namespace. The second child is in it,
+# too, but its parent is outside, as with `kubectl exec`. It leaves an orphan, which ends when the
+# pipe is closed.
 HARNESS = """
 import ctypes, json, os, pathlib, select, signal, sys
 USER, PID = 0x10000000, 0x20000000
@@ -65,8 +67,8 @@ def try_as_init(code, seconds):
 
 
 def test_the_waiting_process_ends_at_once_and_reaps_orphans():
-    """End the waiting process and an orphan. The control is a PID 1 that only calls sigwait: it
-    does not get the signal, and does not reap the orphan.
+    """End an orphan and then the waiting process. Counter-check: a PID 1 that only calls sigwait
+    does not reap the orphan, and does not get the signal.
     """
     seen = try_as_init(WAIT, 60)
     assert seen["orphan"] in "SR"

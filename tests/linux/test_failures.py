@@ -1,7 +1,8 @@
 """Make each step of the set-up fail. The target must never run, the error must name the step, and
-no files or processes may be left behind.
+no files or processes may be left over.
 
-The tests run in both tiers. `init` is PID 1 with namespaces, and the subreaper without them.
+The tests run with and without namespaces. In this file `init` means PID 1 with namespaces, and the
+subreaper without them.
 """
 
 import json
@@ -84,7 +85,7 @@ TARGET = 'echo ran; echo ran > "$1"/ran'
 
 
 class Trial:
-    """A run as one user. If the target ran, it would write a file and print to stdout."""
+    """Runs as one user, with a target that would write a file and print to stdout if it started."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -97,7 +98,7 @@ class Trial:
             (self.granted / name).write_text("hidden, or only protected")
             os.chown(self.granted / name, user.owner, user.owner)
         self.traces = Traces(user.home)
-        # A limit set by a flag adds steps, even on a host without cgroups.
+        # An explicit limit adds steps, even on a host without cgroups.
         self.flags = ("--write", str(self.granted), "--max-memory", "1G")
         self.command = ("/bin/sh", "-c", TARGET, "sh", str(self.granted), self.traces.argument)
 
@@ -123,8 +124,8 @@ class Trial:
         return self.runs([injection], *flags)[0]
 
     def problems(self, cases: dict[str, tuple[str, ...]]) -> dict[str, list[str]]:
-        """Return the problems of each run. `cases` maps each injection to the words that its error
-        must contain.
+        """Run corral with each injection, and return the problems of each run. `cases` maps an
+        injection to words that its error must contain.
         """
         endings = self.runs(list(cases))
         wrong = {
@@ -151,7 +152,7 @@ pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 @pytest.fixture
 def trial(user, scratch):
-    # The first run caches the findings, so that they do not count as leftovers later.
+    # The first run caches the findings. Otherwise the cache would later count as a leftover.
     done = user.run("/bin/true")
     assert done.returncode == 0, done.stderr.decode()
     return Trial(user, scratch)
@@ -207,7 +208,7 @@ MISSING = {
 
 
 def test_a_step_that_silently_has_no_effect_prevents_the_start(trial):
-    """Make a step silently have no effect. The check from inside must detect this."""
+    """Make a step silently do nothing. The check inside the sandbox must detect this."""
     cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
 
@@ -260,8 +261,8 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Make each call that protects init from its target fail, one call per run. The target must
-    never start.
+    """Make each call that protects init from the target fail, one per run. The target must never
+    start.
     """
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
@@ -285,8 +286,8 @@ def test_no_target_runs_after_an_unexpected_exception(trial, error):
 
 
 def test_a_broken_pipe_in_the_set_up_is_a_failure(trial):
-    """Make the set-up fail with a broken pipe. corral must report this, because a broken pipe is
-    harmless only where it carries corral's own messages.
+    """Make the set-up fail with BrokenPipeError. corral must report it, although it ignores broken
+    pipes when it writes its own messages.
     """
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
     broken += "from corral.supervisor import start\nstart.run = run"
@@ -329,7 +330,7 @@ def test_a_death_during_the_set_up_is_reported(trial):
 
 def test_no_target_is_released_after_its_init_has_ended(trial):
     """End init before the target is released. The error comes from the target's process or from
-    corral, depending on which notices it first.
+    corral, whichever notices first.
     """
     run = {"walled": "init.run_init", "bare": "subreaper.run_subreaper"}[trial.user.tier]
     deaths = ("os._exit(1)", "os.kill(os.getpid(), 9)")

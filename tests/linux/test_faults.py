@@ -1,5 +1,5 @@
-"""Cause faults during a run. The supervisor must continue, or end the run with a reason. The walls
-must stay in force.
+"""Cause faults during a run. The supervisor must continue, or end the run with a reason. Meanwhile
+the walls must stay in force.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ATTEMPTS = ("fork", "look", "connect", "write")
 
 
 class Run:
-    """A run whose target executes the test's commands."""
+    """A run whose target executes commands from the test."""
 
     def __init__(self, user, *flags: str, **options) -> None:
         self.user = user
@@ -66,7 +66,9 @@ class Run:
         assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
 
     def wait_until_idle(self) -> None:
-        """Wait until the supervisor is blocked in poll() without a timeout. By then it has imported all modules."""
+        """Wait until the supervisor is blocked in poll() without a timeout. It has then imported
+        all its modules.
+        """
         while self.process.poll() is None and not waits_for_ever(self.process.pid):
             time.sleep(0.01)
 
@@ -97,7 +99,7 @@ class Run:
 
 def waits_for_ever(pid: int) -> bool:
     number, _, _, timeout, *_ = (*pathlib.Path(f"/proc/{pid}/syscall").read_text().split(), *"    ")
-    # The calls are poll on x86_64 and ppoll on aarch64.
+    # The call is poll on x86_64, and ppoll on aarch64.
     endless = {"7": "0xffffffff", "73": "0x0"}.get(number)
     return timeout == endless and os.readlink(f"/proc/{pid}/fd/0") == os.devnull
 
@@ -146,8 +148,8 @@ MINUTE = pytest.param(60, marks=[pytest.mark.rig("long"), pytest.mark.timeout(30
 
 @contextlib.contextmanager
 def paused_for(seconds: float, *runs: Run) -> Iterator[None]:
-    """Pause the supervisors of the runs (SIGSTOP) during the body of the `with` statement, for at
-    least `seconds`.
+    """Pause the supervisors (SIGSTOP) during the body of the `with` statement, for at least
+    `seconds`.
     """
     for run in runs:
         os.kill(run.process.pid, signal.SIGSTOP)
@@ -174,11 +176,11 @@ def test_a_timeout_during_a_pause_of_the_supervisor_ends_the_run_afterwards(ordi
 @BOTH_TIERS
 @pytest.mark.parametrize("seconds", [1, MINUTE])
 def test_nothing_is_allowed_while_the_supervisor_is_paused(ordinary, seconds):
-    """Check that an attempt that begins while the supervisor is paused is denied at the latest when
-    the supervisor continues. The runs must then continue as well.
+    """Check that an attempt during a pause of the supervisor is denied, at the latest after the
+    pause. The runs must then continue.
     """
-    # Connecting with an allowlist is left out, because it succeeds at once: the gateway accepts each connection, and
-    # decides afterwards.
+    # `connect` is left out with an allowlist, because it succeeds at once: the gateway accepts
+    # every connection and decides afterwards.
     runs = {
         (word, name): Run(ordinary, *flags)
         for name, flags in SERVICES.items()
@@ -211,7 +213,7 @@ def give_away(path: pathlib.Path, _user) -> None:
 
 
 def foreign_files(places, user) -> dict[pathlib.Path, int]:
-    """Return the files of other users with the time of their last change."""
+    """Return the files of other users, with the time of their last change."""
     found = {one: one.lstat() for place in places for one in place.rglob("*")}
     return {
         one: seen.st_mtime_ns
@@ -261,8 +263,8 @@ print(late.VALUE, flush=True)
 
 @BOTH_TIERS
 def test_a_removed_server_keeps_its_files_until_its_run_ends(ordinary):
-    """Remove a server while it runs. Its files must stay until the run ends, and only then may
-    `corral cache gc` remove them.
+    """Remove a server while it runs. `corral cache gc` must not remove its files before the run
+    ends.
     """
     path = ordinary.home / "hello.mcpb"
     path.write_bytes(bundle({"main.py": LATE, "late.py": "VALUE = 'late'"}))

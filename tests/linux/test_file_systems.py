@@ -1,4 +1,6 @@
-"""Run corral on unusual file systems that are really mounted: without idmapped mounts, full, over quota, read-only."""
+"""Run corral on unusual file systems, which the tests really mount: without idmapped mounts, full,
+over quota, or read-only.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,8 @@ def root():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ON_HOST)
 def test_corral_works_or_refuses_on_every_file_system(name):
-    """Try every file system. Root's target has its own user id, so it needs idmapped mounts to use
-    root's closed directories.
+    """Try every file system. Root's target has a user id of its own, so it can use root's closed
+    directories only through idmapped mounts.
     """
     found = list(look(name))
     assert [one for one in found if one["result"] == "fails"] == []
@@ -44,8 +46,8 @@ def test_corral_works_or_refuses_on_every_file_system(name):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("name", NO_IDMAPS)
 def test_root_gets_a_working_hint_where_mounts_cannot_be_idmapped(user, name):
-    """Check that the target can use files that are open to its user id, and that the hint for other
-    files is a command that works.
+    """Check that the target can use files that are open to its user id. For other files the error's
+    hint must be a command that works.
     """
     with mounted(FILE_SYSTEMS[name]) as there:
         root = there.resident(user)
@@ -104,7 +106,7 @@ def test_a_full_disk_is_reported_and_nothing_more_is_written(user):
         assert "100%" in there.shell(hint[1])
         assert there.shell("find home -type f") == ""
         there.shell("rm fill")
-        # The control: with free space the run works.
+        # Counter-check: with free space the run works.
         assert person.run("/bin/true", flags=("--state",)).returncode == 0
 
 
@@ -151,13 +153,14 @@ def test_a_reached_quota_is_named_with_its_directory(user):
         assert done.returncode == 125
         assert b"Disk quota exceeded (/mnt/home/" in done.stderr
         assert b"hint: remove files there, because your quota is used up" in done.stderr
-        assert person.run("/bin/true").returncode == 0  # the control: a run without `--state` works
+        # Counter-check: a run without `--state` works
+        assert person.run("/bin/true").returncode == 0
 
 
 @pytest.mark.rig("filesystems")
 def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
-    """Mount FUSE below a grant. FUSE counts as a network file system, because any user's program
-    may serve it.
+    """Mount FUSE below a grant. corral treats FUSE as a network file system, because any user's
+    program may serve it.
     """
     with mounted(FILE_SYSTEMS["tmpfs"]) as there:
         there.shell("mkdir -p it/far under && echo far >under/file && chmod -R a+rX .")
@@ -175,8 +178,8 @@ def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
 @pytest.mark.rig("filesystems")
 @BOTH_TIERS
 def test_a_users_own_fuse_mount_is_closed_to_root(user):
-    """Use a FUSE mount without `allow_other`, which only the user who mounted it can use. That
-    user's target can use it, too.
+    """Use a FUSE mount without `allow_other`. Only the user who mounted it, and that user's target,
+    can use it.
     """
     with mounted(OWN) as there:
         make = "import os; os.mkdir('/mnt/it'); open('/mnt/it/file', 'w').write('data'); answer = 1"
@@ -193,8 +196,8 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
-    """Fill the disk, so that a grant cannot be remembered. corral must report this, because the
-    next run would then not notice if a symlink had replaced the granted path.
+    """Fill the disk, so that corral cannot record the real path of a grant. corral must report
+    this, because the next run could then not notice that a symlink has replaced the path.
     """
     with mounted(SMALL) as there:
         person = home_on(there, user)
@@ -207,4 +210,4 @@ def test_a_grant_that_cannot_be_remembered_is_reported(user):
         assert said in done.stderr
         there.shell("rm fill")
         done = person.run("/bin/echo", "hi", flags=("--read", "/mnt/home/data"))
-        assert said not in done.stderr  # the control: with free space nothing is reported
+        assert said not in done.stderr  # Counter-check: with free space nothing is reported

@@ -1,5 +1,5 @@
-"""Test the filters in the running kernel. Each act is tried with the filter and, as the control,
-without the filter.
+"""Test the seccomp filters in the running kernel. Each act is tried with the filter and, as a
+counter-check, without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if sys.platform != "linux" or MACHINE not in TABLES:
 COOKIE = (0x0123456789ABCDEF, 0xFEDCBA9876543210, 0x00FF00FF12345678)
 EPERM, ENOSYS, EISCONN, EPROTONOSUPPORT, EOPNOTSUPP, EAFNOSUPPORT = 1, 38, 106, 93, 95, 97
 
-# Every child starts with this code. `tried` prints the errno of a raw system call, or 0.
+# Every child starts with this code. `tried` makes a raw system call and prints its errno, or 0.
 PRELUDE = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -103,8 +103,8 @@ def test_denied_sockets_get_their_errno(name, arguments, errno):
 
 
 def test_other_socket_families_look_absent():
-    """Check that AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC and AF_XDP look absent, whether or not this
-    kernel has them.
+    """Check that AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC and AF_XDP look as if this kernel did not have
+    them.
     """
     held, free = both("for family in (17, 38, 40, 43, 44): tried('socket', family, 3, 0)")
     assert held == [str(EAFNOSUPPORT)] * 5
@@ -273,7 +273,7 @@ for pid in (os.getppid(), os.getpid()):
     free, status = child(acts, None)
     assert status == 0
     assert free == ["0 0 0"] * 3 + ["0"] * 2
-    # The filter contains the process's own pid, so the child compiles the filter.
+    # The filter contains the pid of the process, so the child itself compiles the filter.
     before = f"""
 sys.path.insert(0, {SOURCE!r})
 from corral.platforms.linux.mechanisms import seccomp_rules

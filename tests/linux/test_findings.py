@@ -1,4 +1,4 @@
-"""Test the cache of findings. corral reads it only if this user wrote it, and only under the same
+"""Test the cache of findings. corral reads a cache file only if this user wrote it, under the same
 outer seccomp filter.
 """
 
@@ -54,7 +54,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Cache:
-    """A user's findings, in the test's own home directory."""
+    """A user's cache of findings, in the test's own home directory."""
 
     def __init__(self, user, home):
         self.user, self.home = user, str(home)
@@ -81,7 +81,7 @@ def cache(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     found = Cache(user, scratch)
     found.does("store")
-    # The control for the tests of this file: the stored findings are read.
+    # Counter-check for all tests of this file: the stored findings are read.
     assert found.loaded() == ["planted"]
     return found
 
@@ -145,7 +145,9 @@ def test_a_directory_of_another_user_is_neither_read_nor_written(user, cache, le
 
 
 def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
-    """Give stored findings to another user, and run as root with this user's HOME. Root must not read them."""
+    """Store findings, give them to another user, and run as root with the same HOME. Root must not
+    read them.
+    """
     if user.uid or os.geteuid():
         pytest.skip("only root can run this test")
     cache = Cache(user, scratch)
@@ -160,7 +162,7 @@ def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
     for directory, _, _ in os.walk(scratch):
         os.chown(directory, 0, 0)
     cache.does("store")
-    assert cache.loaded() == ["planted"]  # the control: in root's own home the findings are read
+    assert cache.loaded() == ["planted"]  # Counter-check: root reads them in its own home
 
 
 ROOTS = """
@@ -193,8 +195,8 @@ made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
 def test_a_chroot_and_a_pivoted_root_have_different_cache_keys(user, scratch):
-    """Compare the cache key in a chroot, where the kernel refuses user namespaces, with the key
-    after pivot_root to the same mount, where the kernel allows them. The keys must differ.
+    """Compare the cache keys in a chroot and after pivot_root to the same mount. They must differ,
+    because the kernel refuses user namespaces only in the chroot.
     """
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -203,18 +205,18 @@ def test_a_chroot_and_a_pivoted_root_have_different_cache_keys(user, scratch):
     assert chroot[1] not in {host[1], again[1], pivoted[1]}
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     later = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert later[0] == said[0]  # the control: a second process has the same key
+    assert later[0] == said[0]  # Counter-check: a second process has the same key
 
 
 def test_different_outer_filters_have_different_cache_keys(cache):
-    # `clone` and `prctl` cannot be denied, because no program runs without them.
+    # `clone` and `prctl` are never denied here, because no program runs without them.
     denied = sorted({name for name, _ in CALLS} - {"clone", "prctl"})
     keys = {name: cache.under_filter("key", name, "1") for name in denied}
     keys["another answer"] = cache.under_filter("key", "mount", "38")
     keys["a listener"] = cache.under_filter("key", "mount", "listen")
     keys["no filter"] = cache.does("key")
     assert len(set(keys.values())) == len(keys)
-    # The control: the same filter gives the same key.
+    # Counter-check: the same filter gives the same key.
     assert cache.under_filter("key", "mount", "1") == keys["mount"]
 
 
@@ -240,7 +242,7 @@ def test_the_outer_filter_is_not_examined_if_there_is_none(cache):
 
 
 class Backend:
-    """A backend that runs only the requested probes, and records their names."""
+    """A fake backend that runs only the requested probes, and records their names."""
 
     __file__ = findings.current.load().__file__
 
@@ -279,7 +281,7 @@ def statuses(*wanted: str) -> dict[str, str]:
 def test_an_untried_capability_is_probed_when_it_is_needed(backend):
     assert statuses("quick") == {"quick": "proven", "slow": "unknown", "busy": "unknown"}
     assert statuses("quick") == {"quick": "proven", "slow": "unknown", "busy": "unknown"}
-    assert backend.asked == [{"quick"}]  # the second run read the cached finding
+    assert backend.asked == [{"quick"}]  # the second request read the cache
     assert statuses("quick", "slow") == {"quick": "proven", "slow": "proven", "busy": "unknown"}
     assert statuses("no probe's") == statuses("slow")
     assert backend.asked == [{"quick"}, {"slow"}]

@@ -1,6 +1,7 @@
 """Attack the files that corral keeps, such as denials and compiled filters, as another local user.
 
-Root may run corral with an ordinary user's HOME, where the user has placed files for the attack.
+The victim may be root, if root runs corral with the HOME of an ordinary user who has planted files
+there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ RET_ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def forge(path) -> None:
-    """Replace each BPF program in a kept filter with a program that allows everything, and give the
+    """Replace the BPF programs in a kept filter with programs that allow everything, and give the
     file a correct checksum.
     """
     key, *programs = marshal.loads(path.read_bytes()[8:])
@@ -37,9 +38,9 @@ def give(path, uid: int) -> None:
 
 @pytest.mark.parametrize("owner", [0, ORDINARY])
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
-    """Make another user write a filter that allows everything. corral must not load it. The control
-    is root's own file with the same content: corral loads it, notices inside the sandbox that the
-    filter denies nothing, and refuses the run.
+    """Plant a filter that allows everything. corral must not load it if another user owns it.
+    Counter-check: corral loads root's own file, notices inside the sandbox that the filter denies
+    nothing, and refuses the run.
     """
     if user.uid:
         pytest.skip("the attack is on root")
@@ -70,13 +71,13 @@ def root(package):
 
 
 def test_denials_that_another_user_wrote_are_not_granted(desk, root):
-    """Make a user plant a denial. Root runs `grant` with the user's HOME, and must not be asked
-    about the denial.
+    """Plant a denial as an ordinary user, and run `grant` as root with this user's HOME. `grant`
+    must not ask about the denial.
     """
     path = configure(desk, "cursor")
     run(desk, path)
     assert kept_files(desk)
-    assert "api.x.com" in desk.does("why", "notes")  # the control: the user sees the denial
+    assert "api.x.com" in desk.does("why", "notes")  # Counter-check: the user sees the denial
     done = root.corral("why", "--json", "notes", env=desk.environment())
     assert b"api.x.com" not in done.stdout, done.stderr
     before = path.read_bytes()
@@ -87,7 +88,9 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
 
 
 def test_another_user_can_neither_read_nor_change_kept_files(desk, root):
-    """Give the kept files to root. An ordinary user can then neither read nor change them; root can, which is the control."""
+    """Give the stored denials and filters to root, and try to read and change them as an ordinary
+    user. Counter-check: root can do both.
+    """
     path = configure(desk, "cursor")
     run(desk, path)
     places = [desk.home / ".local/state/corral/denials", desk.home / ".cache/corral/filters"]
@@ -109,8 +112,8 @@ def listing(top) -> dict:
 
 
 def test_root_does_not_change_a_users_files(desk, root):
-    """Run `grant` as root with the user's HOME, where the user may have planted symlinks. corral
-    must not change files there, and its error must name their owner.
+    """Run `grant` as root with a user's HOME, where the user may have planted symlinks. corral must
+    not change files there, and its error must name their owner.
     """
     path = configure(desk, "cursor")
     words = ("grant", "notes", "--allow-net", "api.x.com")
@@ -119,5 +122,5 @@ def test_root_does_not_change_a_users_files(desk, root):
     assert done.returncode == 125, done.stdout
     assert f"belongs to user {ORDINARY}".encode() in done.stderr
     assert listing(desk.home) == before
-    desk.does(*words)  # the control: the user may change the file
+    desk.does(*words)  # Counter-check: the user may change the file
     assert "api.x.com" in entries(path)["notes"]["args"]

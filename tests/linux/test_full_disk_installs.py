@@ -1,4 +1,4 @@
-"""Install packages onto a disk with too little room. The refusal must name the reason, and the
+"""Install packages on a disk with too little room. The refusal must name the reason, and the
 attempt must leave nothing behind.
 """
 
@@ -24,7 +24,7 @@ packages, or for all packages but not for the files that the installer keeps.
 
 
 def check_installs(there, user, env, registry, word: str) -> None:
-    """Try to install with little room and then with enough, which is the control."""
+    """Install with too little room, and then with enough room as a counter-check."""
     there.shell(f"mkdir -m 700 cache && chown {user.uid}:{user.uid} cache")
     person, env = there.resident(user), {**env, "XDG_CACHE_HOME": "/mnt/cache"}
     assert person.run("/bin/true", env=env).returncode == 0

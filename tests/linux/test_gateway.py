@@ -51,9 +51,9 @@ def connected_pair():
 @pytest.mark.parametrize("use_pipes", [True, False])
 @pytest.mark.parametrize("is_client", [True, False])
 def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
-    """Let a target send data and close its socket, so that nothing was copied when the run ends.
-    As a control, `close` loses the data. If the target's socket is still open somewhere, more data
-    could have followed, so the peer must see a reset.
+    """Send data and close the target's socket, but end the run before the gateway has copied
+    anything. The peer must get all data. If the target's socket is still open elsewhere, more data
+    could have followed, so the peer must see a reset. Counter-check: `close` loses the data.
     """
     text = os.urandom(100_000)
 
@@ -92,7 +92,7 @@ def test_the_gateway_keeps_no_descriptor_of_an_ended_connection(gateway, server)
     with running.connect(NAME, port) as client:
         client.sendall(b"x")
         assert client.recv(1) == b"x"
-    # Descriptor 3 is open only while the list of descriptors is read.
+    # Descriptor 3 is open only while the descriptors are being listed.
     assert running.end()["fds"] == ["0", "1", "2", "3"]
     assert running.end()["children"] == ""
 
@@ -212,7 +212,7 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
     sent, stopped = [], threading.Semaphore(0)
 
     def send(connection: socket.socket) -> None:
-        connection.settimeout(1)  # only back-pressure delays the sender for so long
+        connection.settimeout(1)  # only back-pressure can delay the sender for this long
         with contextlib.suppress(TimeoutError):
             for _ in range(4096):
                 sent.append(connection.send(bytes(1 << 16)))  # noqa: PERF401 - it is cut short
@@ -224,7 +224,7 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
         assert stopped.acquire(timeout=60)
         assert sum(sent) < 4096 << 16
         first = running.now()["wakes"]
-        # The gateway does not poll a stuck connection in a loop.
+        # Calling `now` wakes the gateway once, and the stuck connection does not wake it again.
         assert running.now()["wakes"] - first == 1
         assert len(read_all(client)) == sum(sent)
     assert running.end()["traffic"][NAME][3] == sum(sent)
@@ -321,4 +321,4 @@ def test_an_idle_gateway_is_not_woken(gateway, server):
         client.sendall(b"x")
         assert client.recv(1) == b"x"
         first = running.now()["wakes"]
-        assert running.now()["wakes"] - first == 1  # `now` itself wakes the gateway once
+        assert running.now()["wakes"] - first == 1  # caused by `now` itself

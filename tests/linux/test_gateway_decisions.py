@@ -54,8 +54,8 @@ def test_an_address_without_a_name_is_refused(gateway, server):
 
 
 def test_only_addresses_of_the_policy_are_reached(gateway, server, proxy):
-    """Connect to literal addresses, through a proxy. In this test the gateway itself listens on these addresses, so a
-    direct connection would reach the gateway again.
+    """Connect to literal addresses through a proxy. The gateway listens on these addresses in this
+    test, so without the proxy it would connect to itself.
     """
     proxy_port, requests = proxy
     port = server(echo)
@@ -136,7 +136,7 @@ def test_a_server_that_does_not_answer_is_given_up(gateway):
         full.listen(0)
         port = full.getsockname()[1]
         waiting = []
-        for _ in range(4):  # fill the queue, so that the kernel drops further connections
+        for _ in range(4):  # fill the queue, so that the kernel drops the next connections
             waiting.append(socket.socket())
             waiting[-1].setblocking(False)
             waiting[-1].connect_ex((LOCAL, port))
@@ -155,11 +155,11 @@ def test_the_hosts_own_addresses_are_recognized():
 
     own = HostAddresses()
     assert socket.inet_aton(LOCAL) in own
-    # This address is reserved for documentation, so no host has it.
+    # No host has this address, because it is reserved for documentation.
     assert socket.inet_aton("198.51.100.1") not in own
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("198.51.100.1", 9))  # this only looks up a route
+            probe.connect(("198.51.100.1", 9))  # only looks up a route
         except OSError as error:
             pytest.skip(f"this host has only loopback addresses: {error}")
         assert socket.inet_aton(probe.getsockname()[0]) in own
@@ -167,7 +167,7 @@ def test_the_hosts_own_addresses_are_recognized():
 
 @contextlib.contextmanager
 def no_descriptors():
-    """Prevent this process from opening descriptors."""
+    """Make every attempt of this process to open a descriptor fail."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     last = os.open("/", os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (last, hard))
@@ -179,7 +179,7 @@ def no_descriptors():
 
 
 class Dialer:
-    """A replacement for the process that makes sockets in a namespace."""
+    """A stand-in for the process that makes sockets in the target's namespace."""
 
     def make(self):
         made = socket.socket()
@@ -201,8 +201,8 @@ def answered(service, client):
 
 @pytest.mark.parametrize("kind", ["out", "in", "names"])
 def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop(server, kind):
-    """Use up all descriptors. A connection that cannot be accepted keeps the listener readable.
-    This must not wake the gateway again and again.
+    """Use up all descriptors, so that the gateway cannot accept a connection. The listener then
+    stays readable, but must not wake the gateway again and again.
     """
     from corral.denials.records import Denials
     from corral.network.destinations import check_from_policy
@@ -225,7 +225,7 @@ def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop
         if kind == "in":
             assert client.recv(4) == b"word"
         elif kind == "names":
-            # The gateway closes the connection, because the question was longer than any valid one.
+            # The gateway closes the connection, because no valid question is this long.
             assert client.recv(4) == b""
         else:  # the connection was read and refused
             with pytest.raises(ConnectionResetError):
@@ -233,8 +233,8 @@ def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop
 
 
 def test_without_free_descriptors_every_address_is_refused_as_the_hosts_own():
-    """Use up all of the gateway's descriptors, as a target could do with many connections. corral
-    then cannot check whether an address is the host's own, and must refuse the address.
+    """Use up all descriptors, as a target could do with many connections. corral then cannot list
+    the host's own addresses, so it must refuse every address.
     """
     from corral.network.guard import HostAddresses
 
@@ -276,7 +276,7 @@ def test_a_lookup_that_hangs_is_given_up_and_others_go_on(gateway, server):
 
 def test_a_lookup_has_no_descriptor_of_the_supervisor_and_ends_with_the_supervisor(gateway, server):
     port = server(echo)
-    # The timeout is long, so the lookup ends only because the supervisor ends.
+    # With such a long timeout, the lookup can end only because the supervisor ends.
     running = gateway(port, patience=600)
     running.zone.silent = {NAME}
     with running.connect(NAME, port):

@@ -1,4 +1,4 @@
-"""Test the gateway's check of TLS hellos, and its use of the host's proxy."""
+"""Test how the gateway checks TLS hellos, and how it uses the host's proxy."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_tls_with_another_name_is_refused(gateway, tls_server, certificate):
 
 
 def test_tls_with_another_name_passes_without_the_check(gateway, tls_server, certificate):
-    """Connect without the check of the TLS hello, as the control: the connection must succeed."""
+    """Counter-check: without the check of the TLS hello, the connection must succeed."""
     running = gateway(tls_server)
     assert say_by_tls(running.connect(NAME, tls_server), certificate, OTHER) == b"secret"
 
@@ -107,7 +107,7 @@ def test_a_silent_tls_client_is_ended(gateway, tls_server):
     assert running.zone.asked == []
 
 
-# The next tests use the host's own proxy.
+# The next tests use the host's proxy.
 
 
 def test_connections_go_through_the_hosts_proxy(gateway, server, proxy):

@@ -1,4 +1,4 @@
-"""Test `why`, `grant` and kept state with real client files, real runs, and their denials."""
+"""Test `why`, `grant` and kept homes with real client files, real runs and their denials."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def desk(ordinary):
 
 
 def configure(desk, *clients):
-    """Configure the same wrapped server in several clients, and return the first client's file."""
+    """Configure one wrapped server in several clients, and return the first client's file."""
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
     listed = {"type": "local", "command": [entry["command"], *entry["args"]]}
@@ -94,7 +94,7 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
 
 
 def test_why_and_grant_know_that_a_granted_directory_allows_its_files(desk):
-    """Learn a missing file, and grant its directory, as the documentation suggests."""
+    """Learn that a file is missing, and grant its directory, as the documentation suggests."""
     path = configure(desk, "cursor")
     note = desk.put("notes/todo.txt", "milk")
     source = f"import sys\ntry: sys.exit(len(open({str(note)!r}).read()))\nexcept OSError: pass\n"
@@ -123,7 +123,7 @@ def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
     found = desk.put("bin/no-such-server", "#!/bin/sh\nexit 0\n")
     found.chmod(0o755)
     path.write_text(path.read_text().replace('"no-such-server"', json.dumps(str(found))))
-    assert "not found" not in run(desk, path, "gone")  # the control
+    assert "not found" not in run(desk, path, "gone")  # counter-check
     assert "did not start" not in desk.does("why", "gone")
 
 
@@ -145,12 +145,13 @@ def test_why_shows_a_denial_until_a_flag_allows_it(desk):
         desk.does("run", f"--env=NAMES={names}", *flags, "--", *command)
 
     start("a.x.com b.x.com")
-    start("")  # the client starts the server again, but does not use it
+    start("")  # the client starts the server again without using it
     shown = desk.does("why", *command)
     assert "--allow-net a.x.com" in shown
     assert "--allow-net b.x.com" in shown
     first = kept_files(desk)[0]
-    first.rename(first.with_name(f"{86_400_000_000:020}-1.jsonl"))  # on the second of January 1970
+    # a time on the second of January 1970
+    first.rename(first.with_name(f"{86_400_000_000:020}-1.jsonl"))
     assert desk.does("why", *command).count("(last on 1970-01-0") == 2
     first.with_name(f"{86_400_000_000:020}-1.jsonl").rename(first)
     start("", "--allow-net", "a.x.com")
@@ -172,7 +173,7 @@ open(os.path.expanduser("~/memory"), "w").write("x" * size * 1_000_000)
 
 
 def test_why_says_how_a_run_without_denials_failed(desk):
-    """Make a server fail without a denial. `why` must then not read as if the server had not run."""
+    """Make a server fail without a denial. `why` must tell how it ended."""
     server = desk.put("server.py", "import sys; sys.exit(int(sys.argv[1]))")
     python = str(desk.user.python)
     for code in ("0", "143", "3"):
@@ -182,7 +183,7 @@ def test_why_says_how_a_run_without_denials_failed(desk):
             assert "it ended with exit code 3\n" in desk.does("why", *command)
             [row] = json.loads(desk.does("why", "--json", *command))
             assert (row["failure"], row["denials"]) == ("it ended with exit code 3", [])
-        else:  # the control: an ordinary end, and the end that a client asks for, are not stored
+        else:  # Counter-check: success, and a stop by the client, are not stored
             assert kept_files(desk) == []
     assert len(kept_files(desk)) == 1
 
@@ -239,7 +240,7 @@ def test_the_error_for_a_servers_short_name_suggests_the_name_with_its_client(de
     done = desk.corral(command, "notes")
     assert done.returncode == 127
     assert done.stderr.endswith(b"hint: did you mean cursor:notes?\n"), done.stderr
-    done = desk.corral(command, "no-server")  # the control: no client has a server with this name
+    done = desk.corral(command, "no-server")  # Counter-check: no client has a server with this name
     assert b"hint: is it installed?" in done.stderr
     done = desk.corral(command, "cursr:notes")
     assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
@@ -251,12 +252,12 @@ def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
     assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
     for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):
-        # The control: a flag after `--`, and a word that is not a flag of corral, cause no warning.
+        # Counter-check: a flag after `--`, or a flag that corral does not have, causes no warning.
         assert b"is passed to the command" not in desk.corral("run", *words).stderr
 
 
 def learn(desk):
-    """Return the command that `corral learn` prints to keep the accepted grants."""
+    """Return the command that `corral learn` prints for keeping the accepted grants."""
     told = desk.corral("learn", "--accept", "cursor:notes").stderr.decode()
     return told.rpartition("to keep this: corral ")[2].strip()
 
@@ -317,8 +318,8 @@ def test_grant_changes_a_server_in_both_clients(desk):
 
 
 def test_why_says_how_files_that_are_not_found_are_recorded(desk):
-    """Check that `why` suggests `wrap --learn` instead of `corral learn CLIENT:SERVER`, which would
-    wait at the terminal for messages that only a client sends.
+    """Check that `why` suggests `wrap --learn`. `corral learn CLIENT:SERVER` would wait at the
+    terminal for messages that only a client sends.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -337,7 +338,9 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
 
 @pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
 def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
-    """Check that the hint names the project's file, because `wrap CLIENT` does not change this file."""
+    """Check that the hint names the project's file. `wrap CLIENT` would not wrap the server,
+    because it does not change this file.
+    """
     entry = {"command": str(desk.user.python), "args": ["server.py"]}
     servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}
     desk.put("project/server.py", SERVER)
@@ -396,7 +399,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     path = configure(desk, "cursor")
     assert "memory 1" in run(desk, path)
     assert "memory 2" in run(desk, path)
-    assert "memory 3" in desk.does("run", "cursor:notes")  # the same server, so the same home
+    assert "memory 3" in desk.does("run", "cursor:notes")  # one server has one home
     assert not (desk.home / "memory").exists()
     assert "home directory, kept between runs" in desk.does("status", "cursor")
     desk.does("cache", "rm-home", "notes")
@@ -423,7 +426,7 @@ def test_removing_a_kept_home_by_a_program_that_several_servers_share_is_refused
         assert done.returncode == 125
         assert b"name one by its command or its path" in done.stderr
         assert sorted(list_homes()) == scripts
-    desk.does("cache", "rm-home", python, scripts[0])  # the controls
+    desk.does("cache", "rm-home", python, scripts[0])  # counter-check
     desk.does("cache", "rm-home", f"{python} {scripts[1]}")
     assert list_homes() == scripts[2:]
     desk.does("cache", "rm-home", python)
@@ -446,7 +449,8 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
 
     def last_words(name):
         shown = desk.does("why", name)
-        assert shown.count("api.x.com") == 2  # the line, and its flag; not a line for each entry
+        # once in the denial's line and once in its flag, but not once per entry
+        assert shown.count("api.x.com") == 2
         learn, grant = shown.splitlines()[-2:]
         return shlex.split(learn.partition("hours: ")[2]), shlex.split(grant.partition(": ")[2])
 
@@ -458,11 +462,11 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
         assert last_words(named) == ([*learn, str(file), one], ["corral", "grant", named])
         desk.does("grant", named, "--allow-net", "api.x.com")
         assert "api.x.com" in entries(file)[one]["args"]
-    assert "api.x.com" not in entries(path)["notes"]["args"]  # the control
+    assert "api.x.com" not in entries(path)["notes"]["args"]  # counter-check
 
 
 def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):
-    """VS Code replaces `${userHome}` and `${input:script}` before it starts a server."""
+    """Use `${userHome}` and `${input:script}`, which VS Code replaces before it starts a server."""
     python = str(desk.user.python)
     notes, other = (desk.put(f"{name}/server.py", SERVER) for name in ("notes", "other"))
     files = {"notes": "${userHome}/notes/server.py", "any": "${input:script}"}
@@ -485,7 +489,7 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
     assert sorted(list_homes()) == sorted([str(notes), str(other)])
     desk.does("cache", "rm-home", "notes")
     assert list_homes() == [str(other)]
-    desk.does("cache", "rm-home", "any")  # the control: only one home is left
+    desk.does("cache", "rm-home", "any")  # Counter-check: `any` is enough for the only home
     assert list_homes() == []
     desk.does("unwrap", "vscode")
     assert json.loads(path.read_text()) == {"servers": servers}
@@ -493,8 +497,8 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
-    """Make a server change the mode of its home. `corral cache` must still list the home and remove
-    it.
+    """Change the mode of a kept home from inside. `corral cache` must still list the home and
+    remove it.
     """
     path = configure(desk, "cursor")
     desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
@@ -504,7 +508,8 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")
     assert not os.path.lexists(kept["path"])
     assert "memory 1" in run(desk, path)
-    desk.does("cache", "rm-home", "notes")  # the user of the tests cannot remove a closed home
+    # remove the home, because the test's own user cannot remove a closed one
+    desk.does("cache", "rm-home", "notes")
 
 
 def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
@@ -536,8 +541,8 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
 
 
 def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(desk):
-    """Check that `status` prints a `why` command that contains the server's own command, because
-    `why` cannot find a server by its name if the server's file does not belong to a client.
+    """Wrap a file that does not belong to a client. `why` cannot find its server by name, so
+    `status` must print a `why` command that contains the server's own command.
     """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
@@ -552,8 +557,8 @@ def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(de
 
 
 def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
-    """Check the hint that `learn` prints on a terminal, where the user cannot type the messages that the server waits
-    for.
+    """Check the hint of `learn` on a terminal, where the user cannot type the messages that the
+    server waits for.
     """
     path = configure(desk, "cursor")
     code, shown = answer_questions(desk, [b"n\n"] * 9, words=("learn", "cursor:notes"))
@@ -565,7 +570,7 @@ def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
     )
     desk.does(*shlex.split(hint.partition(": corral ")[2]), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["notes"]["args"]
-    # The control: no client has a server with this command, so there is no such hint.
+    # Counter-check: a command that belongs to no client's server gets no such hint.
     command = [str(desk.user.python), "-c", "pass"]
     policy = json.dumps({"version": 1, "server": {"command": command}})
     for words in (("learn", "--", *command), ("learn", "--policy", policy)):
@@ -610,7 +615,7 @@ def test_grant_skips_a_denied_file_that_does_not_exist_yet(desk):
     words = entries(path)["notes"]["args"]
     assert "api.x.com" in words
     assert "--write" not in words
-    desk.put("srv/server.py.log", "")  # the control: the question follows once the file exists
+    desk.put("srv/server.py.log", "")  # Counter-check: corral asks about the file once it exists
     code, shown = answer_questions(desk, [b"y\n"])
     assert code == 0, shown
     assert f"{server}.log" in entries(path)["notes"]["args"]
@@ -640,7 +645,7 @@ def test_grant_suggests_the_flag_for_a_path_without_one(desk):
     assert done.returncode == 2
     hint = f"did you mean --read '{notes}'? (or --write)\n"
     assert done.stderr.decode() == f"corral: name one server\nhint: {hint}"
-    done = desk.corral("grant", "notes", "other")  # the control: the word is not a path
+    done = desk.corral("grant", "notes", "other")  # Counter-check: this word is not a path
     assert b"hint: usage: corral grant" in done.stderr
 
 
@@ -657,15 +662,15 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 @pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
 def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
-    """Name a project's server like a flag of `wrap`. A suggested command with this name as a flag
-    would grant the flag to all servers in the file. The name `app` is the control.
+    """Give a project's server the name of a flag of `wrap`. If a suggested command contained this
+    name as a flag, the flag would apply to all servers in the file. Counter-check: the name `app`.
     """
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {name: entry, "other": entry}}))
     refusal = desk.corral("why", "--", name).stderr.decode()
     _, *words = shlex.split(refusal.rpartition("hint: corral ")[2])
     desk.does("wrap", "--corral", str(desk.corral_path), *words)
-    assert entries(path)["other"] == entry  # the command wraps only the server that it names
+    assert entries(path)["other"] == entry  # the command has wrapped only its own server
     shown = desk.does("why", "--", name)
     _, *words = shlex.split(shown.rpartition("does not find, for 2 hours: corral ")[2])
     desk.does("wrap", "--corral", str(desk.corral_path), ".mcp.json")
@@ -679,7 +684,7 @@ def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, na
 
 def wrap_by_path(desk, *names):
     """Write a settings file with one server at each of these paths, and wrap each file by its path.
-    No client uses these files by default, and they are not in the current project.
+    The files belong neither to a client nor to the current project.
     """
     paths = []
     for name in names:
@@ -715,7 +720,7 @@ def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
 
 
 def test_status_shows_a_server_that_its_project_has_unwrapped(desk):
-    """Look from a directory outside of the project, where only corral's record names the file."""
+    """Run `status` outside of the project, where corral knows the file only from its own record."""
     [path] = wrap_by_path(desk, "work/.mcp.json")
     assert "app  wrapped" in desk.does("status")
     entry = {"command": str(desk.user.python), "args": ["other.py"]}
@@ -737,7 +742,8 @@ def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
     desk.does("grant", f"{one}:app", "--allow-net", "a.x")
     assert "a.x" in entries(one)["app"]["args"]
     assert two.read_text() == before
-    # If a name occurs in a client's own settings and in files of other directories, it means the client's server.
+    # A name that occurs in a client's own settings and in files elsewhere means the client's
+    # server.
     own = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": bare_entry(desk)}}))
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     desk.does("grant", "app", "--allow-net", "b.x")
@@ -750,13 +756,13 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
     servers = entries(path)
     path.write_text(json.dumps({"mcpServers": {**servers, "notes": servers["app"]}}))
     assert desk.corral("grant", "notes", "--allow-net", "a.x").returncode == 125
-    desk.does("grant", "app", "--allow-net", "a.x")  # the control: corral wrapped this entry
+    desk.does("grant", "app", "--allow-net", "a.x")  # Counter-check: corral wrapped this entry
 
 
 @pytest.mark.parametrize("place", ["client", "file"])
 def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     """Run `grant` in a project whose server has another server's CLIENT:SERVER or FILE:SERVER as
-    its name.
+    its name. The argument must mean the other server.
     """
     if place == "client":
         path, word = configure(desk, "cursor"), "cursor:notes"
@@ -775,7 +781,7 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     assert grant(word, "a.x").returncode == 0
     assert "a.x" in entries(path)[server]["args"]
     assert project.read_text() == text
-    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # the control: its whole name
+    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Counter-check: its full name
     assert "b.x" in entries(project)[word]["args"]
     path.unlink()
     if place == "client":
@@ -784,8 +790,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """Define a server in a project that has the name of the user's server, but another server's
-    command.
+    """Give a project's server the name of the user's server, and a command for which a home is
+    kept. `cache rm-home NAME` must be refused, because the name means two servers.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -803,7 +809,7 @@ def test_a_project_cannot_choose_which_home_is_removed(desk):
     assert refused.returncode == 125
     assert b"notes is the name of different servers" in refused.stderr
     assert len(json.loads(desk.does("cache", "homes", "--json"))) == 2
-    assert remove("cursor:notes").returncode == 0  # the control
+    assert remove("cursor:notes").returncode == 0  # counter-check
     [left] = json.loads(desk.does("cache", "homes", "--json"))
     assert left["server"][-1] == str(other)
 
@@ -823,7 +829,7 @@ def test_explain_suggests_no_grant_of_the_home_directory(desk):
 
 
 def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
-    """Replace the client's file while a question is waiting for an answer."""
+    """Replace the client's file while `grant` waits for an answer."""
     path = configure(desk, "cursor")
     run(desk, path)
     document = json.loads(path.read_text())
@@ -837,8 +843,8 @@ def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
 
 
 def test_a_grant_keeps_what_the_client_changed_meanwhile(desk):
-    """Change another part of the file while a question is waiting for an answer. This is the
-    control: the change is kept, and the grant is added.
+    """Counter-check: change another part of the file while `grant` waits for an answer. The file
+    must then contain the change and the grant.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -860,9 +866,7 @@ for path in (os.path.expanduser("~/diary"), os.path.expanduser("~/.ssh/id_rsa"))
 
 
 def test_wrap_learns_while_the_client_uses_the_server(desk):
-    """Check that watching grants nothing, and that `--learn-until` has no effect after its end
-    date.
-    """
+    """Check that learning grants nothing, and that `--learn-until` has no effect after its date."""
     diary = desk.put("diary", "dear diary")
     (desk.home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     desk.put(".ssh/id_rsa", "a key")
@@ -901,7 +905,7 @@ def test_learn_starts_a_clients_server_with_the_grants_that_it_already_has(desk)
     done = desk.corral("learn", "cursor:notes")
     assert done.returncode == 0, done.stderr
     assert b"--allow-net api.x.com" in done.stderr
-    assert b"example.com" not in done.stderr  # the server already has this grant
+    assert b"example.com" not in done.stderr  # already granted
 
 
 def test_wrap_refuses_to_learn_for_an_invalid_or_endless_duration(desk):
@@ -948,8 +952,8 @@ def test_a_home_is_kept_without_namespaces(desk):
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_hint_names_only_a_few_flags(desk, number):
-    """Make a server cause many denials. The hint must name only a few flags, because users may
-    paste a long line without reading it.
+    """Cause many denials. The hint must name only a few flags, because users may paste a long line
+    without reading it.
     """
     path = configure(desk, "cursor")
     names = " ".join(f'"n{one}.x.com",' for one in range(number))
@@ -978,7 +982,9 @@ def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
 
 
 def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
-    """Check flags as `status` and `grant` do, which use Python in place of the server's program."""
+    """Check an entry's flags without its program, which might not be installed yet. `status` and
+    `grant` do this with Python in place of the program.
+    """
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

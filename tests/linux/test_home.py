@@ -16,9 +16,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("home", INSIDE)
 def test_the_targets_home_is_private_even_if_home_names_a_system_directory(user, home):
-    """Set HOME to a system directory, such as `/`, which container engines use for unknown
-    users.
-    """
+    """Set HOME to a system directory. Container engines set it to `/` for unknown users."""
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}
     environment = user.environment(HOME=home, **elsewhere)
@@ -59,7 +57,7 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_grant_through_a_link_is_found_under_the_path_that_the_user_wrote(user):
-    """Grant ~/notes, which is a link, as with a directory in a cloud folder or on another disk."""
+    """Grant ~/notes, which is a symlink, as is common for cloud folders and other disks."""
     real = user.home / "cloud" / "notes"
     (real / "inner").mkdir(parents=True)
     (real / "inner" / "a").write_text("hello")
@@ -97,7 +95,7 @@ for path in sys.argv[1:]:
     (real.parent / "again").symlink_to("../notes")
     again = str(user.home / "cloud" / "again")
     assert user.inside(code, f"{again}/inner/a", flags=("--read", again)) == ["hello"]
-    # The control: a grant without a link does not show the links.
+    # Counter-check: after a grant without a symlink, the symlinks do not exist inside.
     assert read("--write", str(user.home / "cloud")) == [
         missing,
         missing,
@@ -109,8 +107,8 @@ for path in sys.argv[1:]:
 
 
 def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
-    """Write to the host's ~/Documents. This must fail, because otherwise a server would seem to
-    save a file that is lost when the run ends.
+    """Write to ~/Documents, which is not granted. If this succeeded, a server would seem to save a
+    file, but the file would be lost when the run ends.
     """
     documents = user.home / "Documents"
     documents.mkdir()
@@ -129,8 +127,8 @@ except OSError as error:
 
 
 def test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home(user):
-    """Make a server write ~/out.txt into its kept home, and then grant the user's ~/out.txt. From
-    then on the server must write to the user's file, and its own file must still exist.
+    """Write ~/out.txt into a server's kept home, and then grant the user's ~/out.txt. The server
+    must now write to the user's file, and its own file must still exist.
     """
     out = user.home / "out.txt"
     out.touch()
@@ -141,7 +139,7 @@ open(path, "a").write(f"{sys.argv[1]} ")
 answer = sorted(os.listdir(os.path.dirname(path)))
 """
     assert "out.txt" in user.inside(code, "run", flags=("--state",))
-    assert out.read_text() == ""  # the control: without a grant the server has a file of its own
+    assert out.read_text() == ""  # Counter-check: without a grant the server writes to its own file
     names = user.inside(code, "run", flags=("--state", "--write", str(out)))
     assert out.read_text() == "run "
     assert {"out.txt", "out.txt.before-grant"} <= set(names)

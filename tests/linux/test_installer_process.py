@@ -1,5 +1,5 @@
-"""Test an installation whose client has ended. The installation continues alone, `ps` lists it, the
-user can end it, and it does not start the server.
+"""Test an installation whose client ends meanwhile. The installer must finish without the client,
+`ps` must list the installer, the user must be able to end it, and it must not start the server.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SERVER = """
 require("fs").appendFileSync(process.env.MARKS, "started\\n");
 console.log("ready");
 """
-# The tests run as one user only, because the result does not depend on the user who installs.
+# The tests run only as an ordinary user, because the user makes no difference here.
 pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 
 
 class Client:
-    """A client that starts `corral run`, with a registry that can delay the package."""
+    """A client that starts `corral run`, and a registry that can hold back the package."""
 
     def __init__(self, user, scratch, registry, env) -> None:
         self.user, self.registry = user, registry
@@ -45,7 +45,7 @@ class Client:
         )  # fmt: skip
 
     def start_and_hold(self) -> subprocess.Popen:
-        """Start `corral run`, and return once the package manager waits for the archive."""
+        """Start `corral run`, and return as soon as the package manager waits for the archive."""
         self.registry.held[self.archive] = threading.Event()
         process = self.start()
         assert self.registry.reached.wait(60)
@@ -59,7 +59,7 @@ class Client:
         return [run for run in runs if run["run"].startswith("install-")]
 
     def wait_for_installer(self) -> None:
-        """Wait until no process holds the package's lock."""
+        """Wait for the package's lock, which the installer holds until it ends."""
         for path in pathlib.Path(self.env["XDG_CACHE_HOME"], "corral", "store", "locks").iterdir():
             if len(path.name) == 64:
                 with path.open() as file:
@@ -83,7 +83,7 @@ def client(user, scratch, registry, env, npm):
 
 
 def end_by_signal(process: subprocess.Popen) -> None:
-    """End the client's process group with SIGTERM, as the Python SDK does."""
+    """Stop the client's process group with SIGTERM, as the Python SDK does."""
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(90) == -signal.SIGTERM
     for stream in (process.stdin, process.stdout, process.stderr):
@@ -91,7 +91,7 @@ def end_by_signal(process: subprocess.Popen) -> None:
 
 
 def crash(process: subprocess.Popen) -> None:
-    """Close the client's ends of the streams without a signal, as if the client had died."""
+    """Close the client's ends of the streams, as if the client had died."""
     for stream in (process.stdin, process.stdout, process.stderr):
         stream.close()
     assert process.wait(90) == -signal.SIGPIPE
@@ -100,7 +100,7 @@ def crash(process: subprocess.Popen) -> None:
 @pytest.mark.parametrize("go_away", [end_by_signal, crash], ids=["signal", "crash"])
 def test_an_installer_continues_after_its_client_has_ended(client, go_away):
     process = client.start_and_hold()
-    # The control: `ps` lists an installer only after its client has ended.
+    # Counter-check: `ps` does not list an installer that still has its client.
     assert client.installers() == []
     go_away(process)
     (run,) = client.installers()
@@ -134,7 +134,7 @@ def test_kill_9_of_corral_ends_the_installer(client, alone):
     else:
         with process:
             process.kill()
-    client.wait_for_installer()  # returns although the registry still delays the archive
+    client.wait_for_installer()  # the registry is still holding back the archive
     assert not client.is_installed()
     assert client.installers() == []
 
@@ -143,7 +143,7 @@ def test_clean_ends_an_installer_without_a_client(client):
     process = client.start_and_hold()
     with process:
         before = client.user.corral("clean", env=client.env)
-        # The control: `clean` does not end an installer that has a client.
+        # Counter-check: `clean` does not end an installer that still has its client.
         assert b"ended" not in before.stdout
         end = threading.Thread(target=process.wait)
         end.start()
@@ -157,8 +157,8 @@ def test_clean_ends_an_installer_without_a_client(client):
 
 
 def test_an_ended_input_does_not_count_as_an_ended_client(client):
-    """End the input at once, as in `echo ... | corral run`. The caller still waits for the answer,
-    so the server must start.
+    """Close stdin at once, as in `echo ... | corral run`. The caller is still waiting for the
+    answer, so the server must start.
     """
     process = client.start_and_hold()
     with process:
@@ -170,8 +170,8 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
-    """End corral during an installation. If the time limit expires at once, the installer must end,
-    too. With a long time limit it must continue until it gets the message that it is waiting for.
+    """End corral during an installation. With a time limit of 0 the installer must end as well.
+    With a long limit it must continue until it has received the message that it waits for.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()

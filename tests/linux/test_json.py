@@ -1,4 +1,4 @@
-"""Check the JSON output of commands against the schemas in the package."""
+"""Check the JSON output of commands against the schemas in corral's package."""
 
 import json
 import platform
@@ -13,8 +13,8 @@ from corral.demo.anonymous import remove_names
 def closed(schema):
     """Return a copy of the schema that refuses unknown keys.
 
-    Readers of the JSON must accept new keys, but in this test a new key means that the schema was
-    not updated.
+    Programs that read the JSON must accept new keys. In this test a new key means that the schema
+    was not updated.
     """
     if isinstance(schema, list):
         return [closed(item) for item in schema]
@@ -58,8 +58,8 @@ def test_explain_matches_its_schema(user, scratch):
 
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
-    """Check that no field shows a secret argument. With `--state` corral keeps a home directory for
-    this command, so the step that makes the directory contains the command's arguments as well.
+    """Check that no field shows a secret argument. With `--state` the arguments are also in the
+    step that makes the kept home, because corral keeps a home for each command.
     """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout
@@ -105,8 +105,8 @@ def test_the_demo_matches_its_schema(user):
 
 
 def test_the_demos_file_contains_nothing_about_the_user(user, scratch):
-    """Check that the file does not contain the user's name or directories, the machine's name, or
-    the path of a decoy file.
+    """Check that the demo's JSON does not contain the user's name or directories, the machine's
+    name, or the path of a decoy file.
     """
     env = user.environment(USER="somebody", LOGNAME="somebody", TMPDIR=str(scratch))
     text = user.corral("demo", "--json", env=env).stdout.decode()
@@ -124,7 +124,9 @@ def test_the_users_name_is_removed_from_every_text(monkeypatch):
 
 
 def test_a_demo_that_cannot_run_still_prints_valid_json(user):
-    """Check that the file says that nothing was tried, and lists the findings."""
+    """Make the demo fail before its first act. Its JSON must list the findings, and say that
+    nothing was tried.
+    """
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.demo import run; from corral.errors import SandboxError\n"
     code += "def fail(*_): raise SandboxError('made to fail')\nrun.Decoys = fail\nfrom corral.cli import main; sys.exit(main())"
     argv = [user.python, "-c", code, str(user.package), "demo", "--json"]
@@ -137,7 +139,7 @@ def test_a_demo_that_cannot_run_still_prints_valid_json(user):
 
 
 def test_the_schema_check_finds_an_unknown_key(user):
-    """Add an unknown key, as the control that the checks above can fail."""
+    """Counter-check for the tests above: an unknown key makes the check fail."""
     data = json.loads(user.corral("doctor", "--json").stdout)
     for broken in ({**data, "more": 1}, {**data, "version": 2}):
         with pytest.raises(jsonschema.ValidationError):

@@ -1,5 +1,5 @@
-"""Test `corral learn`: it proposes the paths and hosts that a target asked for, and with these
-grants the target works.
+"""Test `corral learn`: it proposes the paths and hosts that a target asked for, and the target
+works once they are granted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ print(json.dumps(answer))
 
 @pytest.fixture
 def project(user):
-    """Create two directories that belong to the user, and a third with a key in it."""
+    """Create three directories of the user. One of them is .ssh."""
     for name in ("notes", "results", ".ssh"):
         (user.home / name).mkdir(exist_ok=True)
         (user.home / name / "a").write_text("hello")
@@ -49,7 +49,7 @@ def learn(user, *flags, asked):
 
 
 def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
-    """Use file names that imitate the end of corral's own line, with a harmless flag. corral must
+    """Use file names that imitate the end of corral's own line and contain a flag. corral must
     quote them.
     """
     fake = f"{project}/results/a: allow --read notes?"
@@ -81,7 +81,7 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
     denied = walled if user.tier == "walled" else bare
     done = learn(user, "--accept", "--output", str(policy), asked=asked)
     assert json.loads(done.stdout) == denied
-    assert b"to keep this" not in done.stderr  # the policy file keeps the grants
+    assert b"to keep this" not in done.stderr  # the policy file contains the grants
     text = policy.read_text()
     assert f'"{project}/notes/a",  # the server asked to read {project}/notes/a' in text
     assert "allow = true  # start of true" in text
@@ -100,8 +100,8 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
     [("169.254.169.254", False), ("::ffff:169.254.169.254", False), ("192.0.2.7", True)],
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
-    """Connect to the address of a metadata service. `learn` must not propose it, because the target
-    chooses which addresses it tries. The last address is the control: it is proposed.
+    """Connect to an address of a metadata service. `learn` must not propose it, because the target
+    chooses the addresses that it tries. Counter-check: the last address is proposed.
     """
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"
@@ -124,7 +124,7 @@ def test_a_missing_script_is_named_and_its_directory_is_not_proposed(user, proje
         assert "everything that it asked for" not in said
         assert "ended with an error" not in said
     script = place / "server.py"
-    script.write_text("raise SystemExit(1)")  # the control: a script that fails
+    script.write_text("raise SystemExit(1)")  # Counter-check: a script that fails
     script.chmod(0o644)
     said = user.corral("run", *command, cwd=place, timeout=120).stderr.decode()
     assert "does not exist" not in said
@@ -151,7 +151,7 @@ def test_a_policy_that_cannot_be_written_is_refused_before_the_run(user, project
         assert done.stdout == b""
         assert f"cannot write the policy to {path}".encode() in done.stderr
     assert policy.read_text() == "mine"
-    # The control: without `--output` the target runs.
+    # Counter-check: without `--output` the target runs.
     assert user.corral("learn", "--", "/bin/echo", "ran").stdout == b"ran\n"
 
 
@@ -184,13 +184,14 @@ with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as
 
 def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     policy = scratch / "policy.toml"
-    words = (SYSTEM_PYTHON, "-c", LISTENS)  # another Python's directory may contain sockets
+    # not another Python, because its directory may contain sockets
+    words = (SYSTEM_PYTHON, "-c", LISTENS)
     done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
-    assert "/.corral" not in text  # corral's own calls before the start are not proposed
+    assert "/.corral" not in text  # what corral itself did before the start is not proposed
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
 
@@ -207,12 +208,12 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
-    """Check that a watched target's sockets are in the sandbox's network. A socket in the host's
-    network would show the host's addresses, and could take the host's abstract names.
+    """Check that sockets of a watched target belong to the sandbox's network namespace. Otherwise
+    they would show the host's addresses and could take its abstract names.
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
-    # The control: `learn` saw the bind.
+    # Counter-check: `learn` saw the bind.
     assert b"the server asked to create the unix socket an abstract name" in done.stderr
 
 
@@ -242,7 +243,7 @@ def test_host_names_and_addresses_are_proposed_with_and_without_namespaces(user)
 def closing_lines(user, code: str, *flags: str, **variables: str) -> list[str]:
     env = user.environment(**variables)
     words = ("learn", *flags, "--", user.python, "-c", code)
-    done = user.corral(*words, env=env, input=b"{}\n")  # as if a client used the target
+    done = user.corral(*words, env=env, input=b"{}\n")  # as a client would send it
     assert done.returncode == 0, done.stderr
     return read_closing_lines(done.stderr)
 
@@ -269,7 +270,7 @@ def test_learn_says_that_no_client_used_the_target(user, scratch, stdin):
             lines = read_closing_lines(process.communicate(timeout=60)[1])
     if stdin in files:
         os.close(reader)
-    if stdin == "a message":  # the control
+    if stdin == "a message":  # counter-check
         assert lines == ["the target got everything that it asked for"]
     else:
         assert lines == [
@@ -300,7 +301,7 @@ def test_the_reason_of_a_proposal_is_a_whole_sentence(user):
 
 def test_learn_lists_denials_that_no_flag_allows(user):
     """Look up a name that contains the value of a secret. `learn` must not suggest a flag, because
-    the flag would show the value.
+    the flag would contain the value.
     """
     code = "import os, socket\ntry:\n    socket.getaddrinfo(os.environ['TOK'] + '.example', 80)\n"
     code += "except OSError:\n    pass"

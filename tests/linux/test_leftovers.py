@@ -1,5 +1,5 @@
-"""Leave hostile files in a private directory. Later starts must not follow symlinks there, hang, or
-remove files elsewhere.
+"""Leave hostile files in a run's private directory. Later starts must not follow symlinks there,
+hang, or remove files elsewhere.
 
 The tests kill corral with SIGKILL, as an impatient client does. The next start or `corral clean`
 then finds the leftover.
@@ -50,7 +50,7 @@ def runs(user):
     path = user.home / ".cache" / "corral" / "runs"
     assert os.listdir(path) == []
     yield path
-    for name in os.listdir(path):  # the test may have planted leftovers
+    for name in os.listdir(path):  # a test may have planted leftovers
         (path / name).unlink()
 
 
@@ -66,8 +66,8 @@ def victim(user, scratch):
 
 
 def killed_run(user, victim) -> tuple[str, dict]:
-    """Start a run and kill it. Return its private directory, and the results of the target's
-    attempts to change that directory.
+    """Start a run and kill corral. Return the run's private directory, and the results of what the
+    target tried to do there.
     """
     traces = Traces()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -99,7 +99,7 @@ def test_a_target_cannot_write_to_the_top_of_its_private_directory(user, runs, v
     left, did = killed_run(user, victim)
     walls = {name: did.pop(name) for name in ("procs", "kill", "directory", "away")}
     assert set(walls.values()) == {"PermissionError"}
-    # The control: the target can write to the directories inside its private directory.
+    # Counter-check: the target can write in the directories inside its private directory.
     assert did == {"between": "done", "home": "done", "tmp": "done"}
     assert os.stat(left).st_uid == user.uid
     assert sweep(user) == [left]
@@ -164,7 +164,7 @@ def test_a_huge_leftover_does_not_delay_a_start(user, runs, victim):
     many_files(pathlib.Path(left), victim)
     assert user.run("/bin/true").returncode == 0
     there = len(os.listdir(f"{left}/tmp"))
-    assert 0 < there < 30_000  # each start removes only some of them
+    assert 0 < there < 30_000  # one start removes only some of them
     assert sweep(user) == [left]
     assert os.listdir(runs) == []
 
@@ -185,7 +185,7 @@ def test_a_leftover_of_another_user_is_not_touched(user, runs, victim):
     assert sweep(user) == []
     assert os.path.exists(f"{left}/home/cgroup.kill")
     os.chown(left, user.uid, user.uid)
-    assert sweep(user) == [left]  # the control: the user's own leftover is removed
+    assert sweep(user) == [left]  # Counter-check: the user's own leftover is removed
 
 
 MOVE = """
@@ -208,10 +208,11 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """Try to move a directory from a grant into the private directory. This must fail, because
-    corral removes the private directory at the end, with rights that the target may lack.
+    """Try to move a directory from a grant into the private directory. If this worked, corral would
+    remove the moved directory at the end, even if the target itself could not remove it.
     """
-    # The grant must be on the same file system as private directories.
+    # `rename` works only within a file system, so the grant is in /tmp, like the private
+    # directories.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
     for path in (grant, grant / "theirs", grant / "other"):
         path.mkdir()
@@ -233,7 +234,9 @@ def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
-    """Mount a directory below a killed run's private directory. corral must not remove the mounted files."""
+    """Mount a directory inside the private directory of a killed run. corral must not remove the
+    mounted files.
+    """
     left, _ = killed_run(user, victim)
     place, content = pathlib.Path(left) / "home/moved/mount", scratch / "content"
     for path in (place, content):
@@ -250,14 +253,14 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
         mounted = pathlib.Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
         [found] = [line.split()[1] for line in mounted if line.split()[1].startswith(left)]
         subprocess.run(["umount", found], check=True)
-    assert sweep(user) == [left]  # the control: without the mount the leftover is removed
+    assert sweep(user) == [left]  # Counter-check: without the mount the leftover is removed
     assert (content / "kept").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(user, runs, victim):
-    """Put another user's directory into the leftover of root's target, as if the target had moved
-    it there. The target could not empty this directory, so corral must not empty it either.
+    """Put a directory that the target could not empty into the leftover of a killed run, as if the
+    target had moved it there. corral must not empty it either.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"
@@ -271,14 +274,14 @@ def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(us
     else:
         moved.chmod(0o500)
         os.chown(moved, user.owner, user.owner)
-    assert sweep(user) == [left]  # Counter-check: the target owns `moved` now
+    assert sweep(user) == [left]  # Counter-check: `moved` belongs to the target, so it is removed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
-    """Run `corral clean` as root with another user's home, where the directory of run records is a
-    symlink to root's files. These files must not be removed.
+    """Run `corral clean` as root with another user's home, in which the directory of run records is
+    a symlink to root's files. corral must not remove these files.
     """
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)
@@ -297,8 +300,8 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
 
 
 def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
-    """Write a record with a path that corral never makes: through a symlink, with dots, or outside
-    the temporary directory. corral must remove nothing there.
+    """Write a record with paths that corral never makes: through a symlink, with dots, or outside
+    the temporary directory. corral must not remove anything there.
     """
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name
@@ -314,12 +317,12 @@ def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scr
     assert sweep(user) == []
     assert inner.exists()
     record(user, runs, str(real))
-    assert sweep(user) == [str(real)]  # the control: corral's own path is removed
+    assert sweep(user) == [str(real)]  # Counter-check: corral's own path is removed
 
 
 @pytest.fixture
 def hierarchy(user):
-    """Create the user's own directory in the cgroup2 file system."""
+    """Create a directory for the user in the cgroup2 file system."""
     mounted = cgroup.mount()
     if mounted is None or os.geteuid():
         pytest.skip("no cgroup2 that this process may write to")
@@ -351,4 +354,4 @@ def test_only_corrals_own_cgroups_are_removed(user, runs, scratch, hierarchy):
     assert (inside / "cgroup.kill").read_text() == ""
     assert leaf.exists()
     record(user, runs, str(leaf))
-    assert sweep(user) == [str(leaf)]  # the control: corral's own cgroup is removed
+    assert sweep(user) == [str(leaf)]  # Counter-check: corral's own cgroup is removed

@@ -1,4 +1,6 @@
-"""Test a run from start to end: its streams, signals and deadlines, and the sudden end of each process."""
+"""Test a run from start to end: its streams, signals and deadlines, and what happens when one of
+its processes is killed.
+"""
 
 import json
 import os
@@ -38,7 +40,7 @@ def traces(user):
 
 
 def start(user, *command, flags=(), **options):
-    """Start `corral run`, with pipes as streams unless `options` names others."""
+    """Start `corral run`. Its streams are pipes unless `options` says otherwise."""
     argv = user.corral_argv("run", *flags, "--", *command)
     return user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
@@ -48,8 +50,8 @@ def wait_for_ready(process):
 
 
 def left_after_a_kill(user, traces) -> dict[str, object]:
-    """Check that the killed run left only its record. Start another run, and return what is left
-    after it.
+    """Check that only the killed run's record is left. Then start another run, and return what is
+    still left after it.
     """
     left = traces.left_in_the_end()
     files = left.pop("files", [])
@@ -109,8 +111,8 @@ def test_the_grace_is_five_seconds_unless_a_test_shortens_it():
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
-    """Use a grace period that is longer than the test, so that only the second signal can have
-    ended the run.
+    """Use a grace period that is longer than the test, so that only the second signal can end the
+    run.
     """
     user.grace_seconds = 3600
     process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument)
@@ -118,7 +120,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     while not ended(process.pid, 0.2):
-        # The kernel merges two pending signals with the same number, so the second may be lost.
+        # If the first signal was still pending, the kernel has merged the two, so send it again.
         process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 128 + signal.SIGKILL
     assert traces.left() == {}
@@ -147,7 +149,7 @@ def test_a_target_that_ends_in_time_is_not_reported_as_timeout(user):
 
 
 def test_corral_and_all_processes_end_with_the_target(user, traces):
-    """Start a daemon that keeps the streams open. The daemon must not delay the end of the run."""
+    """Start a daemon that keeps the streams open. The run must end without waiting for it."""
     daemon = (
         "import os, signal\n"
         "if os.fork() == 0:\n"
@@ -262,7 +264,7 @@ print(json.dumps(held))
 
 
 def run_forks(user, traces, code: str, request: object) -> object:
-    """Run `code`, which starts corral in forks and ends them. All these processes have
+    """Run `code`, which starts corral in forks and stops them. All these processes have
     `traces.argument` in their command lines, so that leftovers can be found.
     """
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
@@ -273,7 +275,7 @@ def run_forks(user, traces, code: str, request: object) -> object:
             process.kill()
             raise
     assert process.returncode == 0, err.decode()
-    assert b"corral/" not in err, err.decode()  # the error is not a traceback from corral itself
+    assert b"corral/" not in err, err.decode()  # there is no traceback from corral's code
     return json.loads(out)
 
 
@@ -289,7 +291,7 @@ def test_kill_9_of_corral_at_any_moment_leaves_no_process_or_file(user, traces):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user, traces, number):
-    """Send a signal at each moment between the start of corral and the exec of its target.
+    """Send a signal at different moments between corral's start and the exec of its target.
 
     The target is not Python, because Python may swallow an interrupt while it starts.
     """
@@ -297,8 +299,8 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user,
     delays = [*DELAYS[::4], 0.15, 0.2, 0.25]
     statuses = run_forks(user, traces, AT_DELAYS, [number, delays, arguments])
     codes = {os.waitstatus_to_exitcode(status) for status in statuses}
-    # Before corral has installed its handlers, the signal itself ends corral (SIGINT raises an
-    # exception). Later, corral ends the way its target did.
+    # Until corral has installed its handlers, the signal ends corral itself (SIGINT with an
+    # exception). After that, corral exits the way its target did.
     assert codes <= {-number, 128 + number, *([99] if number == signal.SIGINT else [])}, codes
     assert left_after_a_kill(user, traces) == {}
 
@@ -306,7 +308,7 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user,
 def test_kill_9_of_corral_at_every_step_of_the_set_up_leaves_no_process_or_file(user, traces):
     arguments = ["run", "--", user.python, "-c", "pass", traces.argument]
     held = run_forks(user, traces, AT_STEPS, arguments)
-    assert len(held) > 18  # the kills cover the application of every step, and most verifications
+    assert len(held) > 18  # kills during each step's `apply`, and during most `verify` calls
     assert {"apply", "verify"} == {verb.split()[0] for verb in held}
     assert left_after_a_kill(user, traces) == {}
 
@@ -369,7 +371,7 @@ def test_a_reader_that_goes_away_ends_the_target_by_sigpipe(user, traces):
 
 
 def test_a_stderr_without_a_reader_does_not_stop_the_target(user):
-    """Close the reading end of stderr. The warnings are lost, but the run must go on."""
+    """Close the reading end of stderr. corral's warnings are lost, but the run must continue."""
     read, write = os.pipe()
     os.close(read)
     process = start(user, "/bin/sh", "-c", "echo ran; exit 7", stderr=write)
@@ -390,8 +392,8 @@ os.execv(sys.executable, [sys.executable, "-c", code, sys.argv[1], *sys.argv[3:]
 
 @pytest.mark.parametrize("closed", ["0", "1", "2", "0,1", "0,1,2"])
 def test_closed_streams_are_not_replaced_by_corrals_files(user, scratch, closed):
-    """Start corral with closed streams. A descriptor that corral opens must not become the target's
-    stdin, stdout or stderr.
+    """Start corral with closed streams. None of the descriptors that corral opens may become the
+    target's stdin, stdout or stderr.
     """
     report, granted = scratch / "report.json", scratch / "granted"
     granted.mkdir()
@@ -420,8 +422,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Ignore a signal before the start, as `nohup` does with SIGHUP to let a run survive the end of
-    its terminal. SIGTERM is the control.
+    """Ignore a signal before the start, as `nohup` does with SIGHUP, so that a run survives the end
+    of its terminal. Counter-check: SIGTERM still ends the run.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
@@ -486,7 +488,7 @@ def test_control_c_in_a_terminal_reaches_the_target(user, terminal, traces):
 
 
 def test_a_terminal_gets_its_settings_back(user, terminal, traces):
-    """Kill a target that switched echo off. The terminal must get its echo back."""
+    """Stop a target that has switched off the terminal's echo. The echo must be on again."""
     master, slave = terminal
     before = termios.tcgetattr(slave)
     code = (
@@ -494,7 +496,7 @@ def test_a_terminal_gets_its_settings_back(user, terminal, traces):
     )
     process = in_terminal(user, slave, code, traces.argument)
     read_until(master, b"ready")
-    assert termios.tcgetattr(slave) != before  # the control: the target did change the settings
+    assert termios.tcgetattr(slave) != before  # Counter-check: the target has changed the settings
     process.terminate()
     assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     assert termios.tcgetattr(slave) == before

@@ -1,8 +1,7 @@
-"""Reach each limit from inside, as root and as an ordinary user, on a host whose cgroups do not
-enforce limits.
+"""Reach each limit from inside, as root and as an ordinary user.
 
-On a host with working controllers the kernel causes the same outcomes, so the tests do not check
-the mechanism.
+The tests are meant for hosts without working cgroups, where corral samples. With cgroups the
+results are the same, so the tests do not check the mechanism.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MIB = 1 << 20
 LIMIT = ("--max-memory", "256M")
 HOLD = "\nprint('held', flush=True)\nsys.stdin.read()\n"
 
-# Each program allocates memory of one kind, up to its argument in MiB, and keeps it.
+# Each program allocates one kind of memory, as many MiB as its argument says, and keeps it.
 HOGS = {
     "private": "kept.append(bytearray(b'x' * MIB))",
     "shared": "kept.append(mmap.mmap(-1, MIB)); kept[-1].write(b'x' * MIB)",
@@ -52,7 +51,8 @@ HOGS = {
         kept[-1][at]""",
 }
 WAIT = "import select\nselect.select([], [], [], 0.5)\nprint('held')"
-# Wait for a sample, which may be late on a busy machine. Without a sample the test times out.
+# Wait until a sample ends the run. On a busy machine the sample may be late. Without one, the
+# timeout ends the run, and the test fails.
 STAY = "\nsignal.pause()\n"
 LATEST = ("--timeout", "40s")
 PRELUDE = "import mmap, os, signal, sys, time\nMIB = 1 << 20\nkept = []\n"
@@ -82,8 +82,8 @@ def run(user, scratch):
 
 
 def run_until_said(run, word, code, *arguments, flags):
-    """Run a target that prints `word` and then waits for its timeout. If the target was too slow,
-    try a longer timeout.
+    """Run a target that has to print `word` before its timeout. If it is too slow, try again with a
+    longer timeout.
     """
     for seconds in (4, 16, 64):
         done = run(code, *arguments, flags=(*flags, "--timeout", f"{seconds}s"))
@@ -108,8 +108,8 @@ def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
 
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
-    """Make the target keep 20 MiB of each kind of memory in `HOGS` for a few samples. Pages of
-    mapped files must not count twice.
+    """Keep 20 MiB of each kind of memory in `HOGS` during a few samples. Pages of mapped files must
+    not count twice.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))
@@ -134,9 +134,9 @@ def test_memory_of_many_small_processes_is_added_up(run):
     assert 2 < over.usage["tasks"] <= 51
 
 
-# Each of `count` processes allocates `share` MiB and shares them with eight children, which
-# constantly end and are replaced. Reading the many mappings of the first child takes longer than
-# such a child lives. The memory grows only once the children exist.
+# Each of `count` processes allocates `share` MiB and shares this memory with eight children, which
+# keep ending and being replaced. The first child has so many mappings that reading them takes
+# longer than the other children live. The memory grows only once the children exist.
 REPLACED = """
 import ctypes
 count, share, seconds = int(sys.argv[1]), int(sys.argv[2]) * MIB, float(sys.argv[3])
@@ -178,21 +178,20 @@ os._exit(0)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
-    """Keep replacing processes. A measurement misses processes that start after it has listed the
-    tree, so its sum does not include their shares of the memory. The limit must still be enforced.
+    """Keep replacing processes. A sample lists the tree first, so it misses the memory of processes
+    that start later. The limit must still be enforced.
     """
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
-    below = run(
-        REPLACED, "3", "12", "4", flags=flags
-    )  # the control: 36 MiB that are shared in the same way
+    # Counter-check: the same with 36 MiB
+    below = run(REPLACED, "3", "12", "4", flags=flags)
     assert (below.kind, below.out) == ("exited", "held\n"), below.err
 
 
 def test_memory_that_processes_share_counts_once(run):
-    """Make sixty forks share 150 MiB. If the memory of each fork were counted in full, the sum
-    would be nearly nine gigabytes, far above the limit.
+    """Make sixty forks share 150 MiB. Counted once for each fork, this would be nearly nine
+    gigabytes, far above the limit.
     """
     code = """
 kept.append(bytearray(b'x' * (100 * MIB)))
@@ -248,7 +247,7 @@ def test_a_fork_bomb_ends_at_its_deadline(user, run):
 
 
 def test_a_fork_bomb_that_ignores_sigterm_ends(user, scratch):
-    """Make every process fork endlessly, ignore SIGTERM and never sleep."""
+    """Start a fork bomb: every process forks endlessly, ignores SIGTERM and never sleeps."""
     code = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
@@ -260,7 +259,7 @@ while True:
     flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "2s")
     done = Run(user, scratch, user.python, "-ISc", PRELUDE + code, traces.argument, flags=flags)
     assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
-    assert done.usage["cpu_ms"] > 100  # the time of killed processes counts, too
+    assert done.usage["cpu_ms"] > 100  # includes the time of killed processes
     assert traces.left() == {}
 
 
@@ -285,7 +284,7 @@ def test_a_share_of_the_processors_is_enforced(run, millicores, processes, secon
     assert (done.kind, done.code) == ("timeout", 124), done.err
     asked, share = millicores / 1000, done.usage["cpu_ms"] / done.usage["wall_ms"]
     assert share <= 1.25 * asked, done.usage
-    # The target may get less only if other processes used the rest of the time.
+    # The target may get less than its share only if other processes used the rest.
     assert share >= 0.75 * asked or idle < cores - asked, (done.usage, idle)
 
 
@@ -296,9 +295,9 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
-    """Run a busy target without a limit, as the control. The kernel counts the time that the target
-    spends running or waiting for a processor, but not the time while it is paused, so for a target
-    that is never paused nearly all of the time is counted.
+    """Counter-check for the tests of CPU limits: a busy target without a limit. The kernel counts
+    the time while the target runs or waits for a processor, but not while it is paused. If it is
+    never paused, this is nearly all of the time.
     """
     code = """
 def busy_seconds():
@@ -312,11 +311,11 @@ print((busy_seconds() - before) / (time.monotonic() - began))
 
 
 def test_cpu_time_of_all_processes_is_added_up(run):
-    """Make four processes reach the limit together. None of them reaches it alone."""
+    """Use four processes that reach the limit only together."""
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # no single process has reached the limit
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # no process has reached the limit alone
 
 
 def test_cpu_time_of_ended_processes_counts(run):
@@ -349,8 +348,8 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Make twelve processes use three seconds of CPU time under a limit of two. Sampling counts the
-    time of an ended child only if its parent waits for it.
+    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. Sampling
+    counts the time of an ended child only if its parent waits for it.
     """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"
@@ -366,7 +365,7 @@ def test_cpu_time_below_the_limit_does_not_end_the_run(run):
 
 
 def test_cpu_time_of_orphans_is_reported(run):
-    """Leave children that outlive the target. corral must kill them and count their CPU time."""
+    """Leave children that outlive the target. corral must kill them, and report their CPU time."""
     code = """
 reading, writing = os.pipe()
 if os.fork() == 0:
@@ -443,16 +442,16 @@ class Held:
 
 
 def switches(pid: int) -> int:
-    """Return how often a process went to sleep voluntarily, which is how often it woke up."""
+    """Return how often a process has gone to sleep voluntarily. It has woken up as often."""
     text = pathlib.Path(f"/proc/{pid}/status").read_text()
     rows = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     return int(rows["voluntary_ctxt_switches"])
 
 
 def settle(pids) -> dict[str, int]:
-    """Return how often each process woke up, once these counts have not changed for a second.
+    """Wait until no process has woken up for a second, and return how often each has woken up.
 
-    Half a second after the start the supervisor wakes up once, to import its last modules.
+    The supervisor wakes up half a second after the start, to import its last modules.
     """
     seen: dict[str, int] = {}
     agreed = 0
@@ -481,8 +480,8 @@ def test_idle_processes_do_not_wake_up(user):
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
 def test_a_sampled_limit_wakes_only_the_supervisor(user, flags):
-    """Count the wake-ups under a sampled limit, as the control for the tests without wake-ups. The
-    supervisor takes ten samples a second, while init stays asleep.
+    """Counter-check for the tests without wake-ups: a sampled limit wakes the supervisor ten times
+    a second, but does not wake init.
     """
     with Held(user, *flags) as pids:
         before = {name: switches(pid) for name, pid in pids.items()}
@@ -500,7 +499,7 @@ def mechanisms(user, flags) -> set[str]:
 
 
 def traced_polls(user, *flags) -> int:
-    """Count the supervisor's poll calls with strace while its target is idle."""
+    """Count with strace how often the supervisor calls poll while its target is idle."""
     with Held(user, *flags) as pids:
         argv = ["strace", "-f", "-e", "trace=poll,ppoll", "-p", str(pids["supervisor"])]
         tracer = subprocess.Popen(argv, stderr=subprocess.PIPE)
@@ -510,7 +509,7 @@ def traced_polls(user, *flags) -> int:
         finally:
             tracer.send_signal(signal.SIGINT)
             lines = tracer.communicate(timeout=PATIENCE)[1].splitlines()
-    # strace interrupts and shows one call when it attaches, and one when it detaches.
+    # strace also shows the calls that it interrupts when it attaches and detaches.
     return sum(b"poll(" in line and b"restart" not in line for line in lines)
 
 
@@ -523,8 +522,8 @@ def test_the_supervisor_does_not_poll_unless_it_samples_a_limit(user):
 
 
 def test_a_supervisor_that_paused_its_target_still_reacts_to_signals(user, run):
-    """Use a share so small that the target is nearly always paused. A signal must still reach the
-    target.
+    """Use a CPU share so small that the target is paused nearly always. A signal must still reach
+    it.
     """
     argv = user.corral_argv("run", "--max-cpu", "10", "--", user.python, "-c", "while True: pass")
     process = user.popen(argv, stderr=subprocess.PIPE)
@@ -533,7 +532,7 @@ def test_a_supervisor_that_paused_its_target_still_reacts_to_signals(user, run):
         process.send_signal(signal.SIGTERM)
     finally:
         process.communicate(timeout=PATIENCE)
-    # SIGTERM ended the target, not the SIGKILL after the grace period.
+    # The target ended by SIGTERM, not by the SIGKILL after the grace period.
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -551,8 +550,8 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
-    """Put memory into /dev/shm, which a target without a private root shares with the host. The
-    target waits for a few samples, which must not count this memory.
+    """Put memory into /dev/shm, which belongs to the host and is visible to a target without a
+    private root. Samples of the run must not count this memory.
     """
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
@@ -573,8 +572,8 @@ for number in range(int(sys.argv[1])):
 
 @bare
 def test_processes_are_counted_without_namespaces(user, run, tier):
-    """Start processes where neither a cgroup nor RLIMIT_NPROC can count them. The supervisor must
-    refuse the first process beyond the limit.
+    """Start processes in a run whose limit neither a cgroup nor RLIMIT_NPROC can enforce. The
+    supervisor must refuse the first process beyond the limit.
     """
     traces = Traces()
     flags = ("--allow-subprocess", "--max-pids", "16", *LATEST)
@@ -612,10 +611,10 @@ def test_cpu_time_is_added_up_without_namespaces(run, tier):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # no single process has reached the limit
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # no process has reached the limit alone
 
 
-# Sampling cannot see this memory, but a cgroup counts it. This is why a sampled limit is called
+# A cgroup counts this memory, but sampling cannot see it. This is why a sampled limit is called
 # cooperative.
 UNSEEN = """
 import ctypes
@@ -633,8 +632,8 @@ def test_a_memfd_of_an_unreadable_process_counts(request, ordinary):
     assert done.returncode == 137
 
 
-# The files of the first thread in /proc do not show this memory. Each program allocates as many MiB
-# as its argument says.
+# The first thread's files in /proc do not show this memory. Each program allocates as many MiB as
+# its argument says.
 HIDDEN = {
     "a shared mapping, dropped from the tables": """
 for _ in range(size // PIECE):
@@ -699,8 +698,8 @@ ONES = bytes([1]) * PIECE
 
 @pytest.mark.parametrize("act", HIDDEN)
 def test_memory_that_a_target_hides_from_the_supervisor_counts(request, user, run, act):
-    """Hide memory from the supervisor in several ways. If sampling cannot see a kind of memory, its
-    case is expected to fail without a cgroup.
+    """Hide memory from the supervisor in several ways. Without a cgroup, the test is expected to
+    fail for the ways that sampling cannot detect.
     """
     blind = act == "a memfd in flight" or (user.uid and act in ROOT_SEES)
     if blind and "sampling" in mechanisms(user, LIMIT):
@@ -771,8 +770,8 @@ MANY_MAPPINGS = 30_000
 
 
 def test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout(run):
-    """Make two processes share 100 MiB under a limit of 150 MiB, so that every sample has to be
-    exact.
+    """Make two processes share 100 MiB under a limit of 150 MiB. Only an exact sample shows that
+    the limit is not reached.
     """
     code = f"""
 kept = [bytearray(b'x' * MIB) for _ in range(100)]
@@ -790,7 +789,9 @@ signal.pause()
 
 @pytest.fixture
 def scattered():
-    """Start a process with two children that have many mappings. Return the pid of the first process."""
+    """Start a process with two children that have many mappings, and yield the pid of the first
+    process.
+    """
     code = f"""
 for _ in range(2):
     if os.fork() == 0:
@@ -812,8 +813,8 @@ def bytes_read() -> int:
 
 
 def look(pid: int, answers: list[bool]) -> int:
-    """Measure the processes below `pid` once, with `exact=True`, and return how many bytes this
-    read. Interrupt the measurement at the first True in `answers`.
+    """Take one exact sample of the processes below `pid`, and return how many bytes of /proc this
+    read. The sample is interrupted at the first True in `answers`.
     """
     before = bytes_read()
     usage.measure(pid, exact=True, interrupted=lambda: answers.pop(0) if answers else False)
@@ -824,7 +825,7 @@ def test_one_sample_reads_only_a_limited_number_of_memory_mappings(scattered, mo
     bounded = look(scattered, [])
     assert bounded < usage.MAX_MAP_BYTES + (4 << 20)
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
-    whole = look(scattered, [])  # the control: an unbounded sample reads more
+    whole = look(scattered, [])  # Counter-check: an unlimited sample reads more
     assert whole > 2 * bounded
 
 
@@ -832,14 +833,14 @@ def test_an_interrupted_sample_does_not_read_further_processes(scattered, monkey
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # The measurement takes two answers for each of the two children: one before it lists the
-    # child's files, and one before it reads the child's memory. The last answer therefore
-    # interrupts it before it reads the memory of the second child.
+    # For each of the two children the measurement asks twice whether to stop: before it lists the
+    # child's files, and before it reads the child's memory. The True comes before the memory of the
+    # second child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 
 
-# These System V objects do not belong to a process. Each program allocates as many MiB as its
+# These System V objects do not belong to any process. Each program allocates as many MiB as its
 # argument says.
 OBJECTS = {
     "segments that no process has attached": """

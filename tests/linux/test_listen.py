@@ -31,7 +31,7 @@ def free_ports(count):
 
 
 def ask(port, host="127.0.0.1"):
-    """Return the server's answer, or the name of the exception if the server could not be asked."""
+    """Return the server's answer, or the name of the exception if there is no answer."""
     try:
         with socket.create_connection((host, port), timeout=10) as client:
             client.sendall(b"hello")
@@ -67,7 +67,7 @@ def test_only_a_published_port_is_reached(user):
 
 def test_no_port_is_reached_without_the_flag(user):
     first, second = free_ports(2)
-    if user.tier != "walled":  # the target gets no socket
+    if user.tier != "walled":  # without namespaces, sockets are denied
         done = user.run(user.python, "-c", SERVER, str(first), str(second))
         assert b"PermissionError" in done.stderr
         return
@@ -76,8 +76,8 @@ def test_no_port_is_reached_without_the_flag(user):
 
 
 def test_a_published_port_listens_on_loopback_only(user):
-    """Connect to 127.0.0.2, which is another address of this host, like the address of a network
-    card.
+    """Connect to 127.0.0.2, which stands for the address of a network card: this host has it, but
+    the port is not published there.
     """
     first, second = free_ports(2)
     with serving(user, ("--listen", str(first)), first, second):
@@ -96,7 +96,7 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = user.run("true", flags=("--listen", port))
-    # The control: the port is free.
+    # Counter-check: now the port is free.
     assert user.run("true", flags=("--listen", port)).returncode == 0
     assert done.returncode == 125
     assert (b"published_ports" if user.tier == "walled" else b"brokered_sockets") in done.stderr
@@ -104,8 +104,8 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
 
 
 def test_a_published_port_opens_no_connection_to_the_host(user):
-    """Check that the target cannot reach the host although its port is published: it stays in its
-    own network namespace, which only corral's socket process enters.
+    """Check that a target with a published port still cannot reach the host. The target stays in
+    its own network namespace, which only corral's socket process enters.
     """
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as host:
@@ -140,7 +140,7 @@ def test_other_addresses_are_published_only_on_request(user, everywhere):
 
 
 def test_a_server_that_binds_all_addresses_is_reached(user):
-    """Bind all addresses, as most servers do. Without namespaces corral binds the socket to
+    """Bind all addresses, as most servers do. Without namespaces, corral binds the socket to
     loopback instead.
     """
     first, second = free_ports(2)

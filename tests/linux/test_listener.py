@@ -1,5 +1,5 @@
-"""Test the seccomp listener for denied starts while its supervisor is paused, has ended, runs in
-another sandbox, or lacks a privilege.
+"""Test the seccomp listener for denied starts while its supervisor is paused, has ended, is itself
+in a sandbox, or lacks a privilege.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ thread.join()
 
 
 def threads_of(supervisor: int) -> list[str]:
-    """Return, for each thread of the supervisor and its descendants, the number of the system call
-    that it is in.
+    """Return the number of the current system call for each thread of the supervisor and of its
+    descendants.
     """
     found, waiting = [], [supervisor]
     while waiting:
@@ -115,8 +115,8 @@ print(done.returncode, done.stdout, done.stderr, sep="|")
 
 
 def test_corral_inside_corral_refuses_to_start_a_target(ordinary):
-    """Run corral inside a sandbox. corral can prove neither namespaces nor a second filter there,
-    so it must refuse to start a target.
+    """Run corral inside a sandbox. It can prove neither namespaces nor a second filter there, so it
+    must not start a target.
     """
     inner = ordinary.corral_argv("run", "--", ordinary.python, "-c", START)
     flags = ("--allow-subprocess", "--read", str(ordinary.package))
@@ -134,8 +134,8 @@ def without_ptrace(argv: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_programs_name_is_reported_only_if_the_targets_memory_can_be_read(user):
-    """Run corral as root without CAP_SYS_PTRACE. It can then read the target's memory only if it owns
-    the target's namespaces.
+    """Run corral as root without CAP_SYS_PTRACE. It can then read the target's memory only if
+    corral has created the target's user namespace.
     """
     if user.uid:
         pytest.skip("an ordinary user needs no capability to read its targets")

@@ -1,7 +1,8 @@
-"""Test `corral run` with the macOS backend on Linux, in the model of a Mac that `mac_world.py` implements.
+"""Test `corral run` with the macOS backend on Linux, in the model of a Mac in `mac_world.py`.
 
-There is no Seatbelt here, so most runs are `--best-effort`. Features that only Linux has are turned off. The model's
-process ends only when no process of the run is left, so the end of each test shows that none was left.
+There is no Seatbelt here, so most runs use `--best-effort`. Features that only Linux has are turned
+off. The model's process ends only when no process of the run is left, so a test that ends has left
+no processes.
 """
 
 import json
@@ -51,7 +52,7 @@ class Mac:
         return [self.user.python, str(self.world), str(self.package), *arguments]
 
     def file(self, name):
-        """Return a new path that does not exist yet."""
+        """Return a path at which no file exists yet."""
         return str(self.user.home / f"mac-{uuid.uuid4().hex}-{name}")
 
     def popen(self, *arguments, env=None, **options):
@@ -87,7 +88,7 @@ class Mac:
         return {path for path in found if path.name.split("-")[2] in pids}
 
     def left(self):
-        """Return the private directories and records that finished runs have left behind."""
+        """Return the private directories and records that are left over from finished runs."""
         over = [
             path
             for path in self.directories()
@@ -107,7 +108,7 @@ def word(report, control):
 
 
 def started(mac, code, *arguments, flags=(), env=None):
-    """Start a run, wait until its target is ready, and return the process and corral's pid."""
+    """Start a run and wait until its target is ready. Return the process and corral's pid."""
     path = mac.file("pid")
     process = mac.popen(
         "run", BEST, *flags, "--", mac.user.python, "-c", code, *arguments,
@@ -195,7 +196,7 @@ def test_the_target_does_not_inherit_descriptors_of_corrals_caller(mac):
         )
         assert control.wait() == 0
         os.close(inherited)
-    assert done.stdout == b"[0, 1, 2, 3]\n"  # descriptor 3 reads the list
+    assert done.stdout == b"[0, 1, 2, 3]\n"  # descriptor 3 is open only for listing the others
 
 
 def test_the_number_of_descriptors_is_limited(mac):
@@ -204,8 +205,8 @@ def test_the_number_of_descriptors_is_limited(mac):
 
 
 def test_rlimit_nproc_denies_a_second_process(mac):
-    """Set RLIMIT_NPROC to 1. An ordinary user always has more processes, so the next one is denied.
-    Root is exempt.
+    """Set RLIMIT_NPROC to 1. An ordinary user already has more processes, so a second process of
+    the target is denied. Root is exempt.
     """
     code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
     done, report = mac.reported(code)
@@ -279,7 +280,8 @@ def test_a_share_of_the_cpu_is_enforced(mac):
     held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
     assert held < 0.4
     while float(mac.python(code).stdout) <= held:
-        pass  # the control uses more, but on a busy machine it may need several attempts
+        # counter-check: more without a limit, though a busy machine may need several attempts
+        pass
 
 
 @pytest.mark.skipif(
@@ -294,8 +296,8 @@ def test_too_many_processes_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """Make the target start a daemon in its own session and then end. The model's process ends only
-    after all processes of the run, so its end shows that the daemon has ended too.
+    """Start a daemon in its own session, and end the target. The model's process ends only when all
+    processes of the run have ended, so the daemon has ended as well.
     """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
@@ -303,9 +305,9 @@ def test_a_daemon_ends_with_the_target(mac):
 def test_a_daemon_outlives_its_program_without_corral(mac):
     path = fifo(mac)
     process = mac.popen("--bare", mac.user.python, "-c", DAEMON, path)
-    assert process.stdout.read() == b""  # the process that started the daemon has ended
+    assert process.stdout.read() == b""  # the daemon's parent has ended
     assert process.poll() is None
-    with open(path, "w"):  # blocks until the daemon reads
+    with open(path, "w"):  # returns as soon as the daemon reads
         pass
     assert ended(process) == 0
 
@@ -313,10 +315,10 @@ def test_a_daemon_outlives_its_program_without_corral(mac):
 @pytest.mark.parametrize("walled", [True, False], ids=["seatbelt", "the control"])
 def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, walled):
     """Start a daemon with a double fork. The middle process ends at once, so the process table does
-    not show which process forked the daemon.
+    not show who forked the daemon.
 
-    The imitated Seatbelt's label still identifies the daemon, because a process cannot remove the
-    label. Without the label the daemon lives on.
+    corral still finds the daemon by the marker of the fake Seatbelt, which a process cannot remove.
+    Without this marker the daemon survives.
     """
     path = fifo(mac)
     environment = {"MAC_WORLD_FORGETS": "1", **({"MAC_WORLD_SEATBELT": "1"} if walled else {})}
@@ -324,18 +326,18 @@ def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, wa
         "run", BEST, *MANY, "--", mac.user.python, "-c", DAEMON, path, env=environment
     )
     if walled:
-        assert ended(process) == 0  # the model ends only when the daemon has ended
+        assert ended(process) == 0  # the model ends after the daemon
         return
     assert process.stdout.read() == b""  # corral has ended
     assert process.poll() is None
-    with open(path, "w"):  # blocks until the daemon reads
+    with open(path, "w"):  # returns as soon as the daemon reads
         pass
     assert ended(process) == 0
 
 
 def test_rlimit_nproc_bounds_the_number_of_processes_without_sampling(mac):
-    """Check only an upper bound, because the limit counts all of the user's processes, and
-    processes of other tests may end meanwhile.
+    """Check only that the target gets no more processes than the limit. It may get fewer, because
+    all processes of the user count.
     """
     code = "import os, resource, time\nn = 0\nmost = resource.getrlimit(resource.RLIMIT_NPROC)[0]\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= most, flush=True)"
     done, report = mac.reported(code, flags=MANY)
@@ -363,7 +365,7 @@ def test_kill_9_of_corral_ends_the_tree_and_leaves_no_directory(mac):
     assert ended(process) == 137
     assert not private.exists()
     assert mac.run("/bin/true").returncode == 0
-    assert mac.left() == []  # the next start has also removed the record
+    assert mac.left() == []  # the next start has removed the record as well
 
 
 def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
@@ -374,7 +376,7 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
     process.stdin.close()
     process.stdin = None
     while children(watcher):
-        pass  # the target has not ended yet
+        pass  # the target is still alive
     os.kill(corral, signal.SIGKILL)
     assert ended(process) == 137
     assert not private.exists()
@@ -382,8 +384,8 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
 def test_a_watcher_whose_pipe_was_closed_still_ends_all_processes(mac, closed):
-    """Close the pipe that the watcher writes to. The model's process ends only after the target, so
-    its end shows that the target has ended.
+    """Close the reading end of the pipe that the watcher writes to. The model's process ends only
+    after the target, so the target has ended as well.
     """
     code = f"""
 import os
@@ -411,7 +413,9 @@ os.write(own.control, bytes([watcher.MEASURE]))
 
 
 def test_kill_9_during_the_start_leaves_no_process(mac):
-    """Kill corral at many different moments. The model checks that no process is left."""
+    """Kill corral at many different moments. The model's process ends only when no process is
+    left.
+    """
     for _ in range(8):
         path = pathlib.Path(mac.file("pid"))
         process = mac.popen(
@@ -433,8 +437,8 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
 @pytest.mark.parametrize("pause", [600, 0.001], ids=["once", "again and again"])
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_block_corral(mac, limits, pause):
-    """Make the target stop the watcher (SIGSTOP), which a real Seatbelt would not allow. A target
-    that does so again and again also stops the watcher while corral waits for the watcher's answer.
+    """Stop the watcher (SIGSTOP) from the target, which a real Seatbelt would deny. If the target
+    repeats this, it also stops the watcher while corral waits for the watcher's answer.
     """
     code = (
         "import os, signal, time\n"
@@ -465,8 +469,8 @@ def test_ps_shows_a_living_run(mac):
 
 
 def test_processes_are_sampled_only_under_a_limit(mac):
-    """Run one target with a limit and one without. When the run with the limit has been sampled
-    five times, the other must not have been sampled.
+    """Run one target with a limit and one without. By the time the first has been sampled five
+    times, the second must not have been sampled.
     """
     counts = {}
     runs = {}
@@ -498,10 +502,10 @@ print("well")
 
 
 def test_the_python_api_works_on_a_mac(mac):
-    """Use the API, which on a Mac has a zygote and supervisors, as on Linux."""
+    """Use the Python API, which starts a zygote and supervisors on a Mac, too."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
-    # The code probes, and then makes three runs. On a busy machine this takes most of PATIENCE.
+    # This code probes and then runs three targets, which on a busy machine takes most of PATIENCE.
     out, err = process.communicate(timeout=4 * PATIENCE)
     assert (process.returncode, out) == (0, b"well\n"), err.decode()
 

@@ -1,8 +1,9 @@
-"""Test `corral run --allow-net` with the macOS backend on Linux: the loopback proxy without
+"""Test `corral run --allow-net` with the macOS backend on Linux: the loopback proxy, but not
 Seatbelt.
 
-Seatbelt does nothing here (`mac_world.py`), so a target that bypasses the proxy is not stopped.
-tests/unit/platforms/macos/test_seatbelt.py tests the profile, and tests/macos uses a real Mac.
+The fake Seatbelt of `mac_world.py` denies nothing, so a target that bypasses the proxy is not
+stopped. tests/unit/platforms/macos/test_seatbelt.py tests the profile, and tests/macos runs on a
+real Mac.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ def mac(ordinary, package):
 
 @pytest.fixture
 def web():
-    """Start a server that answers every request with hello."""
+    """Start a server that answers every request with "hello"."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -89,12 +90,12 @@ def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     ]
     ((host, traffic),) = told["traffic"]
     assert (host, traffic["connections"], traffic["down"] >= len(HELLO)) == ("127.0.0.1", 1, True)
-    # None of corral's output contains the proxy's password.
+    # The proxy's password is not in anything that corral wrote.
     password = variables["HTTPS_PROXY"].removeprefix("http://corral:").partition("@")[0]
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):
         assert password not in text
-    # The control: the audit contains the denial.
+    # Counter-check: the audit does contain the denial.
     assert f"elsewhere.test:{web}" in pathlib.Path(audit).read_text()
     assert mac.left() == []
 
@@ -106,19 +107,20 @@ def test_other_processes_get_no_connection_and_do_not_see_the_password(mac, web)
     url = process.stdout.readline().decode().strip()
     password, _, place = url.removeprefix("http://corral:").partition("@")
     port = int(place.partition(":")[2])
-    # Another process on the host does not know the password, so the proxy refuses its request.
+    # Other processes of the host do not know the password, so the proxy refuses their requests.
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as end:
         end.sendall(f"GET http://127.0.0.1:{web}/ HTTP/1.1\r\n\r\n".encode())
         assert end.recv(100).startswith(b"HTTP/1.1 407 ")
     status, out, _ = played(mac, "ps", "--json")
     assert status == 0
-    assert b"--allow-net" in out or b"python" in out  # the control: the run exists
+    assert b"--allow-net" in out or b"python" in out  # Counter-check: `ps` lists the run
     assert password.encode() not in out
     lines = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # the process may have ended
             lines.append(pathlib.Path("/proc", pid, "cmdline").read_bytes())
-    assert any(mac.user.python.encode() in line for line in lines)  # the control: targets are seen
+    # Counter-check: the target's command line was read.
+    assert any(mac.user.python.encode() in line for line in lines)
     assert not any(password.encode() in line for line in lines)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
@@ -161,7 +163,7 @@ def test_an_allowlist_is_refused_without_seatbelt(mac):
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (125, b"")
     assert b"network" in err
-    # `--best-effort` starts no proxy, because a user could mistake it for a wall.
+    # With `--best-effort` no proxy is started, because users could mistake it for a wall.
     code = "import os; print(sorted(name for name in os.environ if 'PROXY' in name.upper()))"
     done = mac.python(code, flags=("--allow-net", "api.example.com"))
     assert done.stdout == b"[]\n"
@@ -176,8 +178,8 @@ print(found["loopback_proxy"].status, found["loopback_proxy"].evidence)
 
 
 def test_the_probe_finds_that_an_imitated_seatbelt_denies_nothing(mac):
-    """Run the probe with the imitated Seatbelt, which denies nothing. The probe must notice that it
-    can reach a port that Seatbelt should deny.
+    """Run the probe with the fake Seatbelt, which denies nothing. The probe must notice that it can
+    reach a port that Seatbelt should deny.
     """
     status, out, err = played(mac, "--api", PROBE)
     assert status == 0, err.decode()
@@ -199,8 +201,8 @@ print("well")
 
 
 def test_the_python_api_uses_the_proxy(mac, web):
-    """Start the proxy in a supervisor that the zygote forked. The proxy's threads start after the
-    target.
+    """Use the proxy in a supervisor that the zygote has forked. There the proxy's threads start
+    later than the target.
     """
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)

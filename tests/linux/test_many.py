@@ -1,8 +1,8 @@
-"""Run many servers at once and many starts in a row. None of the counters in bench/many.py is
-allowed to grow.
+"""Run many servers at once and many starts in a row. None of the counters in bench/many.py may
+grow.
 
-The real numbers are in bench/README.md. This test uses few servers and starts, and ignores memory
-and time.
+bench/README.md has the real numbers. This test uses few servers and starts, and ignores memory and
+time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def many(monkeypatch):
 
 @pytest.fixture
 def alone(package):
-    """Return a user that only this test uses, so that no other process changes the user's counters."""
+    """Yield a user that no other test uses, so that no other process changes the user's
+    counters.
+    """
     uid = LAST_ID - os.getpid() % 1000
     home = pathlib.Path(tempfile.mkdtemp(prefix="corral-many-"))
     os.chown(home, uid, uid)
@@ -44,7 +46,7 @@ def alone(package):
 
 @pytest.fixture
 def scripts(package):
-    """Return a copy of the benchmark's files that every user can read."""
+    """Return a copy of the benchmark's files, which every user can read."""
     place = package.parent / "bench"
     shutil.copytree(BENCH, place, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     place.chmod(0o755)
@@ -52,7 +54,7 @@ def scripts(package):
 
 
 def options_of(user: User, **environment: str) -> dict[str, object]:
-    """Return the options that `User.popen` uses to start a process."""
+    """Return `popen` options that start a process as this user."""
     ids = {"user": user.uid, "group": user.uid, "extra_groups": [], "cwd": user.home}
     return {**ids, "env": user.environment(**environment), "stderr": subprocess.DEVNULL}
 
@@ -92,8 +94,8 @@ def test_many_servers_and_starts_leak_no_descriptors_wake_ups_or_run_records(
 
 
 def test_slow_growth_of_descriptors_or_wake_ups_is_reported_as_a_leak(many):
-    """Check that `judge` reports slow growth in descriptors or in a supervisor's wake-ups, but not
-    in a target's wake-ups.
+    """Check that `judge` reports slow growth in descriptors or in a supervisor's wake-ups. A
+    target's wake-ups may grow.
     """
     flat = {
         "supervisors: descriptors": 100.0,
@@ -131,8 +133,8 @@ answer += [done.returncode, done.stdout, done.stderr]
 
 
 def test_a_user_without_free_kernel_keys_can_start_servers(alone):
-    """Use up the 200 kernel keys that a user may have. A run must still start, although a new
-    session keyring would be one more key.
+    """Use up the 200 kernel keys that a user may have. A run must start anyway, although it then
+    cannot have a session keyring of its own.
     """
     corral = alone.corral_argv("run", "--", "/bin/cat", "/proc/keys")
     full, code, out, err = alone.outside(FILL, str(alone.package), *corral)

@@ -1,5 +1,5 @@
 """Try from inside to read secrets in grants, and to change files that other programs execute
-unasked. A run must leave nothing behind.
+unasked. No run may leave anything behind.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ ALLOWED = {"source"}
 
 @pytest.fixture
 def home(user, scratch) -> pathlib.Path:
-    """Return an empty home directory for the user."""
+    """Return an empty directory as the user's home."""
     return scratch
 
 
@@ -94,7 +94,7 @@ def write(user, path: pathlib.Path, text: str = "text") -> pathlib.Path:
 
 
 def listing(root: pathlib.Path) -> dict[str, tuple[object, ...]]:
-    """Return the state of everything below a directory, to compare it after a run."""
+    """Return the state of all files below a directory, to compare it with the state after a run."""
     found = {}
     for path in [root, *root.rglob("*")]:
         seen = path.lstat()
@@ -154,7 +154,7 @@ def test_a_secret_behind_a_link_is_hidden_at_its_real_path(user, home, env):
     key = write(user, home / "dotfiles/ssh/id_rsa", "key")
     near = write(user, home / "dotfiles/readme", "hello")
     (home / ".ssh").symlink_to("dotfiles/ssh")
-    # The symlink is outside the grant, and resolves to a directory in it.
+    # The symlink is outside the grant, but it leads to a directory in the grant.
     flags = ("--read", str(home / "dotfiles"))
     assert user.inside(READ, str(key), str(near), flags=flags, env=env) == [
         "FileNotFoundError",
@@ -189,9 +189,8 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """Grant directories in the home with files that run at login or when a program starts. One of
-    these files is reached from ~/.config through a symlink. The target must not be able to change
-    any of them.
+    """Grant directories with files that run at login or when a program starts. One of these files
+    is reached from ~/.config through a symlink. The target must not be able to change any of them.
     """
     starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
     starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
@@ -213,8 +212,8 @@ for path in sys.argv[1:]:
 
 
 def test_policies_of_other_servers_cannot_be_changed(user, home, env):
-    """Check that a write grant is refused if it contains the run's own policy, and that another
-    server's policy in a write grant is read-only.
+    """Grant a directory that contains another server's corral.toml, which must be read-only.
+    Counter-check: a policy with another name can be changed.
     """
     project = home / "project"
     policies = [
@@ -272,7 +271,7 @@ os.unlink(sys.argv[2])
 
 
 def test_a_hidden_secret_stays_hidden_in_a_write_grant(user, home, env):
-    """Put several secrets below one directory. Masking the second must not uncover the first."""
+    """Put several secrets below one directory. Hiding the second must not reveal the first."""
     token = write(user, home / ".config/gh/hosts.yml", "token")
     deep = write(user, home / ".config/Code/User/settings.json", "settings")
     deeper = write(user, home / ".config/Code/Other/file", "plain")
@@ -326,8 +325,8 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
 
 
 def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
-    """Grant one of root's directories, with a subdirectory that belongs to another user and is
-    closed to root's target. The run must still start.
+    """Put a secret into another user's closed directory, below a directory that root grants. Root's
+    target cannot enter the closed directory, but the run must start anyway.
     """
     if user.uid:
         pytest.skip("only root can read a closed directory")
@@ -385,7 +384,7 @@ def test_a_search_that_reaches_its_bound_is_reported(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(masks, limit, value)
             found = find(grants)
-        # These are at fixed paths below the grant, so corral finds them even if the search ends early.
+        # These paths are fixed, so corral finds them even if the search ends early.
         assert paths(found, tmp_path) >= {".git", ".vscode", ".env"}
         assert len(found.masks) < 23
         assert str(tmp_path) in found.unsearched
@@ -423,8 +422,8 @@ def test_secrets_and_repositories_are_found_in_deep_directories(tmp_path):
 
 
 def test_a_planted_file_does_not_end_the_search(tmp_path):
-    """Plant a FIFO at a path that corral reads, a false virtual environment and a false repository.
-    The search must go on.
+    """Plant a FIFO at a path that corral reads, a fake virtual environment and a fake repository.
+    The search must continue.
     """
     (tmp_path / "lib/sub/.git").mkdir(parents=True)
     for name in ("pyvenv.cfg", "HEAD", "objects"):
@@ -437,9 +436,10 @@ def test_a_planted_file_does_not_end_the_search(tmp_path):
 
 
 def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
-    """Write a git index of version 4 with a file and a gitlink for each name.
+    """Write a version 4 git index with a file and one gitlink for each name.
 
-    The first byte of a name is the number of bytes to drop from the end of the previous name. The rest is appended.
+    The first byte of each name says how many bytes to drop from the end of the previous name. The
+    other bytes are then appended.
     """
     git.mkdir()
     entries = [(b"\0\0\x81\xa4", b"\0" + first), *((b"\0\0\xe0\0", name) for name in names)]
@@ -449,8 +449,8 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Make each name contain the previous one, so that ten thousand names may each be megabytes
-    long. corral must not build them, which would take minutes.
+    """Make each name a little longer than the previous one. With ten thousand names, each could be
+    megabytes long, and building them would take minutes, so corral must not build them.
     """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
@@ -487,8 +487,8 @@ def test_an_index_with_too_many_submodules_is_refused(tmp_path, count):
 
 
 def test_mercurial_subrepositories_are_not_searched(tmp_path):
-    """Check that the paths in `.hgsub` are not protected. The target can write to this file, so
-    protecting the paths in it would be useless.
+    """Check that corral does not protect the paths in `.hgsub`. It would be useless, because the
+    target can change this file.
     """
     (tmp_path / ".hg").mkdir()
     (tmp_path / "there/.hg").mkdir(parents=True)
@@ -518,7 +518,7 @@ def test_submodules_worktrees_and_bare_repositories_are_protected(tmp_path):
         ".git/worktrees/w/commondir",
         *(f"{base}/{name}" for base in (".git", *modules) for name in ("hooks", "config")),
     }
-    # The repository of a granted worktree is in another grant.
+    # The worktree and its repository are in two grants.
     apart = find([grant(tmp_path / "w", "write"), grant(tmp_path / ".git", "read")])
     assert paths(apart, tmp_path) == {"w/.git"}
 
@@ -552,7 +552,7 @@ def test_paths_in_a_repositorys_settings_are_protected(tmp_path):
         "inc",
         "inc2",
     }
-    # The repository contains the grant.
+    # The granted directory is inside the repository.
     assert paths(find([grant(top / "tools", "write")], str(home)), top) == {
         "tools/pager",
         "tools/fix",
@@ -586,7 +586,7 @@ def test_links_in_a_hooks_directory_are_followed(tmp_path):
 
 
 def test_planted_settings_and_submodules_take_bounded_time(tmp_path, monkeypatch):
-    """Plant many repositories. corral must spend only a bounded amount of time on reading them."""
+    """Plant many repositories. corral must limit the time that it spends on reading them."""
     for number in range(3):
         git = tmp_path / f"r{number}/.git"
         git.mkdir(parents=True)
@@ -630,8 +630,8 @@ def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
 
 
 def test_secrets_are_hidden_in_a_part_of_the_home_that_is_mounted_elsewhere(tmp_path, monkeypatch):
-    """Grant a directory of the home under another name, for example through a bind mount. corral
-    must hide the same secrets in it.
+    """Grant a directory of the home under another path, as after a bind mount. corral must hide the
+    same secrets there.
     """
     home, other = tmp_path / "home", tmp_path / "elsewhere"
     (other / "gh").mkdir(parents=True)

@@ -1,5 +1,5 @@
-"""Add the mechanism of docs/adding-a-mechanism.md to a copy of corral, by the code on that page, and
-run it.
+"""Add the example mechanism of docs/adding-a-mechanism.md to a copy of corral, with the code on
+that page, and run the copy.
 """
 
 import os
@@ -28,7 +28,7 @@ def insert(path: pathlib.Path, before: str, text: str) -> None:
 
 @pytest.fixture
 def extended(tmp_path):
-    """Return a function that runs a copy of corral with the guide's mechanism."""
+    """Return a function that runs a copy of corral to which the guide's code has been added."""
     copy = tmp_path / "lib" / "corral"
     shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     constants, step, probe, option, order = re.findall(
@@ -80,4 +80,4 @@ def test_the_mechanism_of_the_guide_works(extended):
     done = extended("run", "--", "/usr/bin/python3", "-c", ACT)
     assert (done.returncode, "PermissionError" in done.stderr) == (1, True), done.stderr
     argv = ["/usr/bin/python3", "-c", ACT]
-    assert subprocess.run(argv, check=False).returncode == 0  # the control
+    assert subprocess.run(argv, check=False).returncode == 0  # counter-check

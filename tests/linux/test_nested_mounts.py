@@ -1,4 +1,6 @@
-"""Test mounts below a grant: system mounts are covered, and network mounts and mounts with secrets are refused."""
+"""Test mounts below a grant: system mounts are hidden, and network mounts and mounts with secrets
+are refused.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ START = (
 SEEN = """
 answer = {name: sorted(os.listdir(sys.argv[1] + "/" + name))[:3] for name in sys.argv[2:]}
 """
-RUN = f"/run/corral-test-{os.getpid()}"  # each worker has its own directory
+RUN = f"/run/corral-test-{os.getpid()}"  # one directory per pytest worker
 SYSTEM = {
     "proc": "mount -t proc proc {}",
     "proc/deep": "mkdir -p {} && mount -t proc proc {}",
@@ -37,7 +39,7 @@ SECRET = {"etc": "mount --bind /etc {}", "homes": "mount --bind /home {}"}
 
 
 class MountingUser(User):
-    """A user in a new mount namespace, where root has made `mounts`."""
+    """A user in a new mount namespace. Root has run the commands of `mounts` there."""
 
     mounts = ":"
 
@@ -68,7 +70,7 @@ def make(user, scratch, name, command):
 @pytest.mark.parametrize("name", SYSTEM)
 def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, name, access):
     tree = make(mounting, scratch, name, SYSTEM[name])
-    assert mounting.outside(SEEN, tree, name)[name]  # the control: outside, the mount is visible
+    assert mounting.outside(SEEN, tree, name)[name]  # Counter-check: visible outside
     flags = (f"--{access}", tree)
     if mounting.tier == "bare":
         done = mounting.run("/bin/true", flags=flags)
@@ -85,7 +87,9 @@ def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, n
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """Grant a second mount of procfs. corral must refuse it, although its device number is not that of /proc."""
+    """Grant another mount of procfs. Its device number is not that of /proc, but corral must refuse
+    it, too.
+    """
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
         done = mounting.run("/bin/true", flags=(f"--{access}", path))
@@ -101,7 +105,7 @@ def test_mounts_of_ungrantable_directories_are_refused(mounting, scratch, name):
     assert done.returncode == 125
     assert b"never granted as a whole" in done.stderr
     mounting.mounts = ":"
-    # The control: without the mount the grant works.
+    # Counter-check: without the mount the grant works.
     assert mounting.run("/bin/true", flags=("--read", tree)).returncode == 0
 
 
@@ -125,10 +129,10 @@ LAYERED = (
     [("read", "755", True), ("read", "700", False), ("write", "755", False)],
 )
 def test_grants_on_overlayfs_work_or_are_refused(mounting, scratch, access, mode, works):
-    """Grant directories on overlayfs. It lacks the idmapped mounts that root's target needs, so for
-    that target only files that are open to all users work there.
+    """Grant directories on overlayfs, which has no idmapped mounts. Root's target has another user
+    id than root, so it can use only files that are open to everyone.
 
-    An ordinary user's target has the user's own id, and does not need idmapped mounts.
+    An ordinary user's target has the user's own id, so it does not need idmapped mounts.
     """
     tree = make(mounting, scratch, "layers", ":")
     mounting.mounts = LAYERED.format(f"{tree}/layers", mounting.owner, mode)

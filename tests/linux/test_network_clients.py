@@ -1,5 +1,5 @@
-"""Run real clients through the gateway, with real servers in tests/world.py. The clients have no
-proxy settings.
+"""Run real clients through the gateway. The servers, in tests/world.py, are real as well. The
+clients have no proxy settings.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def allow(*entries):
 
 
 def system(tool):
-    """Return the path of a tool, in /usr/bin if it exists there, because the user may be unable to
-    read programs elsewhere.
+    """Return the path of a tool. /usr/bin comes first, because the user may be unable to read other
+    directories.
     """
     place = f"/usr/bin/{tool}"
     return place if os.access(place, os.X_OK) else shutil.which(tool)
@@ -119,7 +119,7 @@ def test_curl_reaches_only_the_allowed_host(who, world):
     said = run(who, system("curl"), "-sS", "http://good.test/", flags=allow("good.test"))
     assert said.startswith("good.test ")
     denied = who.run(system("curl"), "-sS", "http://other.test/", flags=allow("good.test"))
-    assert denied.returncode == 6  # curl could not resolve the name
+    assert denied.returncode == 6  # curl's code for a name that it cannot resolve
     assert (
         who.run(system("curl"), "-sS", "http://other.test/", flags=allow("other.test")).returncode
         == 0
@@ -127,7 +127,7 @@ def test_curl_reaches_only_the_allowed_host(who, world):
 
 
 def test_several_requests_share_one_connection(who, world):
-    """Send several requests. The server must see the same client port in all of them."""
+    """Send several requests. The server must see the same client port each time."""
     world.serve(web, port=8080)
     code = """
 import http.client
@@ -171,8 +171,8 @@ server.listen(8080, "::", () => console.log("ready"));
 
 @pytest.fixture
 def authority(who, scratch):
-    """Return the files of good.test's certificate and of its key. No client trusts this certificate
-    by default.
+    """Return the files of good.test's certificate and key. Clients do not trust this certificate by
+    default.
     """
     file = scratch / "ca.pem"
     shutil.copy(TLS / "certificate.pem", file)
@@ -183,7 +183,7 @@ def authority(who, scratch):
 
 @pytest.fixture
 def secure(world, authority):
-    """Serve good.test on 443, and record the names that clients ask for."""
+    """Serve good.test on port 443, and record the names that clients ask for."""
     file, key = authority
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, key)
@@ -202,8 +202,8 @@ def secure(world, authority):
 
 
 def test_python_verifies_tls_end_to_end(who, secure, authority):
-    """Verify the server's certificate in the target, which shows that the gateway does not decrypt
-    anything.
+    """Check in the target that the certificate is the server's own. This shows that the gateway
+    does not decrypt the connection.
     """
     code = """
 import urllib.error, urllib.request
@@ -217,8 +217,8 @@ except urllib.error.URLError as error:
     trust = ("--read", file, "--env", f"SSL_CERT_FILE={file}")
     assert who.inside(code, flags=(*allow("good.test"), *trust)) == "good.test"
     assert who.inside(code, flags=allow("good.test")) == "SSLCertVerificationError"
-    # If SSL_CERT_FILE is set on the host, an allowlist passes it to the target and makes its file
-    # readable, so the flags in `trust` are not needed.
+    # With an allowlist, corral passes on the host's SSL_CERT_FILE and makes the file readable, so
+    # the flags in `trust` are not needed.
     host = who.environment(SSL_CERT_FILE=file)
     assert who.inside(code, flags=allow("good.test"), env=host) == "good.test"
     assert set(secure) == {"good.test"}
@@ -230,7 +230,7 @@ def test_curl_verifies_tls_end_to_end(who, secure, authority):
     command = (system("curl"), "-sS", "--cacert", file, "https://good.test/")
     flags = (*allow("good.test"), "--read", file)
     assert run(who, *command, flags=flags).startswith("good.test ")
-    # curl's code for an unknown certificate is 60
+    # 60 is curl's code for an unknown certificate
     assert who.run(command[0], "-sS", command[-1], flags=allow("good.test")).returncode == 60
 
 
@@ -249,8 +249,8 @@ fetch("https://good.test/").then(said => said.text()).then(text => console.log(t
 
 
 def test_nodes_own_resolver_works(who, world):
-    """Use c-ares, which sends its queries over UDP, and checks the addresses of the answer's sender
-    and receiver.
+    """Use c-ares, which sends its queries over UDP and checks the sender and the receiver of each
+    answer.
     """
     rigs.need("node")
     code = """
@@ -263,7 +263,9 @@ for (const name of ["good.test", "other.test"])
 
 
 def test_asyncio_connects_through_the_gateway(who, world):
-    """Use asyncio, which connects without blocking, and reads both addresses of the socket."""
+    """Use asyncio, which connects without blocking, and asks the socket for both of its
+    addresses.
+    """
     world.serve(web, port=80)
     code = """
 import asyncio
@@ -328,7 +330,7 @@ int main(int count, char **names) {
 
 @pytest.fixture(scope="module")
 def musl():
-    """Build a client that uses musl's resolver and that all users can read."""
+    """Build a client with musl's resolver, in a directory that all users can read."""
     rigs.need("gcc")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="corral-musl-"))
     folder.chmod(0o755)
@@ -340,9 +342,10 @@ def musl():
 
 
 def test_musls_resolver_works(who, world, scratch, musl):
-    """Use musl's resolver, which asks for both address families at once. An unusable answer for one
-    family must not hide the answer for the other. musl must ask for a denied name only once; after
-    an answer such as REFUSED it would repeat the question for five seconds.
+    """Use musl's resolver, which looks up both address families at once. An answer without an
+    address for one family must not hide the address of the other. The answer for a denied name must
+    end the lookup, because after other answers, such as REFUSED, musl would repeat the question for
+    five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"
@@ -350,14 +353,14 @@ def test_musls_resolver_works(who, world, scratch, musl):
     said = run(who, musl, "good.test", "other.test", flags=flags).splitlines()
     assert said == ["good.test"] * 4 + ["Name does not resolve"] * 4
     [denial] = json.loads(report.read_text())["denials"]
-    # musl looks up both families three times, and one family once, which makes seven questions.
+    # musl looks up both families three times and one family once, so it asks seven questions.
     assert (denial["kind"], denial["destination"], denial["count"]) == ("name", "other.test", 7)
     assert world.arrived == [(PUBLIC, 80)] * 4
     assert run(who, musl, "other.test", flags=allow("other.test")).splitlines() == ["other.tes"] * 4
 
 
 def test_gos_resolver_works(who, world):
-    """Use Go's resolver, which reads the system's files and shares no code with a C library."""
+    """Use Go's resolver, which does not use a C library, but reads the system's files itself."""
     rigs.need("hey")
     world.serve(web, port=80)
     own = ("--env", "GODEBUG=netdns=go+1")
@@ -372,7 +375,7 @@ def test_gos_resolver_works(who, world):
 
 
 def test_git_clones_over_https(who, world, authority, tmp_path):
-    """Clone with git, which starts another process to fetch a repository over https."""
+    """Clone a repository with git, which starts another program for https."""
     rigs.need("git")
     git = system("git")
     name = ["-c", "user.name=a", "-c", "user.email=a@good.test", "-c", "init.defaultBranch=main"]
@@ -436,9 +439,7 @@ answer = said == hashlib.sha256(body).hexdigest()
 
 
 def test_many_connections_work_at_once(who, world):
-    """Open all connections before the first one is used. Each connection must get its own bytes
-    back.
-    """
+    """Open all connections before using the first. Each must get its own bytes back."""
     world.serve(echo, port=7000)
     code = f"""
 import socket
@@ -457,7 +458,7 @@ for end in ends:
 
 
 def echo(end):
-    """Send everything back after the client has finished sending."""
+    """Wait until the client has finished sending, and then send everything back."""
     with end.makefile("rb") as file:
         end.sendall(file.read())
 
@@ -476,8 +477,8 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_server_that_ends_first_still_gets_data(who, world):
-    """Make the server finish sending first. The client must see the end of file, and its later data
-    must still reach the server.
+    """Shut down the server's sending direction first. The client must see end of file, and data
+    that it sends later must still reach the server.
     """
     heard = []
 
@@ -501,8 +502,8 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_slow_reader_does_not_delay_others(who, world):
-    """Make a client leave one connection unread while its other connections continue. Later the
-    client must get every byte of the unread connection.
+    """Leave one connection unread while others continue. When the client reads it at last, it must
+    get every byte.
     """
     world.serve(web, port=80)
     size = 64 << 20
@@ -520,8 +521,8 @@ answer = [set(others) == {{{1 << 20}}}, len(body)]
 
 
 def test_an_unreachable_allowed_server_is_reported(who, world, scratch):
-    """Check that corral says that the allowed server cannot be reached, and that the report counts
-    a failed connection.
+    """Check that corral reports that the allowed server cannot be reached, and counts one failed
+    connection.
     """
     report = scratch / "report.json"
     code = """
@@ -540,8 +541,8 @@ except ConnectionResetError:
 
 
 def test_connections_use_the_hosts_proxy(who, world):
-    """Check that the gateway asks the proxy for the name, and that the target does not get the
-    proxy's address or password.
+    """Check that the gateway passes the name to the proxy, and that the target learns neither the
+    proxy's address nor its password.
     """
     heads = []
 
@@ -583,8 +584,8 @@ answer = [got("http://good.test:8080/"), "refused" in got("http://11.0.0.2:8081/
     "proxy", ["https://proxy.test:1", "socks5://proxy.test", "http://proxy.test:x"]
 )
 def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
-    """Set a proxy that the gateway cannot use. corral must refuse the run before the target starts. Without an allowlist
-    the proxy does not matter.
+    """Set a proxy that the gateway cannot use. corral must refuse the run before the target starts.
+    Counter-check: without an allowlist the run starts, because it needs no proxy.
     """
     host = user.environment(HTTPS_PROXY=proxy)
     refused = user.run("/bin/echo", "ran", flags=allow("good.test"), env=host)
@@ -595,8 +596,8 @@ def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
 
 
 def test_dns_queries_over_tcp_are_answered(who):
-    """Send DNS queries over TCP. An allowed name must get its address, and any other name NXDOMAIN
-    (3).
+    """Send DNS queries over TCP. The answer to an allowed name must be its address, and to any
+    other name NXDOMAIN (3).
     """
     code = """
 import socket, struct
@@ -613,8 +614,8 @@ answer = [asked(b"good", b"test"), asked(b"bad", b"test")[0]]
 
 
 def test_connections_beyond_the_gateways_limit_wait(who, world, scratch):
-    """Open more connections than the limit. The surplus connections must wait until others end, and
-    the report must say so.
+    """Open more connections than the gateway's limit. Those beyond it must wait until others have
+    ended, and the report must say so.
     """
     world.serve(echo, port=7000)
     report = scratch / "report.json"
@@ -658,8 +659,8 @@ answer = [talked(7000), talked(7001)]
 
 
 def test_the_python_api_reads_the_users_config(world, ordinary):
-    """Check that a supervisor forked by the zygote admits the networks that the user's config
-    names.
+    """Run in a supervisor that the zygote has forked. The networks in the user's config must be
+    reachable.
     """
     world.serve(web, port=8080)
     world.name("inner.test", GUARDED["private"])
@@ -689,8 +690,8 @@ for text in ("", '[network]\\nadmit = ["10.99.0.0/16"]'):
 
 
 def test_the_python_api_has_the_same_gateway(world, ordinary):
-    """Launch a sandbox from Python. The sandbox must have the same gateway, and its report must
-    list the same denials.
+    """Launch a sandbox from Python. It must use the gateway as `corral run` does, and report the
+    same denials.
     """
     world.serve(web, port=8080)
     code = """

@@ -1,7 +1,7 @@
-"""Compare the two network engines, gateway and proxy, over real sockets with the same policy and
-lookups.
+"""Compare the two network engines, gateway and proxy. Both get the same policy and lookups, and use
+real sockets.
 
-Both engines must allow the same connections, record the same denials, and agree with the check in
+Both must allow the same connections, record the same denials, and agree with the check in
 tests/unit/network/test_destinations.py. Synthetic addresses are in 127.77.0.0/16, so that clients
 reach the gateway without a network namespace.
 """
@@ -44,7 +44,9 @@ def hello(name):
 
 
 class Case:
-    """A target's request, the policy and lookups for it, and the expected result. `{}` stands for the server's port."""
+    """A request of a target with its policy and lookups, and the expected result. `{}` stands for
+    the server's port.
+    """
 
     def __init__(self, *, allow, host=NAME, found=(LOCAL,), admit=(LOCAL,), own=(), tls=False, first=PLAIN,
                  reached=False, rows=()):  # fmt: skip
@@ -156,7 +158,9 @@ def through_proxy(case, check, server, port, stack):
 
 
 def is_answered(client, server, gateway):
-    """Run the engine, and return whether the server got the first bytes and the client got an answer."""
+    """Run the engine until the client has an answer or is refused. Return whether the server got
+    the first bytes and the client got an answer.
+    """
     deadline = time.monotonic() + PATIENCE
     waiting = [client, server, *([gateway] if gateway else [])]
     while True:
@@ -170,8 +174,8 @@ def is_answered(client, server, gateway):
                 while gateway and not select.select([reached], [], [], 0)[0]:
                     select.select([gateway, reached], [], [])
                     gateway.run_ready()
-                # The proxy connects before it sees the hello, but a denied client's bytes never
-                # arrive.
+                # The proxy connects before it has seen the hello, but passes on no bytes of a
+                # denied client.
                 if reached.recv(1 << 16):
                     reached.sendall(b"answer")
         if client in ready:
@@ -182,7 +186,7 @@ def is_answered(client, server, gateway):
 
 
 def directly(case, check, port):
-    """Return whether the destination check allows a case, without an engine or a server."""
+    """Return whether the destination check alone allows a case, without an engine and a server."""
     try:
         destination = address_destination(parse_address(case.host), port)
     except ValueError:

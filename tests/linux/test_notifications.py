@@ -1,5 +1,5 @@
-"""Test the listener that receives the kernel's notifications about calls, with a real filter in a
-child process.
+"""Test the listener for the kernel's notifications about system calls. The filter is a real one, in
+a child process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it():
-    """Take descriptors of another kind from the channel before the listener, as happens when
+    """Put descriptors of another kind into the channel before the listener. This happens when
     sampling asks for the lists of System V objects during the start.
     """
     channel = DescriptorChannel()
@@ -65,7 +65,7 @@ def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it
     poll.register(pidfd, select.POLLIN)
     while (ready := poll.poll(PATIENCE * 1000)) and (pidfd, select.POLLIN) not in ready:
         notifications.run_ready()
-    os.kill(pid, signal.SIGKILL)  # in case the call was not answered
+    os.kill(pid, signal.SIGKILL)  # in case nothing answered the call
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     notifications.close()
     for fd in (pidfd, reading, writing, channel.inner):
@@ -74,7 +74,7 @@ def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it
 
 
 def test_the_total_size_of_watched_paths_is_bounded():
-    """Make the target use many long paths. `PathWatch` must remember only some of them."""
+    """Use many long paths in the target. `PathWatch` must remember only some of them."""
     channel = DescriptorChannel()
     watch = PathWatch(channel)
     text = ctypes.create_string_buffer(1000)
@@ -91,9 +91,7 @@ def test_the_total_size_of_watched_paths_is_bounded():
 
 
 class Clock:
-    """A replacement for the listener's clock, so that the machine's load does not affect the test's
-    result.
-    """
+    """A fake clock for the listener, so that the result does not depend on the machine's load."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -103,8 +101,8 @@ class Clock:
 
 
 class SlowDecider:
-    """A decider that is slow, as if the caller's memory could only be read slowly. Each call takes
-    longer than TURN_SECONDS, after which the supervisor has to check its deadlines.
+    """A fake decider that is slow, as if it had trouble reading the caller's memory. Each decision
+    takes longer than TURN_SECONDS, after which the supervisor has to check its deadlines.
     """
 
     def __init__(self, clock: Clock, seconds: float, pause: float = 0.0) -> None:
@@ -121,7 +119,7 @@ class SlowDecider:
 
 
 def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Fork from eight threads at once. ctypes lets the other threads run while one waits in its call."""
+    """Fork from eight threads at once. While one waits in its call, ctypes lets the others run."""
     libc, number = ctypes.CDLL(None), TABLES[os.uname().machine]["clone"]
     results = Results()
     results.add(channel)
@@ -133,7 +131,7 @@ def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def wait_for_forks(pid: int) -> None:
-    """Wait until all threads of `fork_from_threads` are in their calls."""
+    """Wait until all threads of `fork_from_threads` are inside their `clone` calls."""
     number = f"{TABLES[os.uname().machine]['clone']} "
     deadline = time.monotonic() + PATIENCE
     calls: list[str] = []
@@ -148,12 +146,10 @@ def wait_for_forks(pid: int) -> None:
 def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
     killable, monkeypatch
 ):
-    """Make eight calls wait. If each decision is slow, `run_ready` returns after one call, so that
-    the supervisor can check its deadlines. The control: if decisions are fast, `run_ready` decides
-    all calls.
+    """Make eight calls wait. With slow decisions, `run_ready` returns after one call, so that the
+    supervisor can check its deadlines. Counter-check: with fast decisions it decides all calls.
 
-    With `killable` the calls are received during a pause. `run_ready` must treat them in the same
-    way.
+    With `killable` the calls are received during a pause, which must make no difference.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

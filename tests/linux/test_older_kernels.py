@@ -1,5 +1,5 @@
-"""Test corral on kernels that lack some features. A filter makes this kernel answer like an older
-kernel.
+"""Test corral on kernels without some features. A seccomp filter makes this kernel answer like an
+older one.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ OPEN = "import json, os; print(json.dumps([fd for fd in range(3, 64) if os.path.
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_no_descriptor_is_inherited_without_the_flag_of_close_range(user):
-    """Start corral with an open pipe. The target must not inherit its descriptor. The control is the
-    same program outside, which inherits the descriptor.
+    """Start corral with an open pipe, whose descriptor the target must not inherit. Counter-check:
+    without corral the same program does inherit it.
     """
     read, write = os.pipe()
     filtered = [user.python, "-c", LINUX_5_10, str(user.package)]

@@ -1,5 +1,5 @@
-"""Flood the gateway with denied requests and count how many of them the gateway handles, with a
-clock that does not move.
+"""Flood the gateway with requests that it denies, and count how many it handles while its clock
+stands still.
 
 The test runs the gateway step by step on loopback, where it listens on addresses in 127.77.0.0/16.
 """
@@ -40,7 +40,7 @@ class Clock:
 
 
 class Setting:
-    """A gateway whose clock does not move, a server's listening socket, and clients."""
+    """A gateway with a fake clock, a server's listening socket, and clients."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.clock = Clock()
@@ -71,7 +71,7 @@ class Setting:
         return self.stack.enter_context(socket.create_connection(address, timeout=20))
 
     def work(self) -> None:
-        """Run the gateway until it has nothing left to do at the current time."""
+        """Run the gateway until there is nothing more to do at the current time of its clock."""
         while select.select([self.gateway.fileno()], [], [], 0)[0]:
             self.gateway.run_ready()
 
@@ -91,8 +91,8 @@ def scene():
 
 
 def test_refused_connections_are_read_at_a_limited_rate(scene):
-    """Refuse many connections. The gateway must handle a burst of them without a pause, and then a
-    fixed number each second.
+    """Make many connections that are refused. The gateway must handle the first ones at once, and
+    then only a fixed number per second.
     """
     flood = gateway.MAX_FAILED * 2 + 100
     clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]
@@ -111,7 +111,7 @@ def test_refused_connections_are_read_at_a_limited_rate(scene):
 
 
 def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
-    """Connect only after the previous refusal, so that connections never wait in a queue."""
+    """Connect again only after a refusal, so that no connection ever waits in a queue."""
     for _ in range(gateway.MAX_FAILED):
         scene.client((NOBODY, scene.port)).close()
         scene.work()
@@ -124,8 +124,8 @@ def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
 def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
     """Ask the gateway for destinations, as the socket broker of a run without namespaces does.
 
-    After MAX_FAILED refusals the gateway asks the broker to pause for less than a second. Allowed destinations do not
-    count.
+    After MAX_FAILED refusals the gateway asks the broker to pause for less than a second. Allowed
+    destinations do not count.
     """
     nobody, good = socket.inet_aton(NOBODY), scene.gateway.names.assign_address(NAME)
     for _ in range(gateway.MAX_FAILED):
@@ -139,7 +139,9 @@ def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
 
 
 def test_a_connection_with_data_does_not_count_as_a_flood(scene):
-    """Open more connections with data than the limit, as the control: all must pass at once."""
+    """Counter-check: open more connections than the limit, but send data on each. None may have to
+    wait.
+    """
     for _ in range(gateway.MAX_FAILED + 50):
         client = scene.client((INSIDE, scene.port))
         client.sendall(b"x")
@@ -152,8 +154,8 @@ def test_a_connection_with_data_does_not_count_as_a_flood(scene):
 
 
 def test_empty_connections_count_as_a_flood(scene):
-    """Open connections that reach the server but never carry data. Their rate must be
-    limited, too.
+    """Open connections that reach the server but never carry data. Their rate must be limited as
+    well.
     """
     for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
@@ -176,7 +178,7 @@ def _until(scene, condition) -> None:
 
 
 def _reached(scene) -> socket.socket:
-    """Return the server's end of the connection once the gateway has connected."""
+    """Wait until the gateway has connected, and return the server's end of the connection."""
     _until(scene, lambda: select.select([scene.server], [], [], 0)[0])
     reached = scene.stack.enter_context(scene.server.accept()[0])
     reached.settimeout(20)
@@ -194,8 +196,8 @@ def question(name: str) -> bytes:
 
 @pytest.mark.parametrize("together", [1, 60])
 def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
-    """Ask only a few questions at a time. The rate must also be limited for clients that never have
-    many open questions.
+    """Ask 1 or 60 questions at a time. The rate must be limited even if a client never has many
+    unanswered questions.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
@@ -212,8 +214,8 @@ def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
 
 
 def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
-    """Send one message with hundreds of questions. After its answer, all clients must wait until
-    enough time has passed.
+    """Send hundreds of questions over one TCP connection. When the limit is reached, all clients
+    must wait until the clock moves on.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     first = scene.client(scene.dns)
@@ -237,9 +239,8 @@ def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """Do not read the answers. The gateway must close the connection instead of dropping an answer,
-    because the client can ask again at once after a close, but would wait a long time for a dropped
-    answer.
+    """Leave the answers unread. The gateway must then close the connection. If it dropped an answer
+    instead, the client would wait a long time, while after a close it can ask again at once.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
@@ -261,7 +262,7 @@ def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
         while chunk := dropped.recv(4096):
             answers += chunk
     assert 1 < len(dns_messages.Framing().feed(answers)) < sent
-    assert got == sent  # the control: a client that reads gets every answer
+    assert got == sent  # Counter-check: a client that reads gets all answers
     assert len(scene.gateway.dns_server.streams) == 1
 
 
@@ -311,7 +312,9 @@ print(json.dumps([seen, work(), raw_packets.BURST, raw_packets.BATCH]))
 @pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
 def test_raw_packets_are_read_at_a_limited_rate(together):
-    """Send packets to a real raw socket, in a network namespace with its own loopback device."""
+    """Send packets to a real raw socket, in a network namespace with a loopback device of its
+    own.
+    """
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
     command = [sys.executable, "-c", DATAGRAMS, str(SOURCE), str(together)]
     done = subprocess.run(
@@ -326,8 +329,8 @@ def test_raw_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Make hundreds of connections from the broker wait in the gateway. When the gateway opens
-    them, each fails at once, because its address is guarded.
+    """Let hundreds of connections from the broker wait in the gateway. When it opens them, all fail
+    at once, because their address is guarded.
     """
     denials = Denials()
     check = DestinationCheck(
@@ -343,7 +346,7 @@ def test_hundreds_of_waiting_connections_can_fail_at_once():
         client, inner = socket.socketpair()
         clients.append(client)
         tested.admit(inner, guarded)
-    assert not any(select.select(clients, [], [], 0))  # the control: the connections wait
+    assert not any(select.select(clients, [], [], 0))  # Counter-check: the connections wait
     first.close()
     while select.select([tested.fileno()], [], [], 0)[0]:
         tested.run_ready()

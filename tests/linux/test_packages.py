@@ -1,4 +1,6 @@
-"""Test `corral run npm:...` and `pypi:...`: install in a sandbox from the tests' own registries, then run."""
+"""Test `corral run npm:...` and `pypi:...`, which install a package in a sandbox and run it. The
+packages come from the tests' own registries.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import rigs
 from registries import Registries, tarball, wheel
 
 REFUSED = 125
-# Installing takes seconds, so tests that do not depend on the user run as one user only.
+# Installing takes seconds, so tests run as only one user if the user makes no difference.
 ONE_USER = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 SERVER = """
 const fs = require("fs");
@@ -70,7 +72,7 @@ def test_a_package_is_installed_once_and_then_runs_without_the_registry(user, en
     watched = {**env, "PYTHONPROFILEIMPORTTIME": "1"}
     again = user.corral("run", "npm:server@1.0.0", env=watched)
     assert said(again)["dep"] == "dep 2"
-    # The control: the trace lists imported modules.
+    # Counter-check: the trace does list modules.
     assert b"corral.servers.packages.package" in again.stderr
     for name in (
         b"subprocess",
@@ -109,7 +111,8 @@ def test_the_chosen_node_installs_and_starts_a_package(user, env, registry, npm,
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools):
     versions = pathlib.Path.home() / ".pyenv" / "versions"
-    own = ".".join(map(str, sys.version_info[:2]))  # root's corral uses the Python of the tests
+    # root's corral runs with the Python of the tests
+    own = ".".join(map(str, sys.version_info[:2]))
     others = [one.name for one in versions.iterdir() if not one.name.startswith(f"{own}.")]
     other = next(one for one in sorted(others) if one.startswith(("3.12.", "3.13.")))
     minor = other.rpartition(".")[0]
@@ -118,7 +121,7 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     env = {**env, "PATH": f"{tools}:{env['PATH']}", "PYENV_ROOT": str(versions.parent)}
     done = user.corral("run", "--python", minor, "pypi:needs", env=env)
     assert done.stdout.decode().strip() == str(list(map(int, minor.split(".")))), done.stderr
-    # The control: without the flag, corral uses its own version of Python.
+    # Counter-check: without the flag, the package gets the Python version of corral.
     plain = user.corral("run", "pypi:needs", env=env)
     assert plain.stdout.decode().strip() == str(list(map(int, own.split(".")))), plain.stderr
     registry.files["/simple/newer/"] = (
@@ -148,7 +151,7 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
     assert refused.stderr.decode().split()[-2:] == grant
     assert (registry.asked, entries(user, env)) == ([], [])
     done = user.corral("run", *words, *grant, "pypi:needs", env=env)
-    # The control: with the grant the package is installed.
+    # Counter-check: the package is installed once the directory is granted.
     assert done.stdout == b"ran\n", done.stderr
     assert registry.asked
 
@@ -157,7 +160,9 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("form", ["path", "version", "uv"])
 def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, tools, scratch, form):
-    """Name the Python by its path, by its version on PATH, or by its version in uv's directory."""
+    """Choose the Python by its path, by its version on PATH, or by its version in uv's
+    directory.
+    """
     python = debian_python.find()
     body = "import sys\n\ndef main():\n    print(list(sys.version_info[:2]))\n"
     registry.publish_wheel("needs", "1.0.0", {"needs.py": body}, {"needs": "needs:main"})
@@ -172,13 +177,13 @@ def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, to
         (place / "bin" / "python3").symlink_to("python3.9")
         env["UV_PYTHON_INSTALL_DIR"] = str(place.parent)
     words = ["--python", str(python) if form == "path" else "3.9"]
-    if form == "path":  # the path is in no known place, so the user grants its directory
+    if form == "path":  # corral does not know this directory, so the user has to grant it
         refused = user.corral("run", *words, "pypi:needs", env=env)
         words += refused.stderr.decode().split()[-2:]
         assert words[2:] == ["--read", str(python.parents[1])]
     done = user.corral("run", *words, "pypi:needs", env=env)
     assert done.stdout == b"[3, 9]\n", done.stderr.decode()
-    # The control: without the flag, another Python is used.
+    # Counter-check: without the flag, another Python is used.
     own = user.corral("run", "pypi:needs", env=env)
     assert own.stdout != b"[3, 9]\n"
     assert own.returncode == 0, own.stderr.decode()
@@ -217,8 +222,8 @@ socket.on("error", (e) => done(e.code));
 def test_install_scripts_run_only_when_asked_and_then_inside_walls(
     user, env, registry, npm, scratch
 ):
-    """Check that an install script cannot read the user's files, and that it reaches only the
-    registry. The control is the same script without a sandbox.
+    """Check that an install script cannot read the user's files, and reaches only the registry.
+    Counter-check: without a sandbox, the script reads the file and connects to another port.
     """
     own = scratch / "secret"
     own.write_text("mine")
@@ -237,7 +242,7 @@ def test_install_scripts_run_only_when_asked_and_then_inside_walls(
         seen = json.loads(pathlib.Path(row["path"], "node_modules/server/seen.json").read_text())
         assert seen["own"] == "ENOENT"
         assert seen["net"] != "connected"
-        # The control: the same script as the same user, without a sandbox.
+        # Counter-check: run the same script as the same user without a sandbox.
         (scratch / "spy.js").write_text(SPY)
         os.chown(scratch / "spy.js", user.uid, user.uid)
         argv = ["node", "spy.js", str(own), str(other.port), "seen.json"]
@@ -355,7 +360,7 @@ def test_an_interrupted_installation_leaves_nothing_unfinished(user, env, regist
 def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, tools):
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     kept = publish_python(registry)
-    last = "/files/dep-2.0.0-py3-none-any.whl"  # the installer asks for this file last
+    last = "/files/dep-2.0.0-py3-none-any.whl"  # the installer downloads this file last
     words = ("run", "pypi:my-server==1.0.0")
     registry.held[last] = threading.Event()
     argv = user.corral_argv(*words)
@@ -368,7 +373,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
     assert any(name.endswith(".downloads") for name in left(env))
     registry.held.pop(last).set()
     asked = []
-    for _ in range(2):  # first with the kept downloads, then without them as the control
+    for _ in range(2):  # first with the kept downloads, then without (counter-check)
         registry.asked.clear()
         assert said(user.corral(*words, env=env))["dep"] == "dep 2"
         assert left(env) == []
@@ -379,8 +384,8 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
-    """Make the download of a dependency fail. The next attempt must not download the other package
-    again. As the control, an installation without earlier downloads does download it.
+    """Make the download of a dependency fail. The next attempt must not download the main package
+    again. Counter-check: without kept downloads, the main package is downloaded.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
@@ -443,7 +448,7 @@ def test_the_users_ceilings_apply_to_installers(user, env, registry, npm):
 
 
 def on_terminal(user, argv, env) -> bytes:
-    """Run a command whose stderr is a terminal, and return what it shows there."""
+    """Run a command with a terminal as its stderr, and return what appears there."""
     terminal, own = os.openpty()
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": own}
     with user.popen(argv, env=env, **streams) as process:
@@ -464,7 +469,7 @@ def test_progress_is_shown_on_terminals_only(user, env, registry, npm):
     publish(registry)
     shown = on_terminal(user, user.corral_argv("run", "npm:server@1.0.0"), env)
     assert b"\rcorral: installing npm:server@1.0.0 ..." in shown.replace(b"\033[K", b"")
-    # corral has erased the progress line.
+    # At the end the progress line is erased.
     assert shown.rindex(b"installing npm") < shown.rindex(b"\r\033[K")
     assert user.corral("cache", "rm", "server", env=env).returncode == 0
     plain = user.corral("run", "npm:server@1.0.0", env=env).stderr
@@ -535,9 +540,7 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Check this with a package, because a package's home belongs to its name and not to its
-    installed files.
-    """
+    """Use a package, whose home is kept under its name, and not under its installed files."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)
     shown = user.corral("explain", "-v", "--state", "pypi:my-server", env=env)
@@ -603,8 +606,8 @@ def test_a_runner_that_cannot_be_replaced_is_refused(user, env, scratch, words, 
 def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     user, env, registry, tools, scratch, installer
 ):
-    """Check that the flag in the hint builds the dependency inside the sandbox. In the control the
-    dependency has a wheel.
+    """Install a server with a dependency that has no wheel. The flag in the hint must build the
+    dependency inside the sandbox. Counter-check: no flag is needed for a dependency with a wheel.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -636,8 +639,8 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
 @ONE_USER
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools, installer):
-    """Publish a server whose newest version has no wheel. The controls are the same server before
-    that version was published, and with an exact version.
+    """Publish a server whose newest version has no wheel. Counter-checks: the server can be
+    installed before that version is published, and later by its exact version.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -689,8 +692,8 @@ def build_wheel(place, settings=None, metadata=None):
 
 
 def source_archive(name: str, version: str, private: pathlib.Path) -> bytes:
-    """Return a source archive that needs no further packages to build a wheel. The build fails if it can see the file
-    `private`.
+    """Return a source archive that can be built without other packages. The build fails if it can
+    see the file `private`.
     """
     import io
     import tarfile
@@ -728,8 +731,8 @@ setup(name="built", version="1.0")
 
 @ONE_USER
 def test_a_source_archive_is_not_built(user, env, registry, tools, scratch):
-    """Publish only a source archive. corral must refuse it, because building it would run the package's code. The
-    control is the same project as a wheel.
+    """Publish a package only as a source archive. corral must refuse it, because building it would
+    run the package's code. Counter-check: the same project as a wheel.
     """
     import io
     import tarfile
@@ -766,7 +769,7 @@ def test_a_wheel_with_another_digest_is_refused(user, env, registry, tools):
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     done = user.corral("run", "pypi:my-server==1.0.0", env=env)
     assert done.returncode == REFUSED
-    assert b"ash" in done.stderr  # uv and pip both mention the hash
+    assert b"ash" in done.stderr  # both uv and pip name the hash
     assert entries(user, env) == []
     registry.files[path] = good
     assert said(user.corral("run", "pypi:my-server==1.0.0", env=env))["dep"] == "dep 2"
@@ -803,8 +806,8 @@ def test_an_index_on_this_machine_can_be_read_but_not_the_files_beside_it(
 @ONE_USER
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_a_package_is_installed(user, env, registry, npm):
-    """Install with npm, which sets the modes and times of files. Without namespaces the supervisor
-    does this on npm's behalf.
+    """Install with npm, which changes the modes and times of files. Without namespaces the
+    supervisor makes these changes for npm.
     """
     publish(registry)
     done = user.corral("run", "npm:server@1.0.0", env=env)
@@ -839,8 +842,8 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
 
 @ONE_USER
 def test_an_interpreter_that_prints_without_end_fills_no_file(user):
-    """Use an interpreter that prints endlessly. corral must read its answer from a pipe, and close
-    the pipe after the first 4096 bytes.
+    """Use an interpreter that never stops printing. corral must read its answer from a pipe, and
+    close the pipe after 4096 bytes.
     """
     Caller(user).run(
         "import tempfile\n"
@@ -849,6 +852,6 @@ def test_an_interpreter_that_prints_without_end_fills_no_file(user):
         "ask = lambda command: ask_program(['/bin/sh', '-c', command, trace])\n"
         "assert ask('exec yes') == ''\n"
         "assert ask('exec head -c 200000 /dev/zero') == ''\n"
-        "assert ask('echo 3.12.7') == '3.12.7\\n'  # the controls\n"
+        "assert ask('echo 3.12.7') == '3.12.7\\n'  # counter-check\n"
         "assert ask('echo 3.12.7; exit 1') == ''\n"
     )

@@ -1,4 +1,6 @@
-"""Break the supervisor or the target while a process start waits for the supervisor's answer."""
+"""Break the supervisor or the target while the start of a process waits for the supervisor's
+answer.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ UNDUMPABLE = "assert libc.prctl(4, 0, 0, 0, 0) == 0"
 
 
 class Run:
-    """A run whose target tries to fork for each line of its stdin and prints the result."""
+    """A run whose target tries to fork for each line of its stdin, and prints the result."""
 
     def __init__(self, user, *flags, before=""):
         self.report = user.home / "pending.json"
@@ -72,7 +74,9 @@ def starts(report: dict) -> list[str]:
 
 
 def wait_in_call(pid: int) -> None:
-    """Wait until the target's only thread waits in `clone`, `fork` or `vfork` for the supervisor's answer."""
+    """Wait until the target, which has one thread, is inside a call that starts a process and waits
+    there for the supervisor's answer.
+    """
     calls = {"56", "57", "58", "435"} if os.uname().machine == "x86_64" else {"220", "435"}
     while True:
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
@@ -81,14 +85,14 @@ def wait_in_call(pid: int) -> None:
 
 
 def find_target(pid: int) -> int:
-    """Return the target's pid. The supervisor's first child is init, and init's first child is the target."""
+    """Return the target's pid. The target is init's first child, and init is the supervisor's."""
     while found := children(pid):
         pid = found[0]
     return pid
 
 
 def limit_descriptors(user, pid: int, most: int) -> None:
-    """Set the descriptor limit of another process of the same user, which requires no privilege."""
+    """Set the descriptor limit of another process of this user, which needs no privilege."""
     code = "import resource, sys; pid, most = map(int, sys.argv[1:])\n"
     code += "hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]\n"
     code += "resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))"
@@ -119,8 +123,8 @@ def test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile(user):
 
 
 def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
-    """Kill the supervisor. The kernel then closes the seccomp listener and fails the waiting call, and all processes of
-    the run end with corral.
+    """Kill the supervisor. The kernel then closes the seccomp listener, so the waiting call fails,
+    and all processes of the run end.
     """
     run = Run(user)
     target = find_target(run.pid)
@@ -131,7 +135,7 @@ def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
     pidfd = os.pidfd_open(target)
     ending.register(pidfd, select.POLLIN)
     run.process.kill()
-    out, _ = run.process.communicate(timeout=PATIENCE)  # returns when the last process has ended
+    out, _ = run.process.communicate(timeout=PATIENCE)  # the last process of the run has ended
     assert "started" not in out
     assert ending.poll(PATIENCE * 1000)
     os.close(pidfd)
@@ -139,12 +143,12 @@ def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
 
 @BOTH_TIERS
 def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(user):
-    """Leave the supervisor without free descriptors. It can then open neither the target's memory,
-    to read a program's name, nor the files of its own modules.
+    """Leave the supervisor without free descriptors. It then cannot open the target's memory to
+    read a program's name, and cannot open the files of its own modules.
     """
     run = Run(user)
-    # Wait until the supervisor has imported all its modules. Without free descriptors it could not import them, and
-    # would end the run.
+    # Wait until the supervisor has imported all its modules. If it had to import one without free
+    # descriptors, it would end the run.
     while not waits_for_ever(run.pid):
         time.sleep(0.01)
     limit_descriptors(user, run.pid, 1 + max(map(int, os.listdir(f"/proc/{run.pid}/fd"))))
@@ -156,8 +160,8 @@ def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(use
     assert run.answer() == "EPERM"
     report = run.end()
     assert report["outcome"]["exit_code"] == 0, run.err
-    # The last start had a free descriptor, so its report names python3. The starts before it may be reported without a
-    # name, because reading the name needs a descriptor.
+    # Reading a program's name needs a descriptor. The last start had one, so its report names
+    # python3. The earlier starts may be reported without a name.
     assert {*starts(report), "a process by the target"} == {
         "a process by the target",
         "a process by python3",

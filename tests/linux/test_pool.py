@@ -1,5 +1,5 @@
-"""Test `corral.Pool`. A spare is a sandbox that waits for a command. Each spare is used once, and
-only for a command that needs the same walls.
+"""Test `corral.Pool`. Its spares are sandboxes that wait for a command. A spare is used only once,
+and only for a command that needs the same walls.
 """
 
 import signal
@@ -103,7 +103,7 @@ def test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secre
         "        return shown\n"
         "    show()\n"
         "    [(_, _, target)] = wait_for_spares()\n"
-        "    assert show()[2].pid == target  # the control\n"
+        "    assert show()[2].pid == target  # counter-check\n"
         "    def replace():\n"
         "        os.rename(granted, granted + '-old'); os.mkdir(granted); write('file', 'new')\n"
         "    assert goes_elsewhere(replace)[0] == b'new'\n"
@@ -116,8 +116,8 @@ def test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secre
 
 
 def test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed(any_caller):
-    """Change a mount and a file in /etc. The caller has its own mount namespace with a copy of
-    /etc, so the host does not change.
+    """Change a mount, and then a file in /etc, each while a spare is waiting. The caller has its
+    own mount namespace and its own copy of /etc, so the host does not change.
     """
     if any_caller.user.uid:
         pytest.skip("only root can mount")
@@ -133,7 +133,7 @@ def test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed(any_ca
         "with corral.Pool() as pool:\n"
         "    launch(pool)\n"
         "    [tree] = wait_for_spares()\n"
-        "    mount('-t', 'tmpfs', 'none', 'empty')  # the control: a mount elsewhere\n"
+        "    mount('-t', 'tmpfs', 'none', 'empty')  # Counter-check: a mount elsewhere\n"
         "    assert launch(pool)[2].pid == tree[2]\n"
         "    [tree] = wait_for_spares()\n"
         "    mount('-t', 'tmpfs', 'none', '/usr/local/share')\n"
@@ -241,8 +241,9 @@ def test_a_pool_with_a_memory_limit_launches_without_spare_sandboxes(caller):
 
 
 def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
-    """Compare the denials of both launches. A spare's listener, resolver and gateway start before its command is known,
-    which must not change what is reported.
+    """Launch a command with a spare and without one, and compare the denials. A spare starts its
+    listener, resolver and gateway before it knows its command, but that must not change what is
+    reported.
     """
     caller.run(
         "code = 'import os, socket\\n'\n"
@@ -263,8 +264,8 @@ def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
 
 
 def test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings(caller):
-    """Check that the pool reads its policy once, but reads the user's ceilings at each launch, even
-    if a spare is already waiting.
+    """Check that a pool reads its policy only once, but reads the user's ceilings at each launch,
+    even if a spare is already waiting.
     """
     caller.run(
         "import shutil\n"

@@ -1,5 +1,5 @@
-"""Connect a database client in the sandbox to a real server on the host's loopback, with only the server's port
-allowed.
+"""Connect a database client in the sandbox to a real server on the host's loopback. Only the
+server's port is allowed.
 """
 
 import glob
@@ -18,8 +18,8 @@ def program(name):
 
 @pytest.fixture(scope="module")
 def database(package):
-    """Start a database server as a user other than root, because the server refuses to run as root.
-    Return its port.
+    """Start a database server and return its port. It refuses to run as root, so it runs as another
+    user.
     """
     place = package.parent / "postgres" if os.geteuid() == 0 else package.parent / "pg"
     place.mkdir()

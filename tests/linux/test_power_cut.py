@@ -1,5 +1,5 @@
-"""Interrupt corral at each call that changes a file. Afterwards the disk must be in the old state
-or the new state, never a mixture.
+"""Interrupt corral at each call that changes a file. Afterwards the disk must be in the old or the
+new state, but never in between.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROGRAM = pathlib.Path(__file__).with_name("cut_calls.py").read_text()
 
 
 class Home:
-    """A new home for one trial, with a copy of the findings about this host."""
+    """A new home for one trial. It contains a copy of the findings about this host."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -86,8 +86,8 @@ def home(ordinary):
 
 
 def problems(results: list[dict], wrong) -> dict[str, list[str]]:
-    """Return the problems after each interruption: partial files, commands that fail without a
-    hint, and leftover temporary files.
+    """Return the problems after each interruption, such as partial files, leftover temporary files,
+    and commands that fail without a hint.
     """
     first, *stopped = results
     assert first["code"] == 0, first["err"]
@@ -116,7 +116,7 @@ def configured(home) -> bytes:
 
 def edited(old: bytes):
     """Return a function that yields the problems after an interruption: a partial client file, a
-    lost record, or bytes that the last command, `unwrap`, did not restore.
+    lost record, or bytes that `unwrap`, the last command, has not restored.
     """
 
     def wrong(result, first):
@@ -161,7 +161,7 @@ def test_an_interrupted_unwrap_leaves_the_old_or_the_new_file(home, how):
 
 
 def served(result, first):
-    """Yield a problem if the last command, a run of the server, did not work."""
+    """Yield a problem if the last command, which runs the server, has failed."""
     code, out, err = result["after"][-1]
     if (code, "served" in out) != (0, True):
         yield f"{code} {out} {err}"
@@ -199,8 +199,8 @@ for line in sys.stdin:
 
 @pytest.mark.rig("long")
 def test_an_interrupted_inspect_leaves_the_old_or_the_new_pins(home):
-    """Interrupt `inspect`, and check that the file has either the old pins or the new pins. A
-    pinned server must never count as not pinned.
+    """Interrupt `inspect --pin`. Afterwards the file must contain either the old pins or the new
+    ones, so that a pinned server never counts as not pinned.
     """
     script = home.put("srv.py", OFFER.replace("WORDS", "adds"))
     pin = ["inspect", "--pin", "--yes", "--", "/usr/bin/python3", str(script)]
@@ -225,8 +225,8 @@ def test_an_interrupted_inspect_leaves_the_old_or_the_new_pins(home):
 
 @pytest.mark.rig("long")
 def test_an_interrupted_installation_leaves_a_usable_store(home):
-    """Interrupt the first run of a bundle, which unpacks the bundle into the store. corral must
-    notice a damaged tree, and its error must say what to type.
+    """Interrupt the first run of a bundle, which unpacks it into the store. The next run must
+    notice if the unpacked files are damaged, and its error must say what to type.
     """
     path = str(home.put("hello.mcpb", bundle({"main.py": SERVER})))
 
@@ -252,8 +252,8 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_an_interrupted_run_leaves_usable_files(home):
-    """Interrupt a run each time it writes something: findings, its record, what it remembers about
-    granted paths, denials or the audit.
+    """Interrupt a run at each write: of findings, its record, the real paths of grants, denials or
+    the audit.
     """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)
@@ -276,7 +276,7 @@ def test_an_interrupted_run_leaves_usable_files(home):
 
 @pytest.mark.rig("long", "node")
 def test_an_interrupted_upgrade_leaves_one_working_version(home, registry):
-    """Interrupt an upgrade, and check that afterwards the old version or the new version runs."""
+    """Interrupt an upgrade. Afterwards either the old or the new version must run."""
     home.variables = {"npm_config_registry": f"{registry.url}/"}
     publish(registry)
     home.does("run", "npm:server")

@@ -1,5 +1,5 @@
-"""Run servers in the layouts that package managers create. Each server must run, or the refusal
-must name flags that make it run.
+"""Run servers in the directory layouts that package managers create. A server must run, or be
+refused with flags that make it run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.rig("node")
 
 
 class Layout:
-    """A user's home directory, where a test creates files and runs commands."""
+    """A user's home directory in which a test creates files and runs commands."""
 
     def __init__(self, user, home):
         self.user, self.home = user, home
@@ -59,7 +59,9 @@ class Layout:
         return done.stdout.decode().strip()
 
     def runs_when_typed(self, *command):
-        """Check that the command is refused. Return the hint's flags, and the command's output with these flags."""
+        """Check that the command is refused, and run it again with the flags from the hint. Return
+        these flags and the command's output.
+        """
         done = self.run(*command)
         assert (done.returncode, done.stdout) == (125, b""), done.stderr.decode()
         words = shlex.split(done.stderr.decode().splitlines()[-1])
@@ -116,8 +118,8 @@ def test_a_server_with_packages_in_its_projects_pnpm_store_runs(layout):
 def test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed(
     layout, count
 ):
-    """Use pnpm's global store, where each package has its own directory, with symlinks to the
-    directories of its dependencies.
+    """Use pnpm's global store. Each package has its own directory there, which contains symlinks to
+    its dependencies.
     """
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):
@@ -173,7 +175,7 @@ def test_a_server_in_a_poetry_environment_in_the_cache_runs_after_the_hint_is_fo
     python = str(layout.home / venv / "bin/python")
     assert layout.runs_when_typed(python, "-m", "app")[1] == "app"
     script = layout.file("src/app/main.py", "import app; print('script')")
-    assert layout.runs(python, script) == "script"  # the script's own root contains the project
+    assert layout.runs(python, script) == "script"  # no flags: the script's root is the project
 
 
 def test_a_server_in_a_conda_environment_runs(layout):

@@ -1,6 +1,7 @@
-"""Test connection attempts to several addresses. The first connection that succeeds is kept.
+"""Test connection attempts to several addresses at once. The first connection that succeeds is
+kept.
 
-The tests need several loopback addresses, and on Linux all of 127.0.0.0/8 is loopback.
+The tests need several loopback addresses, which Linux has, because all of 127.0.0.0/8 is loopback.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ NOBODY = parse_address("127.0.0.1")
 
 @pytest.fixture
 def full():
-    """Return a port that does not answer, because its queue is full and no connection is accepted."""
+    """Yield a port that does not answer, because its queue is full."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.2", 0))
@@ -75,13 +76,14 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
             connect(addresses, full, timeout_seconds=4 * STAGGER_SECONDS, budget=DialBudget(0))
         budget = DialBudget(1)
         connect(addresses, full, timeout_seconds=30, budget=budget).close()
-    assert (budget.acquire(), budget.acquire()) == (True, False)  # the descriptor was given back
+    # the attempt gave its descriptor back
+    assert (budget.acquire(), budget.acquire()) == (True, False)
 
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held):
-    """Make five connections try a name with eight addresses that do not answer. Together they must
-    not use more descriptors than the budget allows.
+    """Start five connections to a name with eight addresses that do not answer. Together they must
+    stay within the budget of descriptors.
     """
     now = [0.0]
     loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []
@@ -99,7 +101,7 @@ def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held)
         now[0] += STAGGER_SECONDS * 1.01
         loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == held
-    dials[0].cancel()  # the cancelled attempt gives its descriptors to the others
+    dials[0].cancel()  # the others may now use the descriptors of this attempt
     now[0] += STAGGER_SECONDS * 1.01
     loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == min(held - 1, 4 * 8)

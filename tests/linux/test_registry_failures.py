@@ -26,7 +26,7 @@ AUTHORITY = TLS / "registry-authority.pem"
 
 
 def choose(installer: str, env: dict[str, str], tools: pathlib.Path) -> dict[str, str]:
-    """Return an environment in which corral finds this package manager."""
+    """Return an environment in which corral chooses this package manager."""
     if rig := {"npm": "node", "pip": "pip"}.get(installer):
         rigs.need(rig)
     return {**env, "PATH": f"{tools}:{env['PATH']}" if installer == "uv" else "/usr/bin:/bin"}
@@ -34,7 +34,7 @@ def choose(installer: str, env: dict[str, str], tools: pathlib.Path) -> dict[str
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """Return the address of a registry that accepts connections and never answers."""
+    """Yield the address of a registry that accepts connections but never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
@@ -44,8 +44,8 @@ def silent() -> Iterator[str]:
 def test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up(
     user, env, silent, tools, installer, monkeypatch
 ):
-    """Use a registry that never answers. The package managers and their sandbox are real; the test
-    only lowers the time limits.
+    """Use a registry that never answers. The package managers and their sandbox are real, but the
+    test lowers the time limits.
     """
     assert sandboxed_install.SILENT_SECONDS < 15
     chosen = choose(installer, env, tools)
@@ -99,13 +99,14 @@ def test_a_missing_version_of_a_dependency_is_named_with_its_own_hint(
 
 @ONE_USER
 def test_a_package_that_needs_another_version_of_node_is_reported(user, env, registry, npm):
-    """Install a package whose `engines` name another version of node. Like npx, corral must only
-    print a warning and then start such a package.
+    """Install a package that asks for another version of node in `engines`. corral must only warn
+    and then start it, as npx does.
     """
     publish(registry, "1.0.0", engines={"node": ">=1"})
     publish(registry, "2.0.0", engines={"node": ">=999"})
     publish(registry, "3.0.0", name="only", engines={"node": ">=999"})
-    fits = user.corral("run", "npm:server", env=env)  # the control: an older version fits this node
+    # Counter-check: an older version of the package fits this node
+    fits = user.corral("run", "npm:server", env=env)
     assert said(fits)["version"] == "1.0.0"
     assert b"needs node" not in fits.stderr
     exact = user.corral("run", "npm:server@2.0.0", env=env)
@@ -120,8 +121,8 @@ def test_a_package_that_needs_another_version_of_node_is_reported(user, env, reg
 
 @pytest.fixture
 def encrypted(request) -> Iterator[Registries]:
-    """Return a registry over TLS at 127.0.0.1, or at the address in the test's parameter. The
-    certificate is for 127.0.0.1.
+    """Yield a registry over TLS, at 127.0.0.1 or at the address in the test's parameter. Its
+    certificate is valid only for 127.0.0.1.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "registry-certificate.pem", TLS / "registry-key.pem")
@@ -146,7 +147,9 @@ def put_certificates(user, source: pathlib.Path, place: pathlib.Path) -> None:
 @ONE_USER
 @pytest.mark.parametrize("form", ["~/ca.pem", "./ca.pem", "ca.pem", "${HOME}/ca.pem", "{}/ca.pem"])
 def test_npms_cafile_is_read_as_npm_reads_it(user, env, encrypted, npm, scratch, form):
-    """Set npm's `cafile` in different forms. The control is the same registry without the setting."""
+    """Write npm's `cafile` setting in different forms. Counter-check: without the setting, the
+    registry is not trusted.
+    """
     env = {**use(encrypted, env), "HOME": str(scratch)}
     refused = user.corral("run", "npm:server", env=env, cwd=scratch)
     assert refused.returncode == REFUSED
@@ -173,7 +176,7 @@ def test_a_registry_with_its_own_certificate_authority_works_if_a_variable_names
     refused = user.corral("run", word, env=env)
     assert refused.returncode == REFUSED
     assert b"the registry's certificate is not trusted" in refused.stderr
-    # The hint names the setting that makes the installer trust the authority.
+    # The hint names the setting with which the installer trusts the authority.
     assert (variable.replace("npm_config_", "")).encode() in refused.stderr
     said(user.corral("run", word, env={**env, variable: str(scratch / "ca.pem")}))
 

@@ -1,5 +1,5 @@
-"""Test the inotify watch that reports when a covered file is replaced. The tests do not use a
-sandbox.
+"""Test the inotify watch on masked files, which reports a file that has been replaced. The tests do
+not need a sandbox.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def test_the_watch_is_not_woken_if_no_watched_name_is_replaced(watch, tmp_path):
 
 
 def test_a_file_with_the_same_inode_number_is_another_file(watch, tmp_path):
-    """Check that the watch reports a replaced file, even if the new file gets the old file's inode
-    number. The watch relies on inotify, which reports the removal of the old file.
+    """Replace a file by one with the same inode number. The watch must still report it, because
+    inotify reports the removal of the old file.
     """
     path = tmp_path / ".env"
     path.write_text("old")

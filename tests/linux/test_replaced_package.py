@@ -1,7 +1,8 @@
-"""Remove corral's package while a target runs, or install another version over it. The run must end as usual.
+"""Remove corral's package while a target runs, or install another version over it. The run must end
+as usual.
 
-In its first half second the supervisor has not yet imported every module that it may need. If the package is removed
-that early, the run may end early, and then reports the reason.
+During its first half second the supervisor has not yet imported all modules that it may need. If
+the package is removed that early, the run may end early, but with the reason.
 """
 
 import functools
@@ -39,7 +40,7 @@ EACH = [
 
 
 class Removed(Run):
-    """A run from a copy of the package. `remove` deletes this copy."""
+    """A run of corral from a copy of the package. `remove` deletes this copy."""
 
     def __init__(self, user, *flags: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -60,7 +61,9 @@ class Removed(Run):
 
 
 class Upgraded(Removed):
-    """A run from a virtual environment, where pip replaces corral with an incompatible version."""
+    """A run of corral from a virtual environment, in which pip replaces it with an incompatible
+    version.
+    """
 
     def install(self, source: pathlib.Path) -> None:
         folder = self.package
@@ -85,8 +88,8 @@ module.
 
 @functools.cache
 def wheel(source: pathlib.Path, version: str) -> pathlib.Path:
-    """Make a wheel of this version from the tests' copy of corral, and put it beside that copy. pip can install and
-    remove the wheel without other files.
+    """Pack the tests' copy of corral into a wheel with this version, in the directory of that copy.
+    pip needs no other files to install and remove it.
     """
     path, info = source.parent / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -132,7 +135,9 @@ def test_a_run_ends_as_usual_after_its_package_was_removed(ordinary, flags, idle
 
 
 def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: str) -> None:
-    """Check that the walls still work, and that the run has written its report, audit and denials."""
+    """Check that the walls have denied what they should, and that the run has written its report,
+    audit and denials.
+    """
     assert set(answers.values()) <= {"denied", "allowed"}
     assert (answers["fork"] == "allowed") == ("--allow-subprocess" in flags)
     assert "written" in err or "--state" in flags
@@ -171,8 +176,8 @@ def test_a_run_ends_as_usual_after_an_upgrade(ordinary, flags):
 
 @BOTH_TIERS
 def test_an_upgrade_right_after_the_start_is_reported(ordinary):
-    """Upgrade corral right after the start. If the run cannot continue, it must report that corral
-    was replaced, not that corral has a bug.
+    """Upgrade corral right after the start. If the run cannot continue, its error must say that
+    corral was replaced.
     """
     run = Upgraded(ordinary)
     os.kill(run.process.pid, signal.SIGSTOP)
@@ -258,8 +263,8 @@ def test_a_run_of_the_python_api_ends_as_usual_after_its_package_was_replaced(
     out, err = run.process.communicate("\n", timeout=PATIENCE)
     assert run.process.returncode == 0, err
     code, answers, denials, discarded = json.loads(out)
-    # With an allowlist the gateway first accepts each connection and then checks its address, so
-    # the target may see a connection for a moment, or not at all.
+    # With an allowlist the gateway accepts every connection before it checks the address, so the
+    # target may see a connection for a moment.
     connection = {"plain": {"denied"}, "allowlist": {"denied", "allowed"}}[policy]
     assert answers.pop(2) in connection
     assert (code, answers) == (7, ["denied"] * 3), err

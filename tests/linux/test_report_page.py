@@ -1,4 +1,4 @@
-"""Open the page that `--report run.html` writes for a real run, in a real browser."""
+"""Open the page of a real run, which `--report run.html` has written, in a real browser."""
 
 import html.parser
 import json
@@ -32,7 +32,7 @@ MIN_CONTRAST = 4.5
 
 
 class Elements(html.parser.HTMLParser):
-    """Collect the names of all elements and the text of the page."""
+    """Collect the names of all elements, and the text of the page."""
 
     def __init__(self, text):
         super().__init__()
@@ -98,7 +98,7 @@ def test_a_browser_shows_every_text_of_the_page_as_text(tmp_path):
 
 
 def read_colours(page: str) -> dict[str, dict[str, str]]:
-    """Return the page's colours: for each scheme a mapping from name to colour."""
+    """Return the colours of the page: for each colour scheme, a mapping from name to colour."""
     first, second = re.findall(r":root \{(.*?)\}", page, re.DOTALL)
     names = {
         scheme: dict(re.findall(r"--(\w+): #(\w+);", text))
@@ -109,7 +109,7 @@ def read_colours(page: str) -> dict[str, dict[str, str]]:
 
 
 def brightness(colour: str) -> float:
-    """Return the relative luminance of a colour, as WCAG 2 defines it."""
+    """Return the relative luminance of a colour, as defined by WCAG 2."""
     digits = colour if len(colour) == 6 else "".join(2 * one for one in colour)
     parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
@@ -126,7 +126,7 @@ def test_every_text_colour_of_the_page_has_enough_contrast(scheme):
 
 
 def read_pixels(path) -> list[tuple[int, int, int]]:
-    """Return the pixels of a screenshot, which is a PNG with 8 bits per channel, with or without
+    """Return the pixels of a screenshot. It must be a PNG with 8 bits per channel, with or without
     transparency.
     """
     raw, at, body = path.read_bytes(), 8, b""
@@ -217,7 +217,7 @@ while time.process_time() < end:
 
 @pytest.mark.rig("chromium")
 def test_a_sampled_run_has_a_timeline(user, tmp_path):
-    """Set a limit on CPU time, because corral samples this limit on every host."""
+    """Set a limit on CPU time, which corral enforces by sampling on every host."""
     page, report = user.home / "run.html", user.home / "run.json"
     command = ("--", user.python, "-c", BUSY)
     for path in (page, report):

@@ -1,9 +1,9 @@
 """Check, with and without namespaces, that many runs, parallel runs and runs killed by SIGKILL
 leave no files or processes.
 
-Other processes may use the machine at the same time. Therefore the tests look only for processes
-with their own command-line argument, for the pids of their own corral processes, and for files in
-the home of this test session.
+Other programs may use the machine at the same time. Therefore the tests look only for processes
+with a command-line argument of their own, for the pids of their own corral processes, and for files
+in the home of this test session.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_two_hundred_runs_at_once_leave_no_files_or_processes(user):
 
 
 class Killings:
-    """Start runs, kill each of them at a different moment, and list what they left behind."""
+    """Start runs, kill them at different moments, and list what is left of them."""
 
     def __init__(self, user):
         self.user = user
@@ -146,7 +146,7 @@ class Killings:
         return self.user.popen(self.user.corral_argv(*arguments), **streams, **options)
 
     def run(self, **options):
-        """Start a target that waits for its stdin, which is never written or closed."""
+        """Start a target that waits for input, which never comes."""
         command = ("/bin/sh", "-c", "echo ready; read line", self.traces.argument)
         return self.start("run", "--", *command, **options)
 
@@ -224,8 +224,8 @@ def test_clean_or_the_next_run_removes_all_leftovers_of_a_run_killed_at_any_mome
 
 
 def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
-    """Kill a run, and check that its leftovers are found and that `corral clean` names them. This is the control for
-    the tests above.
+    """Counter-check for the tests above: the leftovers of a killed run are found, and `corral
+    clean` lists them.
     """
     time_to_ready(killings)
     left = killings.left()
@@ -240,8 +240,8 @@ def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
 
 
 def test_killing_corrals_whole_process_group_leaves_no_files_or_processes(killings):
-    """Kill corral's whole process group, as a client does when it gives up. init or the guardian is
-    in another group, and must end too.
+    """Kill corral's whole process group, as a client does when it gives up. init (without
+    namespaces, the guardian) is in another group, but must end as well.
     """
     process = killings.run(start_new_session=True)
     assert process.stdout.readline() == b"ready\n"
@@ -254,7 +254,9 @@ def test_killing_corrals_whole_process_group_leaves_no_files_or_processes(killin
 
 
 def test_killing_doctor_while_it_probes_the_host_leaves_no_files_or_processes(killings):
-    """Kill `corral doctor` while it probes the host. The processes of its probes must end, too."""
+    """Kill `corral doctor` while it probes the host. The processes of its probes must end as
+    well.
+    """
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -265,7 +267,9 @@ def test_killing_doctor_while_it_probes_the_host_leaves_no_files_or_processes(ki
 
 
 def orphans(user) -> list[int]:
-    """Return the living processes of `corral doctor` that run from the tests' copy of the package."""
+    """Return the pids of `corral doctor` and its children that run from the tests' copy of the
+    package.
+    """
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

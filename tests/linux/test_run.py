@@ -24,7 +24,7 @@ def test_the_target_reads_stdin_and_writes_stdout(user):
 
 
 def test_the_target_has_the_callers_own_pipes(user):
-    """Check that the target's streams are the client's own pipes, without a process in between."""
+    """Check that the target's streams are the caller's own pipes, with no process in between."""
     code = "import os; print(*(os.fstat(fd).st_ino for fd in (0, 1, 2)), flush=True); os.read(0, 1)"
     pipes = [os.pipe() for _ in range(3)]
     ends = pipes[0][0], pipes[1][1], pipes[2][1]
@@ -65,7 +65,7 @@ except OSError as error:
 
 
 def test_an_address_space_limit_is_enforced(user, scratch):
-    """Use a shared mapping that is never touched, because only RLIMIT_AS counts such a mapping."""
+    """Map shared memory without using it. Only RLIMIT_AS counts such a mapping."""
     file = policy(scratch, '[limits]\naddress_space = "1G"')
     assert user.inside(MAP, flags=("--policy", file)) == "Cannot allocate memory"
     assert user.inside(MAP) == "mapped"
@@ -76,7 +76,7 @@ def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
     done = user.run("true", flags=("--policy", file))
     findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
     proven = {item["capability"] for item in findings if item["status"] == "proven"}
-    # corral limits the rate of a disk, and /usr may be on a file system without a disk.
+    # The limit is on the rate of a disk, but the file system of /usr may not be on a disk.
     held = "cgroup_io" in proven and bool(disk_of("/usr"))
     assert done.returncode == (0 if held else 125)
     assert held or b"cannot enforce io: " in done.stderr

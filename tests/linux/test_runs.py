@@ -1,4 +1,4 @@
-"""Test `corral ps`, `corral clean`, and the clean-up at each start."""
+"""Test `corral ps`, `corral clean`, and the cleanup at each start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from traces import PATIENCE, Traces, wait_until_gone
 
 pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
-# This program uses 64 MiB of memory, and waits until stdin ends.
+# This program uses 64 MiB of memory until its stdin ends.
 HOLD = (
     "import sys\nspace = bytearray(b'x' * (64 << 20))\nprint('ready', flush=True)\nsys.stdin.read()"
 )
@@ -22,7 +22,9 @@ HEADER = ["RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "SERVER", "COMMAND"]
 
 
 class Live:
-    """A run whose target waits. Leaving the context ends the run the way a client would."""
+    """A run whose target waits. At the end of the `with` block the run is ended as a client would
+    end it.
+    """
 
     def __init__(self, user, *words, env=None):
         self.traces = Traces()
@@ -41,7 +43,7 @@ class Live:
         self.process.communicate(timeout=PATIENCE)
 
     def kill(self):
-        """Kill the run so that it cannot clean up, and wait until none of its processes is left."""
+        """Kill corral, so that it cannot clean up, and wait until no process of the run is left."""
         self.process.kill()
         self.process.wait()
         wait_until_gone(self.traces.argument)
@@ -49,7 +51,7 @@ class Live:
 
 @pytest.fixture
 def runs(user):
-    """Return the directory of the run records, which must be empty before and after the test."""
+    """Yield the directory of the run records. It must be empty before and after the test."""
     assert user.run("/bin/true").returncode == 0
     path = user.home / ".cache" / "corral" / "runs"
     assert os.listdir(path) == []
@@ -98,8 +100,8 @@ def test_ps_prints_a_table(user, runs):
 
 
 def test_ps_names_the_server_of_a_client(user, runs):
-    """List a run while a client's file contains its command, and again without this file. `ps` finds the server's name
-    by looking for the command in the file.
+    """List a run twice: while a client's file contains its command, and without the file. `ps`
+    learns the server's name from the file.
     """
     with Live(user) as live:
         folder = user.home / ".cursor"
@@ -186,7 +188,7 @@ def plant(user, path, text):
 
 
 def left_directory(user) -> pathlib.Path:
-    """Make a directory like those that killed runs leave behind."""
+    """Make a directory like one that a killed run leaves behind."""
     path = pathlib.Path("/tmp") / f"corral-{user.uid}-1-{os.urandom(4).hex()}"
     path.mkdir(mode=0o700)
     os.chown(path, user.uid, user.uid)
@@ -210,8 +212,8 @@ def test_invalid_records_are_removed_and_not_listed_as_runs(user, runs):
 
 
 def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
-    """Write a record that names two directories: one that corral did not make, and one with a name that corral uses.
-    Only the second may be removed.
+    """Write a record with two directories. corral made only one of them, and may remove only that
+    one.
     """
     victim, own = scratch / "precious", left_directory(user)
     victim.mkdir()
@@ -219,7 +221,7 @@ def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
     plant(user, runs / "planted", record(str(victim), str(own)))
     assert sweep(user) == [str(own)]
     assert victim.exists()
-    (runs / "planted").unlink()  # the record was kept, because its path still exists
+    (runs / "planted").unlink()  # the record is still there, because the first directory exists
 
 
 def test_a_link_among_the_records_is_not_followed(user, runs, scratch):
@@ -257,8 +259,8 @@ def test_a_pipe_among_the_records_does_not_block(user, runs):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's file")
 def test_another_users_record_is_ignored(user, runs):
-    """Run corral with another user's HOME, as sudo may do. The other user's record must not
-    determine which directories are removed.
+    """Run corral with another user's HOME, as sudo may do. That user's record must not decide which
+    directories are removed.
     """
     victim = left_directory(user)
     path = runs / "planted"
@@ -269,7 +271,7 @@ def test_another_users_record_is_ignored(user, runs):
     assert sweep(user) == []
     assert victim.exists()
     os.chown(path, user.uid, user.uid)
-    # The control: the same record is used if this user wrote it.
+    # Counter-check: a record that this user wrote is used.
     assert sweep(user) == [str(victim)]
 
 
@@ -283,8 +285,8 @@ def test_a_run_survives_the_loss_of_its_record(user, runs):
 
 @pytest.mark.parametrize("place", ["absent", "read-only"])
 def test_a_run_starts_without_a_writable_cache(user, scratch, place):
-    """Make the cache directory absent or read-only. The run must start, but `corral ps` cannot list
-    it.
+    """Use a cache directory that does not exist or is read-only. The run must start, but `corral
+    ps` cannot list it.
     """
     if place == "read-only" and user.uid == 0:
         pytest.skip("file permissions do not apply to root")

@@ -1,8 +1,8 @@
-"""Count the system calls and page faults of a start, because times would depend on the machine's
-load.
+"""Count the system calls and page faults of a start. Unlike times, they do not depend on the
+machine's load.
 
-The counts of a bare interpreter on the same host are subtracted. Each bound is a tenth above the
-counts for CPython 3.11 to 3.13. A change that exceeds a bound needs a good reason.
+The counts of a bare Python interpreter on the same host are subtracted. Each bound is 10 % above
+the counts for CPython 3.11 to 3.13. A change that exceeds a bound needs a good reason.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ROUNDS = 5
 
 @pytest.fixture
 def environment(tmp_path):
-    """Return an environment whose cache contains corral's findings about the host, and its compiled
+    """Return an environment whose cache contains the findings about this host and corral's compiled
     code.
     """
     made = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
@@ -50,7 +50,9 @@ def environment(tmp_path):
 
 
 def count_page_faults(argv, environment):
-    """Return the minor page faults of a process and of all processes that it waited for."""
+    """Return the number of minor page faults of a process and of the processes that it waited
+    for.
+    """
     streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     pid = os.posix_spawn(argv[0], argv, environment, file_actions=streams)
     _, status, used = os.wait4(pid, 0)
@@ -70,7 +72,7 @@ def trace(argv, environment, tmp_path):
 def test_a_start_needs_few_system_calls_and_forks(environment, tmp_path):
     run = trace(RUN, environment, tmp_path)
     bare = trace(BARE, environment, tmp_path)
-    assert len(bare) > 100  # the control: the calls were seen
+    assert len(bare) > 100  # Counter-check: calls are seen
     assert len(run) - len(bare) <= MAX_SYSTEM_CALLS
     pids = {line.split()[0] for line in run}
     assert len(pids) == 3, pids  # corral, init and the target
@@ -80,18 +82,18 @@ def test_a_start_needs_few_page_faults(environment):
     rounds = range(ROUNDS)
     run = statistics.median(count_page_faults(RUN, environment) for _ in rounds)
     bare = statistics.median(count_page_faults(BARE, environment) for _ in rounds)
-    assert bare > 100  # the control: the faults were counted
+    assert bare > 100  # Counter-check: faults are counted
     assert run - bare <= MAX_PAGE_FAULTS
 
 
 def test_the_zygote_has_few_modules(environment):
-    """Count the zygote's modules. Each fork copies the zygote's page tables, so each module makes
-    every fork slower.
+    """Count the zygote's modules. Each makes every fork slower, because a fork copies the zygote's
+    page tables.
     """
     argv = [sys.executable, "-I", "-c", ZYGOTE, str(SOURCE)]
     done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)
     loaded = done.stdout.split()
-    # The control: the list contains the zygote's modules.
+    # Counter-check: the list does contain the zygote's modules.
     assert "corral.platforms.linux.spawn" in loaded
     assert len(loaded) <= MAX_ZYGOTE_MODULES, sorted(loaded)
     assert not {"re", "enum", "collections", "json", "socket", "subprocess"} & set(loaded)

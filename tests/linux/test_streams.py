@@ -1,4 +1,4 @@
-"""Let a target attack the files, terminals and sockets behind its standard streams."""
+"""Attack the files, terminals and sockets behind a target's standard streams."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_an_internet_socket_as_a_stream_is_refused(user, listener, kind):
 
 @BOTH_TIERS
 def test_only_connected_unix_sockets_pass_as_streams(user):
-    """Pass sockets as streams. Connected stream sockets must be accepted, because clients use them.
-    Sockets that the target could connect elsewhere must be refused.
+    """Pass sockets as stdin. Connected sockets must be accepted, because clients use them. Sockets
+    that the target could still connect elsewhere must be refused.
     """
     seen = {}
     kinds = {"stream": socket.SOCK_STREAM, "seqpacket": socket.SOCK_SEQPACKET}
@@ -109,9 +109,9 @@ found.recv(1)
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls):
-    """Make the target bind its stdin, a socket that a client made, to an abstract name. Another
-    program on the host must still be able to bind the same name. Without walls it cannot, which is
-    the control.
+    """Bind the target's stdin, a socket that a client has made, to an abstract name. Another
+    program on the host must still be able to bind the same name. Counter-check: without walls it
+    cannot.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     one, other = socket.socketpair()
@@ -128,7 +128,7 @@ def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls)
     one.close()
     other.close()
     process.communicate(timeout=60)
-    # Without namespaces the filter denies the call. With namespaces the socket already has a name.
+    # With namespaces the socket already has a name. Without them the filter denies the call.
     assert said in ({"OSError", "PermissionError"} if walls else {"bound"})
     assert is_free == walls
 
@@ -144,8 +144,8 @@ for fd in range(3):
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
-    """Give the target pipes that this process also has open, just as a shell shares a log's pipe
-    with other programs.
+    """Give the target pipes that this process has open as well, just as a log's pipe may be open in
+    other programs.
     """
     pipes = [os.pipe(), os.pipe(), os.pipe()]
     shared = [pipes[0][0], pipes[1][1], pipes[2][1]]
@@ -172,8 +172,8 @@ for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fc
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_locks_of_a_shared_log_are_released(user, scratch, walls):
-    """Let the target lock two files that this process also has open. These locks must be released
-    after the run, but a lock that existed before must stay.
+    """Let the target lock two files that are also open in this process. After the run these locks
+    must be released, but this process's older lock on a third file must be kept.
     """
     os.chown(scratch, user.uid, user.uid)
     files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]
@@ -199,7 +199,7 @@ def test_locks_of_a_shared_log_are_released(user, scratch, walls):
 
 @BOTH_TIERS
 def test_the_client_sees_that_the_target_closed_its_stdout_pipe(user):
-    """Check that the client sees the end of the target's stdout, although the run goes on."""
+    """Check that the client sees the end of the target's stdout while the run continues."""
     code = "import os, sys; os.write(1, b'x'); os.close(1); sys.stdin.read()"
     argv = user.corral_argv("run", "--", user.python, "-c", code)
     process = user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -239,12 +239,14 @@ def state(fd):
         found.append({name: os.getxattr(fd, name) for name in os.listxattr(fd)})
         found.append(fcntl.ioctl(fd, 0x80086601, bytes(8)))
     except OSError:
-        pass  # a terminal has no extended attributes
+        pass  # a terminal has no attributes
     return found
 
 
 def changed(user, fd, tmp):
-    """Return the results of the target's changes to its stdin, and the report's warnings."""
+    """Let a target change the file or terminal on its stdin. Return the result of each change, and
+    the report's warnings about them.
+    """
     report = tmp / "report.json"
     argv = user.corral_argv("run", f"--report={report}", "--", user.python, "-c", CHANGE)
     process = user.popen(argv, stdin=fd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -268,7 +270,7 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
         before = state(file.fileno())
         did, told = changed(user, file.fileno(), scratch)
         assert state(file.fileno()) == before
-    if user.tier == "walled" and user.uid:  # the control: the target may change its own file
+    if user.tier == "walled" and user.uid:  # Counter-check: the target may change its own file
         assert (did["mode"], did["attribute"], did["list"]) == ("done", "done", "done")
         wanted = {"mode", "extended attributes"}
         assert {line.split(" of ")[0].removeprefix("the ") for line in told} >= wanted
@@ -279,8 +281,8 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
 
 
 def test_without_walls_flags_and_version_of_a_file_on_stdin_can_be_changed(user, scratch):
-    """Change the flags and the version of a file without walls. This is the control: the file's
-    owner can change them even through a descriptor that is open only for reading.
+    """Counter-check: without walls, the owner can change a file's flags and version even through a
+    read-only descriptor.
     """
     path = scratch / "file"
     path.write_text("x")
@@ -304,7 +306,8 @@ def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scrat
     os.close(fd)
     seen = path.stat()
     assert (seen.st_mode & 0o777, seen.st_uid, os.listxattr(path)) == (0o600, user.uid, [])
-    if user.tier == "walled" and user.uid:  # the control: the target owns the file and may do this
+    # Counter-check: the target owns the file, so this is allowed
+    if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"
         assert "the mode of stdin changed during the run: restored" in told
     else:
@@ -312,7 +315,7 @@ def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scrat
 
 
 def test_the_client_sees_that_the_target_closed_its_named_pipe(user, scratch):
-    """Check that corral's own descriptor does not keep the pipe open."""
+    """Check that corral itself does not keep the pipe open."""
     path = scratch / "pipe"
     os.mkfifo(path, 0o600)
     os.chown(path, user.uid, user.uid)
@@ -324,7 +327,7 @@ def test_the_client_sees_that_the_target_closed_its_named_pipe(user, scratch):
     os.close(writing)
     os.set_blocking(reading, True)
     with open(reading, "rb") as said:
-        assert said.read() == b"x"  # the reader sees the end of the pipe while the target runs
+        assert said.read() == b"x"  # end of file, although the target still runs
     assert process.communicate(b"", timeout=60)[1] is not None
     assert process.returncode == 0
 
@@ -349,8 +352,8 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin(ordinary, scratch, killed):
-    """Kill corral. Init cannot restore the file's mode, because init has no rights to the file and
-    ends when corral does. In the control, corral is not killed.
+    """Kill corral. The file's mode is then not restored, because init has no rights to the file,
+    and ends with corral. Counter-check: corral restores the mode if it is not killed.
     """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"
@@ -375,8 +378,8 @@ CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 7, 0, 0, 0)  # cap_setuid, effe
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file capabilities")
 @pytest.mark.parametrize("text", ["written", ""])
 def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
-    """Write to a file with capabilities, which the kernel then removes. corral must not restore
-    them.
+    """Write to a file that has capabilities. The kernel then removes the capabilities, and corral
+    must not restore them.
     """
     os.chown(scratch, user.uid, user.uid)
     path = scratch / "program"
@@ -391,7 +394,7 @@ def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
     assert process.returncode == 0, error
     assert path.read_text() == "x" + text
     kept = "security.capability" in os.listxattr(path)
-    assert kept == (not text)  # the control: a file that was not written keeps its capabilities
+    assert kept == (not text)  # Counter-check: without a write the file keeps them
 
 
 LEADER = """
@@ -418,8 +421,8 @@ termios.tcflow(0, termios.TCOOFF)
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed):
-    """Make the target turn echo off and stop the terminal's output. corral must undo both. In the
-    control, without the sandbox, the terminal stays that way.
+    """Turn the terminal's echo off and stop its output. corral must undo both. Counter-check:
+    without the sandbox, both changes stay.
     """
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:
@@ -451,7 +454,7 @@ def test_mode_and_state_of_a_terminal_are_restored_after_the_run(user, scratch):
     exclusive = struct.unpack("i", fcntl.ioctl(slave, TIOCGEXCL, bytes(4)))[0]
     fcntl.ioctl(slave, TIOCNXCL)
     assert (state(slave), exclusive) == (before, 0)
-    assert did["exclusive"] == "done"  # the control: the target set the mark
+    assert did["exclusive"] == "done"  # Counter-check: the target has set the mark
     assert "the exclusive mark of stdin changed during the run: restored" in told
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"
@@ -494,8 +497,9 @@ print("said", flush=True)
 
 @pytest.mark.parametrize("landlock", ["absent", "there"])
 def test_file_streams_cannot_be_opened_again(user, scratch, landlock):
-    """Make the target try to open its file streams again through /proc. Landlock denies this.
-    Without Landlock, corral passes a pipe instead of the file, so the target opens only the pipe.
+    """Try to open the files behind the target's streams again through /proc. Landlock denies this.
+    Without Landlock, corral passes pipes instead of the files, so the target reaches only the
+    pipes.
     """
     os.chown(scratch, user.uid, user.uid)
     given, log, told = scratch / "given", scratch / "log", scratch / "told"

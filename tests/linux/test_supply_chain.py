@@ -1,4 +1,6 @@
-"""Attack corral as a server's author could: through packages, registries, bundles and configurations."""
+"""Attack corral as the author of a server could: through packages, registries, bundles and
+configurations.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def own(user, path: pathlib.Path, text: str, mode: int = 0o644) -> pathlib.Path:
 
 @pytest.fixture
 def project(user, scratch) -> pathlib.Path:
-    """Create a project that belongs to the user and that an editable install can refer to."""
+    """Create a project of the user, to which an editable install can refer."""
     own(user, scratch / "project" / "pyproject.toml", "[project]\n")
     return own(user, scratch / "project" / "notes.txt", "mine").parent
 
@@ -63,15 +65,15 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
     allowed = user.corral("run", "--read", str(project), "pypi:evil==1.0", notes, env=env)
     assert said(allowed) == ["mine"]
     assert said(user.corral("run", "pypi:good==1.0", notes, env=env)) != ["mine"]
-    # The control: the user grants the project.
+    # Counter-check: it can be read once the user grants the project.
     granted = user.corral("run", "--read", str(project), "pypi:good==1.0", notes, env=env)
     assert said(granted) == ["mine"]
 
 
 @ONE_USER
 def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
-    """Use script and file names with `../` in a wheel. Such files would be written outside the
-    directory for packages.
+    """Use names of scripts and files with `../` in a wheel. Without a check they would be written
+    outside of the installation.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     climbing = "../" * 4 + "bin/python"
@@ -106,12 +108,12 @@ def test_a_package_cannot_start_the_users_program(user, env, registry, npm, proj
 def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
     user, env, registry, npm, scratch
 ):
-    """Install with a setting that has no effect on the installation. A later start without the
-    setting must use the same installation.
+    """Install with a setting that makes no difference to this package. A start without the setting
+    must use the same installation.
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
-    # The control: a start with another setting, which could have an effect, installs the package again.
+    # Counter-check: with a setting that could make a difference, the package is installed again.
     for scope, fetched in (("@acme", 1), ("", 1), ("@other", 2)):
         text = f"{scope}:registry=http://127.0.0.1:9/\n" if scope else ""
         own(user, settings, text)
@@ -132,7 +134,7 @@ def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
         words = ("run", "--with", "dep", "pypi:thing")
         assert user.corral(*words, env=more).stdout == b"other\n"
         assert user.corral(*words, env=env).stdout == b"main\n"
-        # The control: if the other index has none of these packages, both starts share one installation.
+        # Counter-check: when the other index has no `dep`, both starts share one installation.
         del other.files["/simple/dep/"]
         assert user.corral("cache", "rm", "thing", env=env).returncode == 0
         assert user.corral(*words, env=more).stdout == b"main\n"
@@ -166,8 +168,8 @@ BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-pat
 
 @ONE_USER
 def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
-    """Make a package's build script rewrite the lock file, so that the package seems to come from
-    the user's own index. A start with that index must not use this installation.
+    """Forge the lock file in a package's build script, so that the package seems to come from the
+    user's own index. A start with that index must not use this installation.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     other = Registries()
@@ -186,7 +188,7 @@ def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, t
         assert theirs.stdout == b"theirs\n", theirs.stderr.decode()
         (row,) = entries(user, env)
         lock = next(pathlib.Path(row["path"]).glob("*.lock")).read_text()
-        assert registry.url in lock  # the control: the script did forge the lock file
+        assert registry.url in lock  # Counter-check: the lock file is forged
         assert other.url not in lock
         assert user.corral(*words, env=env).stdout == b"ours\n"
     finally:
@@ -205,9 +207,9 @@ def archive(top: str, files: dict[str, str]) -> bytes:
 
 @ONE_USER
 def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
-    """Install a package from another registry that the environment names, as a project's
-    configuration can do with `env`. This installation must not be used with the user's own
-    registry.
+    """Install a package while an environment variable names another registry. A project's
+    configuration can do this with `env`. A start with the user's own registry must not use this
+    installation.
     """
     other = Registries()
     try:
@@ -227,11 +229,12 @@ def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
 
 
 def test_a_cache_of_another_user_is_not_used(user, env, scratch):
-    """Use another user's HOME, as `sudo` may do. corral must not use the cache there, because that
-    user may have written it.
+    """Give the store to another user, or make it writable for everyone. corral must refuse it,
+    because another user may have written the files. This happens when `sudo` keeps the HOME of an
+    ordinary user.
     """
     path = put(user, scratch, manifest())
-    # The control: the user's own cache works.
+    # Counter-check: the user's own store works.
     assert user.corral("run", path, env=env).returncode == 0
     store = pathlib.Path(env["XDG_CACHE_HOME"], "corral", "store")
     reason = f"belongs to user {STRANGER}" if user.uid == 0 else "only you can write to"
@@ -249,8 +252,8 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
-    """Run a second bundle that has another bundle's name. The user's values are stored under the
-    bundle's name, which any bundle can choose, so the second bundle must not get these values.
+    """Run a bundle with the name of another bundle. The user's values are stored under this name,
+    which any bundle can choose, so the second bundle must not get them without an approval.
     """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
@@ -273,7 +276,7 @@ def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
     assert refused.returncode == REFUSED
     assert b"get your value of key" in refused.stderr
     assert b"hunter2" not in refused.stderr
-    # Flags that the user types need no approval.
+    # Typed flags need no approval.
     flags = ("--config", "key=typed", "--config", f"dir={notes}")
     assert said(user.corral("run", *flags, str(evil), env=env))["args"][0] == "typed"
     kept.unlink()
@@ -281,8 +284,8 @@ def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch, project):
-    """Make a bundle start the Python in the user's virtual environment. If this were allowed, the
-    target could read the projects that are installed in that environment.
+    """Start the Python of the user's virtual environment from a bundle. corral must refuse it,
+    because the target could read all projects that are installed in that environment.
     """
     venv = scratch / "venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -295,7 +298,7 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
     assert f"leads to {venv} and 1 more" in done.stderr.decode()
-    # The control: if the user types the command and grants the program, it runs with the packages of that environment.
+    # Counter-check: the same Python starts if the user types the command and grants the project.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
     assert user.run(*argv, env=env).returncode == REFUSED
@@ -306,8 +309,8 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
 def test_a_script_of_a_bundle_cannot_name_an_interpreter_outside_by_a_relative_path(
     user, env, scratch, project
 ):
-    """Start a script with the `/bin/sh` lines that pip writes for long paths. In these lines the
-    interpreter's path contains `../`, so it leads out of the store.
+    """Start a script with the `/bin/sh` lines that pip writes if the interpreter's path is long.
+    Here the path contains `../` and leads out of the store.
     """
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -353,9 +356,9 @@ STEERING = {
 @ONE_USER
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
-    """Make a project's configuration set PATH or a version manager's variable to a directory that
-    the project chooses. corral must refuse this, because it follows symlinks in such directories on
-    the assumption that the user chose them.
+    """Let a project's configuration set PATH or a version manager's variable to a directory of the
+    project. corral must refuse this: it follows symlinks in such directories, because normally the
+    user has chosen them.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -371,7 +374,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
         refused = user.corral("wrap", "--corral", str(launcher), str(place), env=env)
         assert refused.returncode == 1
         assert text in refused.stdout.decode()
-    # The control: if the user's own environment names the directory, the server starts.
+    # Counter-check: the server starts if the user's own environment names the directory.
     own_choice = {**env, name: values[name]}
     started = user.corral("run", "--", entry["command"], *entry["args"], env=own_choice)
     assert started.stdout == b"mine\n", started.stderr
@@ -389,8 +392,8 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
     ],
 )
 def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
-    """Make a project's configuration start another project's script. A server may read the files
-    beside its script, so the other project's files would be readable.
+    """Start another project's script from a project's configuration. corral must refuse it, because
+    a server may read the files beside its script.
     """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "cloned" / "server.py", "print('its own')\n")
@@ -414,11 +417,11 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     assert "outside of its project" in wrapped(already)
     shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
     assert "outside of its project" in shown
-    # The controls: the user may grant the other project, and may start its script from a file
-    # outside every project.
+    # Counter-checks: it is wrapped if the user grants the other project, or if the configuration is
+    # a file outside of all projects.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
-    # A symlink before `..` is also refused there, because a project could change the symlink later.
+    # A symlink before `..` is refused even there, because a project could change the symlink later.
     expected = (
         "is neither part of the server nor granted" if "link/.." in str(more) else "one  wrapped"
     )
@@ -427,10 +430,8 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
-    """Start another project's script, and hide this in the command. The command uses a symlink to
-    an interpreter, a `#!` line whose last option takes the next argument as its value, a path that
-    contains PATH's separator, `..` below a directory of PATH, or variables whose default only the
-    client fills in.
+    """Start another project's script with commands that hide it: through symlinks, `#!` lines, a
+    path with a `:`, `..` below a directory of PATH, or variables that only the client fills in.
     """
     private = own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
@@ -466,11 +467,11 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     assert "which is neither part of the server nor granted" in wrapped("./names")
     assert "cannot be encoded" in wrapped("./\ud800", "server.py")
     assert "cannot be encoded" in wrapped(str(launcher), "run", "--", "./run", "\ud800.py")
-    for words in (("status",), ("why", "one")):  # such an entry hides no other server
+    for words in (("status",), ("why", "one")):  # other commands still list the entry
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # The controls: the same programs start the project's own script, or get the other project's file only as an
-    # argument.
+    # Counter-checks: the same programs start the project's own script, or get the other project's
+    # file only as an argument.
     for usual in (
         ("./run", "server.py"),
         ("./plain", str(private)),
@@ -487,8 +488,7 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
 @ONE_USER
 def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
     """Put a symlink to another project into a directory that several servers share, such as
-    ~/Documents. corral does not check such symlinks when a server starts, so `wrap` has to refuse
-    them.
+    ~/Documents. corral does not check it when a server starts, so `wrap` has to refuse it.
     """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
@@ -504,13 +504,13 @@ def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, sc
         return done.stdout.decode() + done.stderr.decode()
 
     assert "outside of its project" in wrapped("python3", "link.py")
-    assert "one  wrapped" in wrapped("./python", "server.py")  # the control
+    assert "one  wrapped" in wrapped("./python", "server.py")  # counter-check
 
 
 @ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
-    """Set corral's variables for a server. `wrap` must refuse them: the client passes them to
-    corral, too, so they could make corral run other code.
+    """Set variables in a server's `env` that change what corral does. `wrap` must refuse them,
+    because the client also passes them to corral, and corral could then run other code.
     """
     code = "import os; print(*map(os.environ.get, ('PYTHONPATH', 'LEVEL')))"
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -532,8 +532,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # The controls: a harmless variable is passed on, and PYTHONPATH has an effect if it is set
-    # despite corral's check.
+    # Counter-checks: a harmless variable is passed on, and PYTHONPATH would have an effect if an
+    # entry contained it.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
     started = [entry["command"], *entry["args"]]
@@ -548,7 +548,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         stdout=subprocess.PIPE,
     )
     assert b"outside" in stolen.communicate(timeout=60)[0]
-    # `status` marks an entry that was changed to set a dangerous variable.
+    # If PYTHONPATH is added to a wrapped entry, `wrap` and `status` report it.
     entry["env"]["PYTHONPATH"] = "./evil"
     place.write_text(json.dumps({"mcpServers": {"one": entry}}))
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
@@ -558,8 +558,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)
 def test_root_without_namespaces_is_refused_with_the_reason(user, env, scratch):
-    """Run a bundle as root without namespaces. The target then has another user id, which cannot read the bundle in
-    root's cache, so corral refuses the run.
+    """Run a bundle as root without namespaces. The target then has another user id and cannot read
+    the bundle in root's cache, so corral must refuse the run.
     """
     path = put(user, scratch, manifest())
     done = user.corral("run", path, env=env)
@@ -618,9 +618,7 @@ def test_wrapping_installs_packages(user, env, registry, tools, scratch):
 
 @ONE_USER
 def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch):
-    """Check the progress lines on a terminal. The control: with `--no-install` there is no progress
-    to show.
-    """
+    """Check the progress line on a terminal. Counter-check: with `--no-install` there is none."""
     publish(registry)
     place = own(user, scratch / "desk" / "mcp.json", "")
     servers = {"one": {"command": "npx", "args": ["-y", "server"]}}
@@ -635,7 +633,7 @@ def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch
 
 @ONE_USER
 def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
-    """Check that `wrap --pin` installs the package, so that the client's first start does not
+    """Check that `wrap --pin` already installs the package, so that the first start does not
     contact a registry.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -658,8 +656,8 @@ def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, 
 
 @ONE_USER
 def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
-    """Put a symlink to an interpreter into an npm package. corral must refuse it, because only a
-    virtual environment may contain one.
+    """Put a symlink to an interpreter into an npm package. corral must refuse it, because only
+    virtual environments may contain one.
     """
     for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
         script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
@@ -675,7 +673,7 @@ def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
 
 
 def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monkeypatch):
-    """Replace the script with a symlink while corral waits for the user's answer."""
+    """Replace a server's script with a symlink while corral waits for the user's answer."""
     server, private = tmp_path / "server", tmp_path / "private"
     for path in (server, private):
         path.mkdir()
@@ -689,7 +687,7 @@ def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monk
         return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
 
     sources, command = what_to_run.sources_and_command(Options(), [str(server)])
-    assert str(server) in plan().program.reads  # the control: the server's own script is accepted
+    assert str(server) in plan().program.reads  # Counter-check: the server's own script is accepted
     (server / "main.py").unlink()
     (server / "main.py").symlink_to(private / "notes.py")
     with pytest.raises(UnchosenReadsError, match=f"main.py leads to {private}"):
@@ -714,8 +712,8 @@ def test_a_directory_named_like_a_command_starts_only_by_its_path(user, env, scr
 
 @ONE_USER
 def test_a_directory_named_like_a_package_is_not_started(user, env, registry, npm, scratch):
-    """Make a directory with the same name as a package. Clients start their servers in the open
-    project's directory, which may contain anything, so corral must start the package.
+    """Make a directory that has the name of a package. Clients start servers in the open project,
+    which may contain such a directory, but corral must start the package.
     """
     files = {"main.js": "console.log(JSON.stringify('the package'))"}
     registry.publish_npm("server", "1.0.0", files, bin={"server": "main.js"})
@@ -726,7 +724,7 @@ def test_a_directory_named_like_a_package_is_not_started(user, env, registry, np
         assert b"the project" not in done.stdout
         assert done.returncode == 0, done.stderr
     assert said(user.corral("run", "npm:server@1.0.0", env=env, cwd=scratch)) == "the package"
-    # The control: `run` with the directory's path starts the project.
+    # Counter-check: `run` starts the project if it gets the directory's path.
     assert said(user.corral("run", str(place), env=env, cwd=scratch)) == "the project"
     asked = user.corral("approve", "npm:server@1.0.0", env=env, cwd=scratch)
     assert b"asks for nothing, so there is nothing to approve" in asked.stderr

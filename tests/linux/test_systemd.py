@@ -1,8 +1,8 @@
-"""Ask for a systemd scope over a real bus, where a test service stays silent, gives false answers,
-or records the calls.
+"""Ask for a systemd scope over a real D-Bus. The service in systemd's place is a fake, which is
+silent, gives false answers, or records the calls.
 
-tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages and the answers
-that it refuses.
+tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages, and that it
+refuses false answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTINGS = (
 
 @pytest.fixture
 def bus(tmp_path, monkeypatch) -> str:
-    """Start a dbus-daemon for this test, and make it the only bus that corral can find."""
+    """Start a dbus-daemon for this test, and let corral find no other bus."""
     rigs.need("dbus")
     path = str(tmp_path / "bus")
     argv = [
@@ -62,7 +62,7 @@ def bus(tmp_path, monkeypatch) -> str:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    """Shorten the timeout, because in these tests systemd never answers."""
+    """Shorten the timeouts, because systemd never answers in these tests."""
     monkeypatch.setattr(systemd_scope, "START_SECONDS", 1.5)
     monkeypatch.setattr(systemd_scope, "END_SECONDS", SHORT)
 
@@ -88,13 +88,13 @@ def test_a_bus_error_is_reported_by_name(bus, member, arguments, name):
         with pytest.raises(CallError) as caught:
             one.driver(member, *arguments)
         assert caught.value.name == f"org.freedesktop.DBus.Error.{name}"
-        # The connection still works after the error.
+        # After an error the connection still works.
         assert one.driver("GetNameOwner", "s", one.name) == (one.name,)
 
 
 def test_no_service_is_activated_to_answer(bus):
-    """Call a bus name that no process owns. The bus must refuse the call at once, even if it could activate a service
-    for this name.
+    """Call a bus name that no process owns. The bus must refuse the call at once, instead of
+    starting a service for this name.
     """
     with Bus(bus, PATIENCE) as one, pytest.raises(CallError) as caught:
         one.call(
@@ -104,7 +104,7 @@ def test_no_service_is_activated_to_answer(bus):
 
 
 class NotABus:
-    """A socket that is not a bus. It sends `words` to the first client."""
+    """A socket that is not a bus. It sends `words` to its first client."""
 
     def __init__(self, path: pathlib.Path, words: tuple[bytes, ...]) -> None:
         self.path = str(path)
@@ -151,11 +151,10 @@ def test_a_socket_that_is_not_a_bus_is_closed(tmp_path, words, error):
 
 
 class Listener:
-    """A service that takes systemd's name on the bus (with jeepney), records the calls, and answers
-    them.
+    """A fake systemd on the bus (with jeepney), which records the calls and answers them.
 
-    `result` is the result that the service reports for every job. With `forged` another client on
-    the bus reports the result, and corral must ignore that report.
+    It reports `result` for every job. With `forged` another client of the bus sends the report,
+    which corral must ignore.
     """
 
     def __init__(self, path: str, *, result: str = "done", forged: bool = False) -> None:
@@ -190,7 +189,7 @@ class Listener:
             self._own.send(jeepney.new_method_return(message, "o", (JOB,)))
             emitter = jeepney.DBusAddress(systemd_scope.PATH, interface=systemd_scope.INTERFACE)
             body = (7, JOB, message.body[0], self._result)
-            # First report the end of another job. corral must wait for its own job.
+            # First report the end of another job. corral must go on waiting for its own.
             self._own.send(
                 jeepney.new_signal(emitter, "JobRemoved", "uoss", (6, f"{JOB}6", "x", "failed"))
             )
@@ -207,7 +206,7 @@ class Listener:
 
 @pytest.fixture
 def listen(bus):
-    """Return a function that starts the listening service and returns the list of calls to it."""
+    """Return a function that starts the fake systemd and returns its list of calls."""
     listeners: list[Listener] = []
 
     def start(**options) -> list:
@@ -288,13 +287,11 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
         manager._bus._deadline = time.monotonic() + 2
         with pytest.raises(TimeoutError):
             manager.start("corral-x.scope", [])
-    assert len(heard) == 1  # corral asked for the job and ignored the false report of its end
+    assert len(heard) == 1  # corral asked for the job, and ignored the forged report
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
-    """Make the service report the job as done, although the process was not moved. corral must
-    notice this.
-    """
+    """Report the job as done without moving the process. corral must notice this."""
     heard = listen()
     with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
@@ -313,8 +310,8 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, before, calls):
-    """Ask from another PID namespace. systemd would take the pids of that namespace for other processes, so corral must
-    not send them. The control is a client in the PID namespace of the bus.
+    """Ask from another PID namespace. There the same pids mean other processes, so corral must not
+    send them to systemd. Counter-check: in the bus's own PID namespace it sends them.
     """
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
@@ -329,12 +326,12 @@ def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, befo
 def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
     with pytest.raises(OSError, match="systemd is not on the bus"):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
-    systemd_scope.stop("corral-x.scope")  # stopping without systemd raises no error
+    systemd_scope.stop("corral-x.scope")  # without systemd this does nothing
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
-    """Ask for systemd before it has joined the bus, as happens when the first client of a session
-    starts the bus.
+    """Ask before systemd has joined the bus. This happens when a session's first client starts the
+    bus.
     """
     answers: list[str] = []
 
@@ -346,7 +343,8 @@ def test_systemd_may_join_the_bus_later(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        # This signal shows that the asking client has joined the bus. The service for systemd's name starts only now.
+        # The signal means that the asking thread has joined the bus. The fake systemd starts only
+        # now.
         watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()
@@ -358,7 +356,7 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """Check that no child process is left, and that no cgroup is passed on to later steps."""
+    """Check that no child process is left, and that later steps get no cgroup."""
     leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
     results = Results()
     before = children()
@@ -407,7 +405,7 @@ def test_the_users_bus_is_searched_in_the_known_places(tmp_path, monkeypatch):
     assert systemd_scope.buses(4242) == [f"{tmp_path}/other", f"{tmp_path}/bus"]
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS")
     assert systemd_scope.buses(4242) == [f"{tmp_path}/bus"]
-    # Root does not use a user's manager.
+    # The bus of a user's manager is not for root.
     assert not {f"{tmp_path}/bus"} & set(systemd_scope.buses(0))
 
 

@@ -1,4 +1,4 @@
-"""Check that commands do not print the escape sequences in names that others chose."""
+"""Check that commands do not print escape sequences from names that other people chose."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ GENERIC = (
 
 
 def check_printed(done, *, marked: bool = True) -> None:
-    """Check that the output is only printable text, and that no line begins with text from the hostile name."""
+    """Check that all output is printable, and that no line begins with text from a hostile name."""
     for stream in (done.stdout, done.stderr):
         text = stream.decode()
         assert text.replace("\n", "").isprintable(), ascii(text)
@@ -40,8 +40,8 @@ def check_printed(done, *, marked: bool = True) -> None:
     assert not marked or MARK.encode() in done.stdout + done.stderr
 
 
-# One interpreter runs all command lines of a test, each in its own fork, because a command spends
-# most of its time starting the interpreter.
+# All commands of a test run as forks of one interpreter, because starting an interpreter takes most
+# of a command's time.
 EACH = """
 import json, os, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -104,7 +104,7 @@ def test_explain_prints_hostile_names_as_text(user, place, json_flag):
     check_printed(done)
     if json_flag:
         data = json.loads(done.stdout)
-        assert data["program"]["argv"][1] == NAME  # JSON output keeps the name unchanged
+        assert data["program"]["argv"][1] == NAME  # JSON contains the name unchanged
 
 
 def test_files_that_a_run_created_are_printed_as_text(user, place):
@@ -117,8 +117,8 @@ def test_files_that_a_run_created_are_printed_as_text(user, place):
 
 @pytest.mark.parametrize("closed", ["", ".", ".github"])
 def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
-    """Make a run create a file and then make its directory unreadable. corral has to warn that it
-    could not search the directory. Root can search it anyway, so the test runs as an ordinary user.
+    """Create a file and then make its directory unreadable. corral has to warn that it could not
+    search the directory. Root could search it, so the test runs as an ordinary user.
     """
     place, report = ordinary.home / NAME, ordinary.home / "report.json"
     place.mkdir()
@@ -138,9 +138,7 @@ def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
 
 
 def test_program_names_are_printed_as_text(user, place):
-    """Give the program a hostile name, which appears in the error and in the output of
-    `explain`.
-    """
+    """Give a program a hostile name. Errors and the output of `explain` contain this name."""
     script = write(user, f"{place}/{NAME}", "#!/bin/sh\n")
     check_printed(user.corral("run", "--", script))
     os.chmod(script, 0o755)
@@ -201,7 +199,7 @@ def test_check_prints_hostile_names_as_text(user, place):
 
 
 def offer(registry, path: str) -> None:
-    """Publish a server whose bundle is at this path in the registry."""
+    """Publish a server whose bundle has this path in the registry."""
     content = packed(manifest())
     registry.files[unquote(path)] = content
     package = {
@@ -215,8 +213,8 @@ def offer(registry, path: str) -> None:
 
 @ONE_USER
 def test_installed_names_are_printed_as_text(user, env, registry):
-    """Plant hostile names in the cache. Installers refuse such names, but corral does not trust the
-    cache's contents.
+    """Plant hostile names in the cache. Installers refuse such names, but corral must not rely on
+    it.
     """
     offer(registry, "/hello.mcpb")
     assert user.corral("run", "org.example/hello", env=env).returncode == 0
@@ -231,8 +229,8 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """Download from a hostile address on a terminal, where corral rewrites the progress line. The
-    line contains the end of the address.
+    """Download from a hostile address on a terminal. corral's progress line there contains the end
+    of the address.
     """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}
@@ -243,8 +241,8 @@ def test_download_progress_is_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_progress_with_any_name_is_printed_as_text(user):
-    """Print the progress line with hostile names. corral refuses such addresses and packages
-    earlier, but the line does not rely on that.
+    """Print a progress line with hostile names. corral refuses such addresses and packages earlier,
+    but the line must not rely on it.
     """
     code = "import sys\nfrom corral.servers.registry.download import show_progress\n"
     code += "show_progress(f'fetching {sys.argv[1]}')\nshow_progress('')\n"
@@ -297,8 +295,8 @@ def test_a_server_with_words_that_are_not_utf8_keeps_its_home(user):
 
 
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
-    """Run corral on a terminal that `script` provides. The only escape sequences in the output must
-    be those of corral's own bold text.
+    """Run corral on a terminal, which `script` provides. The output may contain only the escape
+    sequences with which corral itself prints bold text.
     """
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
     with user.popen(

@@ -1,8 +1,8 @@
-"""Let one user on a host attack another user's corral.
+"""Attack a user's corral as another user of the host.
 
 The attacker plants files, symlinks, pipes and hard links in shared directories, tries to reach live
-runs, and plants files that root uses if it runs with an ordinary user's HOME. Every refusal has a
-control: the user's own file works.
+runs, and plants files that root finds if it runs corral with an ordinary user's HOME. Each test
+also checks that the user's own file works.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Put the attacker's file, pipe or link at `path`. Return the user's file that a link leads to."""
+    """Plant a file, pipe or link of the attacker at `path`. Return the user's file to which a link
+    leads.
+    """
     own = user.home / "own"
     own.touch(mode=0o600)
     os.chown(own, user.uid, user.uid)
@@ -88,8 +90,8 @@ def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 @pytest.mark.parametrize("kind", ["pipe", "link", "hard link", "file"])
 def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky, flag, kind):
-    """Plant a file, pipe or link where corral writes. The kernel prevents some of these attacks if
-    the fs.protected_* sysctls are set, but corral must prevent all of them.
+    """Plant a file, pipe or link where corral is to write. corral must refuse all of them, even if
+    the kernel does not (see the fs.protected_* sysctls).
     """
     path = sticky / "name"
     own = plant(kind, path, ordinary)
@@ -102,7 +104,7 @@ def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky
 
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
-    """Write the user's own file twice, as the control for the test above."""
+    """Counter-check for the test above: write the user's own file twice."""
     path = sticky / "name"
     for _ in range(2):
         done = ordinary.run("/bin/true", flags=(flag, str(path)))
@@ -111,7 +113,7 @@ def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-# Root runs corral on files and directories that belong to an ordinary user.
+# Root runs corral with files and directories of an ordinary user.
 
 
 RUN = ("run", "--read", "/usr/share", "--", "/bin/cat", "/etc/shadow")
@@ -130,8 +132,8 @@ LONG = pytest.mark.rig("long")
     ],
 )
 def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, commands):
-    """Run as root with a user's HOME. Root must not create files there: through a planted symlink
-    it could write to any directory, and the user could not remove root's files.
+    """Run as root with a user's HOME. Root must not create files there: the user could not remove
+    them, and a planted symlink could redirect them to any directory.
     """
     sticky.chmod(0o755)
     home, valuable = sticky / "home", sticky / "valuable"
@@ -160,17 +162,15 @@ def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, c
 
 
 def test_root_keeps_its_files_in_its_own_home(root):
-    """Run as root in root's own home. This is the control for the test above: root creates files
-    there.
-    """
+    """Counter-check for the test above: in its own home, root does create files."""
     assert root.run("/bin/true").returncode == 0
     assert {path.name for path in (root.home / ".cache/corral").iterdir()} >= {"findings", "runs"}
 
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """Make root create a private directory through a symlink to another user's directory. The
-    control is a symlink to one of root's own directories.
+    """Create a private directory as root through a symlink to another user's directory.
+    Counter-check: a symlink to a directory of root.
     """
     from corral.abi.private_directory import make_private_directory
 
@@ -194,7 +194,7 @@ except PermissionError:
 
 def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
     """Try to plant a symlink in the directory of root's demo. The demo also tries its acts without
-    walls, and the symlink would redirect them.
+    walls, so the symlink would redirect them.
     """
     from corral.demo.decoys import Decoys
 
@@ -203,16 +203,18 @@ def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, at
         assert attacker.outside(PLANT, made.granted) == "denied"
         bare = make_user("root", root.package, "bare")
         ids = {"user": bare.owner, "group": bare.owner, "extra_groups": []}
-        # The control: a process with the target's ids may plant a link.
+        # Counter-check: a process with the user id of the demo's target can plant links.
         allowed = bare.outside(PLANT, made.granted, **ids)
         assert sorted(allowed) == ["fifo", "note", "socket"]
 
 
-# The user's environment names directories that other users can write to.
+# The user's environment variables name directories in which other users can write.
 
 
 def test_files_that_another_user_planted_are_ignored(ordinary, sticky):
-    """Plant a run record as the attacker. The control is the same record if it belongs to the user."""
+    """Plant a run record as the attacker. Counter-check: the same record is used if it belongs to
+    the user.
+    """
     record = sticky / "corral/runs/1-0123abcd"
     left = pathlib.Path(f"/tmp/corral-{ordinary.uid}-{os.getpid()}-0123abcd")
     record.parent.mkdir(parents=True)
@@ -303,8 +305,8 @@ ALLOWED = {"signal", "mappings", "descriptors", "environment", "root", "namespac
 
 @contextlib.contextmanager
 def live(user: User, *flags: str):
-    """Start a target that waits for the end of its input. Yield the pids of the supervisor, init
-    and the target.
+    """Start a target that waits until its input ends. Yield the pids of the supervisor, init and
+    the target.
     """
     process = user.popen(
         user.corral_argv("run", *flags, "--", "/bin/sh", "-c", "echo ready; read line"),
@@ -324,8 +326,8 @@ def live(user: User, *flags: str):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_live_run_is_closed_to_other_users(user, root, attacker):
-    """Attack a live run. The run must have no named socket, and in shared directories at most one
-    directory, which is closed and has a random name.
+    """Attack a live run. It must have no named socket. In shared directories it may have one
+    directory at most, which must be closed to others and have a random name.
     """
     owner = root if user.uid == 0 else user
     with live(user, "--env", "PRIVATE=value", "--allow-net", "example.com") as pids:
@@ -342,10 +344,11 @@ def test_a_live_run_is_closed_to_other_users(user, root, attacker):
         assert len(made) == len(expected)
         assert all(map(re.fullmatch, expected, made))
         assert attacker.outside(LOOK, *made) == ["denied"] * 2 * len(made)
-        # The control: the owner may read the directory.
+        # Counter-check: its owner can read the directory.
         assert owner.outside(LOOK, *made) == [True] * 2 * len(made)
         allowed = owner.outside(ATTACK, str(user.package), str(pids[-1]))
-        assert set(allowed[str(pids[-1])]) >= ALLOWED  # the control: the owner can reach the target
+        # Counter-check: the run's owner can reach the target
+        assert set(allowed[str(pids[-1])]) >= ALLOWED
 
 
 def named_sockets(pids: list[int]) -> list[str]:
@@ -364,8 +367,8 @@ def named_sockets(pids: list[int]) -> list[str]:
 
 
 def test_named_sockets_of_a_process_are_found(sticky):
-    """Make named sockets, and check that `named_sockets` finds them. This is the control for the
-    test above.
+    """Counter-check for the test above: `named_sockets` finds sockets that this process has
+    made.
     """
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:
         named.bind(str(sticky / "socket"))

@@ -1,6 +1,4 @@
-"""Test `corral upgrade`: another version replaces the installed version only when the user
-agrees.
-"""
+"""Test `corral upgrade`: an installed version is replaced only if the user agrees."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def installed(user, env, registry, npm):
     publish(registry)
     assert version(user, env) == "1.0.0"
     publish(registry, "1.1.0", dependencies={"dep": "^2.0.0"})
-    assert version(user, env) == "1.0.0"  # corral does not choose a newer version by itself
+    assert version(user, env) == "1.0.0"  # a newer version alone changes nothing
 
 
 def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry, installed):
@@ -48,7 +46,7 @@ def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry
     assert b"to go back: corral upgrade --to 1.0.0 npm:server" in done.stdout
     assert version(user, env) == "1.1.0"
     archives = [path for path in registry.asked if path.endswith(".tgz")]
-    assert "/-/server-1.1.0.tgz" in archives  # the control: a new version is fetched
+    assert "/-/server-1.1.0.tgz" in archives  # Counter-check: the new version was fetched
     again = upgrade(user, env, "npm:server")
     assert again.stdout == b"npm:server: 1.1.0 is the newest version\n"
     assert b"installing" not in again.stderr
@@ -71,7 +69,7 @@ def test_going_back_to_the_previous_version_does_not_ask_the_registry(
 
 @pytest.mark.parametrize("name", ["every", "cursor:every"])
 def test_a_server_is_named_as_in_its_client(user, env, installed, scratch, name):
-    """Use the server's name in the client's file as the argument. The control is a name that no client has."""
+    """Name a server as its client does. Counter-check: a name that no client has is refused."""
     place = scratch / ".cursor" / "mcp.json"
     place.parent.mkdir()
     servers = {"every": {"command": "npx", "args": ["-y", "server"]}}
@@ -170,8 +168,8 @@ def test_a_python_package_keeps_its_options(user, env, registry, tools):
 
 
 def test_an_installation_of_the_newest_version_is_not_upgraded_again(user, env, registry, tools):
-    """Install one wheel twice. The installations differ in their bytecode, so corral must compare
-    versions and packages instead of files.
+    """Install one wheel twice. Bytecode makes the files differ, so corral must compare versions and
+    packages instead.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     body = "def main():\n    print('old')\n"
@@ -244,8 +242,8 @@ rl.on('line', (line) => {
 
 
 def test_an_upgrade_compares_pinned_tools(user, env, registry, npm):
-    """Upgrade a pinned server. corral starts the new version with the default policy, and pins its
-    tools when the user agrees.
+    """Upgrade a pinned server. corral must show how the new version's tools differ from the pinned
+    ones, and pin them if the user agrees.
     """
 
     def publish_offer(version: str, words: str) -> None:
@@ -293,7 +291,7 @@ rl.on('line', (line) => {
 def test_a_second_definition_of_a_pinned_tool_is_shown_before_an_upgrade_pins_it(
     user, env, registry, npm
 ):
-    """Offer a tool twice: first with a new definition, then as it was pinned."""
+    """Offer one tool twice, with a new definition and with the pinned one."""
 
     def offered() -> list[str]:
         asked = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'
@@ -309,14 +307,14 @@ def test_a_second_definition_of_a_pinned_tool_is_shown_before_an_upgrade_pins_it
     shown = upgrade(user, env, "--dry-run").stdout.decode()
     assert "tool 'add' is offered again, as " in shown
     assert "sends your mail" in shown
-    # The definition counts only after the user has agreed to what was shown.
+    # The new definition is pinned only after the user has seen it and agreed.
     assert upgrade(user, env, "--yes").returncode == 0
     assert offered() == ["sends your mail"]
 
 
 def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, registry, npm):
-    """Publish a version whose program has half of a surrogate pair in its name. The other package
-    must still be upgraded.
+    """Publish a version whose program's name cannot be encoded. The other package must still be
+    upgraded.
     """
     servers = ("aaa", "zzz")
     for name in servers:
@@ -334,8 +332,8 @@ def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, re
 
 
 def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm):
-    """Replace a dependency with another package of the same version: by an alias, and by the
-    address of another archive.
+    """Replace a dependency with another package of the same version: under an alias, or from
+    another address.
     """
     for name in ("dep", "evil"):
         registry.publish_npm(name, "2.0.0", {"index.js": f"module.exports = '{name}'"})
@@ -349,14 +347,14 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
     publish(registry, "1.2.0", dependencies={"dep": f"{registry.url}/other.tgz"})
     shown = upgrade(user, env, "--dry-run").stdout.decode()
     assert shown == "npm:server: 1.0.0 -> 1.2.0\n  dep 2.0.0 has different files than before\n"
-    # The control: the same dependency is not mentioned.
+    # Counter-check: an unchanged dependency is not mentioned.
     publish(registry, "1.3.0", dependencies={"dep": "2.0.0"})
     assert upgrade(user, env, "--dry-run").stdout == b"npm:server: 1.0.0 -> 1.3.0\n"
 
 
 def test_an_upgrade_compares_the_tools_of_the_new_dependencies(user, env, registry, npm):
-    """Upgrade only a dependency, after the same version of the server was also installed as
-    `server@1.0.0`.
+    """Upgrade only a dependency, which changes a tool of the server. The same version of the server
+    was also installed as `server@1.0.0`.
     """
     main = OFFER.replace("'%s'", "require('dep')")
     registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'adds'"})

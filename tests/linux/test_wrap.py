@@ -1,5 +1,5 @@
-"""Wrap every client's configuration, start its servers as the client does, unwrap the configuration, and compare its
-bytes with the original.
+"""Wrap every client's configuration, start its servers as the client does, and unwrap it. Its bytes
+must then be the original ones.
 """
 
 import json
@@ -20,7 +20,7 @@ from corral.messages.client import Client
 KEEPS = "keep a home directory of its own between runs"
 CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 NO_INDEX = "http://127.0.0.1:9/simple"
-# This server reports its results as the names of its tools.
+# This server offers tools whose names say what the server could see.
 SERVER = """\
 import json, os, sys
 seen = ["variable-" + name for name in ("API_TOKEN", "LEVEL", "HIDDEN") if name in os.environ]
@@ -204,7 +204,7 @@ GOOSE_MODEL: some
 
 
 class Desk:
-    """A home with a client's file, a corral program and a server."""
+    """A home with a client's file, an executable `corral` and a server."""
 
     def __init__(self, user, home):
         self.user, self.home = user, home
@@ -212,7 +212,7 @@ class Desk:
         self.server = self.put("server.py", SERVER)
         code = f"#!{user.python}\nimport sys\nsys.path.insert(0, {str(user.package)!r})\nfrom corral.cli import main\nsys.exit(main())\n"
         self.corral_path = self.put("bin/corral", code, mode=0o755)
-        # The user's Python may lack PyYAML, so copy it from this interpreter.
+        # The user's Python may have no PyYAML, so copy this interpreter's.
         shutil.copytree(os.path.dirname(yaml.__file__), home / "lib" / "yaml")
         (home / "lib").chmod(0o755)
 
@@ -244,7 +244,7 @@ class Desk:
         return done.stdout.decode()
 
     def config(self, client):
-        """Write the client's file with this home in its paths, and return its path."""
+        """Write the client's file, with paths in this home, and return its path."""
         words = {
             "python": self.user.python,
             "server": self.server,
@@ -288,7 +288,9 @@ class Desk:
 
 
 def entries(path):
-    """Return the client's entries by name. TOML and YAML are read with independent parsers, not with corral's."""
+    """Return the client's entries by name. TOML and YAML are read with other parsers than corral's
+    own.
+    """
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]
@@ -418,7 +420,7 @@ def test_wraps_flags_become_the_servers_grants(desk):
     flags = ("--read", "private.txt", "--corral", str(desk.corral_path))
     desk.does("wrap", "cursor", "two", *flags)
     assert desk.tools(entries(path)["two"]) == ["private-file"]
-    assert entries(path)["one"]["command"] == desk.user.python  # this server was not named
+    assert entries(path)["one"]["command"] == desk.user.python  # `one` was not named
     assert str(desk.private) in desk.does("status", "cursor")
     desk.does("unwrap", "cursor", "two")
     desk.does("wrap", "cursor", "two", "--grant-arguments", "--corral", str(desk.corral_path))
@@ -426,8 +428,8 @@ def test_wraps_flags_become_the_servers_grants(desk):
 
 
 def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
-    """Check that `wrap` prints a command that grants the arguments of a server that is already wrapped, because
-    `--grant-arguments` does not change such a server.
+    """Check that `wrap` prints a command that grants the arguments of a wrapped server.
+    `--grant-arguments` alone does not change such a server.
     """
     path = desk.config("cursor")
     corral = ("--corral", str(desk.corral_path))
@@ -444,7 +446,7 @@ def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
 
 
 def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
-    """A project chooses the arguments of its servers, so they may name the user's keys."""
+    """Name the user's keys in a server's arguments, as a project could do."""
     key, kept = desk.put(".ssh/id", "x"), desk.put("kept/data", "x")
     words = ["server.py", str(key), "--keys=${HOME}/.ssh", str(kept)]
     entry = {"command": str(desk.user.python), "args": words}
@@ -496,14 +498,15 @@ def test_a_command_that_this_host_would_refuse_is_not_written(desk):
     assert b"two  refused" in done.stdout
     assert b"/nowhere/at/all" in done.stdout
     assert path.read_bytes() == before
-    desk.does(*words, "--read", "${workspaceFolder}")  # only the client can expand this variable
+    # only the client knows the value of this variable
+    desk.does(*words, "--read", "${workspaceFolder}")
     assert "${workspaceFolder}" in entries(path)["two"]["args"]
 
 
 @pytest.mark.parametrize("tier", ["listened"], indirect=True)
 def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written(desk):
-    """Check that `wrap` leaves the entry unchanged if its profile needs an allowlist that the host
-    cannot enforce, because corral would refuse every start.
+    """Use a profile with an allowlist on a host that cannot enforce it. `wrap` must leave the entry
+    unchanged, because corral would refuse to start it.
     """
     servers = {
         "gh": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"]},
@@ -515,7 +518,7 @@ def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written
     assert done.returncode == 1, done.stderr
     assert b"gh  refused: this host cannot enforce network" in done.stdout
     assert entries(path)["gh"] == servers["gh"]
-    # The control: another server is wrapped.
+    # Counter-check: another server is wrapped.
     assert entries(path)["time"]["command"] == str(desk.corral_path)
 
 
@@ -547,15 +550,15 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
         done = desk.corral("wrap", "cursor", "--read", value, *corral)
         assert words in (done.stdout + done.stderr).decode()
         assert path.read_bytes() == before
-        # `wrap` must not suggest a flag that grants the home.
+        # No suggested flag may grant the home.
         shown = desk.does("wrap", "cursor", "--dry-run", *corral)
         assert f"--read {home}\n" not in shown
 
 
 @pytest.mark.parametrize("flags", [(), ("--grant-arguments",)])
 def test_a_file_server_for_the_home_gets_a_hint_that_wraps_it(desk, flags):
-    """Check the hint for a server whose argument is the home. `--grant-arguments` cannot grant the
-    home, so the hint must not suggest this flag.
+    """Check the hint for a server whose argument is the home. It must not suggest
+    `--grant-arguments`, which cannot grant the home.
     """
     others = ("--no-install", "--corral", str(desk.corral_path))
     entry = {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", str(desk.home)]}
@@ -580,8 +583,8 @@ def test_wrap_passes_a_policy_that_the_user_typed_unchanged(desk):
 
 
 def test_backups_are_hidden_from_servers(desk):
-    """Check that a server cannot see the backups of a client's file, which contain the tokens of
-    every server.
+    """Check that servers cannot see the backups of a client's file, because these contain the
+    tokens of all servers.
     """
     desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
@@ -589,7 +592,7 @@ def test_backups_are_hidden_from_servers(desk):
     place = str(desk.home / ".local/state/corral")
     env = {"env": desk.environment()}
     flags = ("--read", str(desk.home / ".local"))
-    # The control: outside, the backups are visible.
+    # Counter-check: the backups are visible outside.
     assert desk.user.outside(code, place, **env) == [1, True]
     assert desk.user.inside(code, place, flags=flags, **env) == [0, False]
 
@@ -605,7 +608,7 @@ def test_status_reports_wrapped_servers_whose_corral_no_longer_exists(desk):
 
 
 def move_corral(desk, name="moved"):
-    """Move the program corral, and return its new path."""
+    """Move the executable `corral`, and return its new path."""
     place = desk.home / name
     place.mkdir()
     return desk.corral_path.rename(place / "corral")
@@ -642,9 +645,8 @@ def test_a_moved_corral_does_not_keep_flags_that_it_did_not_write(desk):
     done = desk.corral("wrap", "cursor", "--corral", str(new))
     assert done.returncode == 1
     assert done.stdout.count(b"which is not this corral") == 1
-    assert (
-        path.read_text().count(str(new)) == 1
-    )  # the control: the other server's lines are unchanged
+    # Counter-check: the other server is unchanged
+    assert path.read_text().count(str(new)) == 1
 
 
 def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
@@ -667,7 +669,7 @@ def test_a_missing_script_is_named_by_wrap_and_status(desk):
     desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
     told = f"server.py does not exist in {script.parent}"
     words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
-    assert told not in desk.corral(*words).stderr.decode()  # the control
+    assert told not in desk.corral(*words).stderr.decode()  # counter-check
     script.unlink()
     assert f"corral: notes would not start: {told}\n" in desk.corral(*words).stderr.decode()
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
@@ -685,7 +687,7 @@ def test_a_missing_program_is_named_by_wrap(desk):
         desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
         told = f"{program!r} {why}; install it, or correct it in {path}\n"
         assert desk.corral(*words).stderr.decode() == f"corral: notes would not start: {told}"
-    for program in (desk.user.python, "sh", "${PROGRAM}"):  # the control
+    for program in (desk.user.python, "sh", "${PROGRAM}"):  # counter-check
         desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
         assert "would not start" not in desk.corral(*words).stderr.decode()
 
@@ -706,14 +708,15 @@ def test_a_command_line_in_one_word_is_refused(desk):
         assert path.read_text() == text
         done = desk.corral("run", "cursor:notes")
         assert f"hint: in the file, write only {first} as its command" in done.stderr.decode()
-    path.write_text(json.dumps({"mcpServers": {"notes": {"command": str(spaced)}}}))  # the control
+    # Counter-check: a path that contains a space
+    path.write_text(json.dumps({"mcpServers": {"notes": {"command": str(spaced)}}}))
     assert "refused" not in desk.does("wrap", "cursor", "--dry-run", *corral)
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """Check that `status` names the cause and the command that mends the entry. The causes are a
-    missing path, a path that became a symlink, and a grant or flag of an earlier corral that no
-    longer works.
+    """Break wrapped entries: with a missing path, a path that becomes a symlink, and a grant or
+    flag of an older corral that no longer works. `status` must name each cause, and a command that
+    repairs the entry.
     """
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
@@ -754,15 +757,15 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     more = {"approve": ("--yes",), "wrap": ("--corral", str(desk.corral_path))}
     shown = desk.does("wrap", "cursor", *more["wrap"])
     assert shown.count("unchanged: it is already wrapped, but does not start: ") == 5
-    assert "fine  unchanged: it already starts through corral\n" in shown  # the control
+    assert "fine  unchanged: it already starts through corral\n" in shown  # counter-check
     for name, (why, mend) in refused.items():
         assert f"    hint: {mend}\n" in shown
         assert f"  it does not start: {why}\n  hint: {mend}\n" in desk.does("why", name)
     assert "does not start" not in desk.does("why", "fine")
     for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
-        # For `gone`, run the command that `status --json PATH` prints. It names the file instead of the client, and
-        # works as well.
+        # For `gone` use the command of `status --json PATH`, which names the file and not the
+        # client. It must work as well.
         for command in (by_name[name] if name == "gone" else mend).split(" && "):
             words = shlex.split(command)[1:]
             desk.does(*words, *more.get(words[0], ()))
@@ -801,7 +804,7 @@ def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
         done = desk.corral(command, "./missing.json")
         assert done.returncode == 125
         said = "corral: ./missing.json does not exist\nhint: is it spelled right?"
-        assert done.stderr.decode() == f"{said}\n"  # the control: no client has a file here
+        assert done.stderr.decode() == f"{said}\n"  # Counter-check: no client was found
     desk.config("cursor")
     for command in ("wrap", "unwrap"):
         done = desk.corral(command, "./missing.json")
@@ -809,8 +812,8 @@ def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
 
 
 def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
-    """Check that a dry run refuses the servers that `wrap` would refuse, and that `wrap` says which servers still start
-    without walls. Run corral with a PATH that has no npm, and then with one that has it.
+    """Run corral with a PATH without npm, and then with npm. A dry run must refuse the same servers
+    as `wrap`, and `wrap` must say which servers still start without walls.
     """
     servers = {
         "time": {"command": "npx", "args": ["-y", "@x/server-time"]},
@@ -829,7 +832,8 @@ def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
         "npm was not found on PATH\n    hint: install Node.js and npm (Debian and Ubuntu: apt "
     )
     assert f"  time  not wrapped: {refused}" in shown("status", "cursor")
-    assert "hint: corral wrap cursor\n" in shown("status", "cursor")  # it helps the other server
+    # the hint is for the other server
+    assert "hint: corral wrap cursor\n" in shown("status", "cursor")
     dry = shown("wrap", "cursor", "--dry-run", *corral)
     assert f"  time  refused: {refused}" in dry
     assert "without walls" not in dry
@@ -885,7 +889,7 @@ def test_status_without_clients_says_that_wrap_takes_any_file(desk):
     told = "hint: `corral wrap FILE` takes the settings file of any MCP client\n"
     assert desk.does("status").endswith(told)
     desk.put(".cursor/mcp.json", '{"mcpServers": {}}')
-    assert told not in desk.does("status")  # the control: this client is known
+    assert told not in desk.does("status")  # Counter-check: a client was found
 
 
 def test_a_server_is_run_by_its_name_wrapped_or_not(desk):
@@ -914,7 +918,7 @@ def test_one_server_that_cannot_be_wrapped_does_not_stop_the_others(desk):
     words = ("wrap", "some.json", "--corral", str(desk.corral_path))
     assert desk.corral(*words, "--dry-run").returncode == 1
     assert entries(path) == servers
-    # The control: with only the good server, a dry run ends with 0.
+    # Counter-check: a dry run with only the good server ends with 0.
     other = desk.put("other.json", json.dumps({"mcpServers": {"good": servers["good"]}}))
     desk.does("wrap", str(other), *words[2:], "--dry-run")
     done = desk.corral(*words)
@@ -968,12 +972,14 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
     assert b"mcp.json cannot be replaced: Permission denied" in done.stderr
     assert f"hint: check who may write to {path.parent}\n".encode() in done.stderr
     assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["mcp.json"])
-    # The control: a writable directory works.
+    # Counter-check: a writable directory works.
     desk.does("wrap", str(path), "--corral", str(desk.corral_path))
 
 
 def test_status_lists_all_clients_and_the_project(desk):
-    """Check that `status` lists the current project too, and reports if a program named corral is not this corral."""
+    """Check that `status` also lists the current project, and reports a program that is named
+    corral but is not this corral.
+    """
     desk.config("codex")
     desk.config("goose")
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
@@ -987,13 +993,13 @@ def test_status_lists_all_clients_and_the_project(desk):
     listed = [line.split()[:3] for line in text.partition("all servers\n")[2].splitlines()]
     assert ["one", "codex", "NOT"] in listed
     assert ["far", "codex", "remote"] in listed
-    assert listed[-3] == ["0", "of", "6"]  # goose's built-in extension counts, too
+    assert listed[-3] == ["0", "of", "6"]  # including goose's built-in extension
     assert text.endswith("  hint: corral wrap codex\n  hint: corral wrap goose\n")
     desk.does("wrap", "codex", "one", "--corral", str(desk.corral_path))
     assert ["one", "codex", "wrapped"] in [
         line.split() for line in desk.does("status").splitlines()
     ]
-    assert "hint: corral wrap codex\n" in desk.does("status")  # `two` is not wrapped yet
+    assert "hint: corral wrap codex\n" in desk.does("status")  # because `two` is not wrapped
     desk.does("wrap", "codex", "--corral", str(desk.corral_path))
     assert "hint: corral wrap codex\n" not in desk.does("status")
     desk.does("unwrap", "codex", "two")
@@ -1018,14 +1024,14 @@ def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
     assert (
         "hint: correct this error; the client cannot read the file either\n" in done.stdout.decode()
     )
-    desk.config("cursor")  # the control: a file that can be read is counted
+    desk.config("cursor")  # Counter-check: a readable file is counted
     assert "not counted" not in desk.does("status")
 
 
 def test_wrap_shows_the_grants_of_entries_that_already_started_through_corral(desk):
     """Use a project's file that already starts servers through corral, with grants that the user
-    did not choose. `wrap` must show these grants, and refuse an entry that starts another program
-    named corral.
+    did not choose. `wrap` must show these grants. It must refuse an entry that starts another
+    program named corral.
     """
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
     words = ["run", "--write", str(desk.home), "--", "x"]
@@ -1041,7 +1047,8 @@ def test_wrap_shows_the_grants_of_entries_that_already_started_through_corral(de
         f"unchanged: it already starts through corral\n    may: read and write {desk.home}" in first
     )
     assert second.startswith(f"refused: it is started by {evil}, which is not this corral")
-    assert "may:" not in second  # corral does not show permissions for unknown flags
+    # no permissions are shown, because this program may ignore the flags
+    assert "may:" not in second
 
 
 def test_a_clients_file_in_the_home_is_not_reported_as_a_project_file(desk):
@@ -1052,8 +1059,8 @@ def test_a_clients_file_in_the_home_is_not_reported_as_a_project_file(desk):
 
 
 def test_printed_commands_run_nothing_else_when_copied(desk):
-    """Use hostile server names and arguments, which come from the client's file. The printed
-    command must quote them.
+    """Use a client's file with hostile server names and arguments. corral must quote them in the
+    commands that it prints.
     """
     place = desk.put("notes; touch x/a", "").parent
     entry = {"command": "/usr/bin/python3", "args": ["-c", "pass", str(place)]}
@@ -1068,8 +1075,8 @@ def test_help_may_follow_the_client(desk):
 
 
 def test_a_hint_of_wrap_can_be_typed_as_it_is(desk):
-    """Check that hints are whole commands, because a hint that only names a flag does not say where
-    to type the flag.
+    """Check that a hint is a whole command. A flag alone would not tell the user where to type
+    it.
     """
     others = ("--no-install", "--corral", str(desk.corral_path))
     desk.put("project/README", "")
@@ -1121,8 +1128,8 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
 
 @pytest.mark.parametrize("runtime", ["python", "node"])
 def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk, runtime):
-    """Check that corral asks the interpreter for its version only in a sandbox. The configuration
-    may name any file, so the interpreter must not be able to write outside its sandbox.
+    """Check that corral runs the interpreter only in a sandbox, even to ask for its version. The
+    configuration may name any program, so this program must not be able to write files outside.
     """
     seen = desk.home / "seen"
     code = f"#!/bin/sh\n(echo x > {seen})\necho asked >&2\necho 3.99.0\n"
@@ -1140,16 +1147,16 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     }[runtime]
     done = desk.user.corral(*words, env={**desk.environment(), **index}, cwd=desk.home)
     assert done.returncode != 0
-    # The interpreter ran and printed a version.
+    # The interpreter did run, and printed a version.
     assert "is not a" not in done.stderr.decode() + done.stdout.decode()
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
-    assert seen.exists()  # the control: without a sandbox the interpreter writes it
+    assert seen.exists()  # Counter-check: it writes without a sandbox
 
 
 def test_two_wraps_at_once_keep_both_changes(desk):
-    """Wrap two servers of the same file at once. The second process must not undo the change of the
-    first.
+    """Wrap two servers of one file at the same time. The second process must not undo the first
+    one's change.
     """
     path = desk.config("cursor")
     before = path.read_bytes()
@@ -1187,8 +1194,8 @@ print("started", os.path.exists({secret!r}))
 @pytest.mark.parametrize("kind", LATER)
 def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
     """Wrap a project's server, then replace one of the project's files with a symlink to another
-    project, as a new commit can. The server must not be able to read the other project. As the
-    control, the server can read it without corral.
+    project, as a new commit can do. The server must not be able to read the other project.
+    Counter-check: without corral it can.
     """
     entry, replaced, target = LATER[kind]
     secret = desk.put("work/other/secret.txt", "secret")
@@ -1202,16 +1209,16 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
     servers = {"notes": {"command": str(desk.user.python), **entry}}
     path = desk.put("work/project/.mcp.json", json.dumps({"mcpServers": servers}))
     desk.does("wrap", "--corral", str(desk.corral_path), str(path))
-    assert start_in(desk, place, entries(path)["notes"]) == "started False\n"  # the control
+    assert start_in(desk, place, entries(path)["notes"]) == "started False\n"  # counter-check
     (place / replaced).rename(place / "before")
     (place / replaced).symlink_to(desk.home / "work" / target)
-    assert start_in(desk, place, servers["notes"]) == "started True\n"  # the control: no walls
+    assert start_in(desk, place, servers["notes"]) == "started True\n"  # Counter-check: no walls
     assert start_in(desk, place, entries(path)["notes"]) == ""
 
 
 def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
-    """Wrap a server whose `cwd` is a symlink, then make the symlink point to another directory.
-    corral must then refuse to start the server by its name.
+    """Wrap a server whose `cwd` is a symlink, and then let the symlink lead to another directory.
+    corral must refuse to start the server by its name.
     """
     for name in ("first", "second"):
         desk.put(f"work/{name}/server.py", "print('started')")
@@ -1220,7 +1227,7 @@ def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
     entry = {"command": str(desk.user.python), "args": ["server.py"], "cwd": str(place)}
     desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
     desk.does("wrap", "--corral", str(desk.corral_path), "cursor")
-    assert desk.does("run", "cursor:notes") == "started\n"  # the control
+    assert desk.does("run", "cursor:notes") == "started\n"  # counter-check
     place.unlink()
     place.symlink_to("second")
     for command in ("run", "explain"):
@@ -1230,7 +1237,7 @@ def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
 
 
 def start_in(desk, project, entry):
-    """Start a server as a client does, and return its output."""
+    """Start a server as its client does, and return its output."""
     argv = [entry["command"], *entry.get("args", [])]
     directory = project / entry.get("cwd", "")
     argv[0] = str(directory / argv[0])

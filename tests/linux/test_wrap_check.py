@@ -1,4 +1,6 @@
-"""Test `corral wrap --check` on a project's files, and the pre-commit hook and GitHub Action that run it."""
+"""Test `corral wrap --check` on a project's files, and the pre-commit hook and GitHub Action that
+run it.
+"""
 
 import json
 import os
@@ -106,7 +108,7 @@ def test_the_hook_runs_the_check_on_clients_files():
 
 
 def test_the_action_runs_the_check(tmp_path):
-    """Run the action's last step as a runner would."""
+    """Run the last step of the action as a runner would."""
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     programs = tmp_path / "corral" / "bin"
     programs.mkdir(parents=True)
@@ -123,7 +125,9 @@ def test_the_action_runs_the_check(tmp_path):
 
 @pytest.mark.rig("packaging")
 def test_the_action_installs_corral_and_fails_for_a_bare_server(tmp_path):
-    """Run every step of the action with bash, as a runner does. The control is a wrapped server."""
+    """Run every step of the action with bash, as a runner does. Counter-check: the check passes
+    when the server is wrapped.
+    """
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     assert len(steps) == 2
     env = {**os.environ, "RUNNER_TEMP": str(tmp_path), "SOURCE": str(ROOT), "FILES": ""}
@@ -146,7 +150,7 @@ def test_the_action_installs_corral_and_fails_for_a_bare_server(tmp_path):
     (place / ".continue" / "config.yaml").write_text(
         "mcpServers:\n  - name: one\n    command: node\n    args: [server.js]\n"
     )
-    assert run(steps[1]).returncode == 1  # YAML files are read, too
+    assert run(steps[1]).returncode == 1  # YAML files are checked as well
 
 
 def test_the_workflows_have_minimal_permissions():

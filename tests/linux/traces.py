@@ -1,7 +1,7 @@
-"""Find leftovers of a run: processes with a unique argument, mounts and files.
+"""Find what is left of a run: mounts, files, and processes that have a unique argument.
 
-Every process of a sandbox starts as a fork of corral, so its command line contains the argument
-from the beginning. The target gets the argument as well.
+Every process of a sandbox starts as a fork of corral and so has corral's command line, which
+contains the argument. The target gets the argument, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 
 class Traces:
-    """The state of the host before a run. `left` returns everything that is new since then."""
+    """The state of the host before a run. `left` returns everything that has been added since."""
 
     def __init__(self, *places: pathlib.Path) -> None:
         self.argument = f"trace-{uuid.uuid4().hex}"
@@ -35,7 +35,7 @@ class Traces:
         return {name: what for name, what in found.items() if what}
 
     def left_in_the_end(self) -> dict[str, object]:
-        """Wait until the run's processes have ended, and return what is left."""
+        """Wait until the run's processes have ended, and return what is left over."""
         wait_until_gone(self.argument)
         return self.left()
 
@@ -60,8 +60,8 @@ def mounts() -> set[str]:
 
 
 def processes(argument: str) -> list[int]:
-    """Return the living processes with `argument` in their command line. Zombies are left out,
-    because their command line is empty.
+    """Return the pids of the processes with `argument` in their command line. Zombies are not among
+    them, because their command line is empty.
     """
     wanted = argument.encode()
     return [
@@ -73,11 +73,13 @@ def _cmdline(pid: str) -> bytes:
     try:
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return b""  # the process has ended in the meantime
+        return b""  # the process has just ended
 
 
 def wait_until_gone(argument: str) -> None:
-    """Wait until no process has `argument` in its command line. Fail with the command line of a process that stays."""
+    """Wait until no process has `argument` in its command line. If one does not end, fail and show
+    its command line.
+    """
     deadline = time.monotonic() + PATIENCE
     while found := processes(argument) or processes(argument):
         for pid in found:
@@ -85,7 +87,7 @@ def wait_until_gone(argument: str) -> None:
 
 
 def ended(pid: int, seconds: float = PATIENCE) -> bool:
-    """Wait for the end of a process, and return whether it has ended."""
+    """Wait until a process ends, and return whether it has ended in time."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
