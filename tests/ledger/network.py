@@ -380,7 +380,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-allow",
-        sentence="It always refuses a run with `network.listen`.",
+        sentence="If Seatbelt is off, or if the probes do not show this, corral refuses a run with an allowlist. It always refuses a run with `network.listen`.",
         tests=(
             f"{MACOS_PLAN}::test_an_allowlist_is_refused_and_never_widened",
             f"{MACOS_PROXY}::test_an_allowlist_is_refused_without_seatbelt",

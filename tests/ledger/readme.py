@@ -111,7 +111,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="json-schemas",
-        sentence="For each of these results corral's package contains a JSON Schema (`corral/schemas/NAME.json`), which `corral schema NAME` prints.",
+        sentence="Each of them is an object with the key `version`, and has a JSON Schema, which `corral schema NAME` prints (in corral's package it is `corral/schemas/NAME.json`).",
         tests=tuple(
             f"{JSON}::{name}"
             for name in ("test_every_schema_is_printed", "test_doctor_matches_its_schema", "test_explain_matches_its_schema", "test_reports_match_their_schema", "test_the_demo_matches_its_schema")
@@ -120,7 +120,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="demo-anonymous",
-        sentence="corral removes the names of the user and the machine, and the paths of the home and of temporary files.",
+        sentence="It does not contain the names of the user and the machine, or the paths of the home and of temporary files.",
         tests=(f"{JSON}::test_the_demos_file_contains_nothing_about_the_user",),
         source=JSON_PAGE,
     ),
