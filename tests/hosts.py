@@ -87,12 +87,12 @@ Each record ends with its date and the version of corral. `src` is the hash of c
 
 
 FILE_SYSTEMS = """\
-corral's directories and a grant were placed on each of these file systems in turn. Each combination was tried by root and by an ordinary
-user, with namespaces (*walled*) and under a filter that forbids them (*bare*).
+Each place that corral uses (the columns of the table below) was put on each of these file systems in turn, and was tried by root and by
+an ordinary user, with namespaces (*walled*) and under a filter that forbids them (*bare*).
 
 - In a grant a file can be read, written and renamed. A file beside the grant is denied, an `.env` file is hidden, and `.git` is read-only.
 - In HOME the files that a server keeps are still there in its next run.
-- In the cache two processes install the same bundle at once.
+- In the store, which has the installed servers, two processes install the same bundle at once.
 - If corral's hint is a command, this command was run, and the place worked afterwards.
 - User-mode Linux does not have Landlock, so there everything was tried only with namespaces.
 
