@@ -337,7 +337,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-hidden",
-        sentence="**Undumpable processes** (`PR_SET_DUMPABLE`) cannot use the network if an ordinary user starts the run, and the report says why.",
+        sentence="**Undumpable processes** (`PR_SET_DUMPABLE`) cannot use the network if an ordinary user starts the run, because the supervisor cannot read their memory. The report says so.",
         tests=(f"{BROKER}::test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral",),
         source=GATEWAY,
     ),

@@ -690,7 +690,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "broker-listener",
-                "The kernel would ask only the newest listener, so the target cannot install a seccomp listener of its own.",
+                "It does not let the target install a seccomp listener of its own, because the kernel would then ask only that listener.",
                 (f"{FILTERS}::test_the_target_cannot_install_a_listener_with_a_broker", f"{BROKER}::test_a_target_cannot_install_a_seccomp_listener"),
             ),
             (
@@ -913,7 +913,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reads-editables",
-                "The target can read those of an interpreter that your command names or that is on PATH, but not those of an interpreter that only the server's files name.",
+                "If projects are installed in a Python in editable mode, and your command names this Python or it is on PATH, the target can read these projects. If only the server's own files name this Python, the target cannot read them.",
                 ("tests/inside/test_planted_files.py::test_a_fresh_checkout_cannot_choose_readable_paths",),
             ),
             (
