@@ -398,7 +398,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reference-first",
-                "What you type means the same in every working directory: a directory is written with a slash, and the name of a package never means a directory.",
+                "corral recognizes these forms by their spelling, and not by the files in the working directory: a directory is written with a slash, and the name of a package never means a directory.",
                 LINUX,
                 (
                     "tests/linux/test_supply_chain.py::test_a_directory_named_like_a_command_starts_only_by_its_path",
