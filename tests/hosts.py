@@ -70,13 +70,15 @@ HEAD = """\
 This page says on which kernels and file systems corral was tried, and what worked there.
 
 On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
-`corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. Emulated machines are ten to twenty times
-slower than the host, so none of them was tried with every case of every attack. Each section says which attacks were run, and why some were
-skipped. *yes* means that a probe proved the capability there. For an absent capability the page quotes corral's message and its hint.
-Nothing on this page was concluded from a version number.
+`corral demo --json`. Where the table says so, the attacks of `tests/inside` were run, too. Emulated machines are ten to twenty times
+slower than the machine that emulates them, so none of them was tried with every case of every attack. Each section says which attacks were
+run, and why some were skipped.
 
-Each record ends with its date and the version of corral. `src` is the hash of the tried code, as `git rev-parse --short HEAD:src` prints
-it. A record without this hash was made with an earlier state of that version.
+*yes* means that a probe proved the capability there. If a capability is absent, the page quotes corral's message and its hint. Nothing on
+this page comes from a version number.
+
+Each record ends with its date and the version of corral. `src` is the hash of corral's source at that time, as
+`git rev-parse --short HEAD:src` prints it. Records without this hash are of earlier states of that version.
 
 `python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
 `python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
@@ -84,17 +86,17 @@ it. A record without this hash was made with an earlier state of that version.
 
 
 FILE_SYSTEMS = """\
-Each place that corral uses was tried on each file system, by root and by an ordinary user, with namespaces (*walled*) and
-under a filter that forbids them (*bare*).
+Each place that corral uses (the columns of the table below) was put on each of these file systems in turn, and was tried by root and by
+an ordinary user, with namespaces (*walled*) and under a filter that forbids them (*bare*).
 
-- In a grant a file is read, written and renamed. A file beside the grant is denied, an `.env` file is hidden, and `.git` is read-only.
-- In HOME a server's state survives a run.
-- Two processes install the same bundle into the store at once.
-- If a hint is a command, the trial ran this command, and the place worked afterwards.
-- In user-mode Linux, which has no Landlock, everything was tried with namespaces only.
+- In a grant a file can be read, written and renamed. A file beside the grant is denied, an `.env` file is hidden, and `.git` is read-only.
+- In HOME the files that a server keeps are still there in its next run.
+- In the store, which has the installed servers, two processes install the same bundle at once.
+- If corral's hint is a command, this command was run, and the place worked afterwards.
+- User-mode Linux does not have Landlock, so there everything was tried only with namespaces.
 
-If a disk is full or has room for only a part of a package, corral refuses to install it from npm or PyPI, names the reason, and leaves nothing
-behind. With enough room the installation works (`tests/linux/test_full_disk_installs.py`).
+If a disk is full or has room for only a part of a package, corral refuses to install it from npm or PyPI, names the reason, and leaves
+nothing behind. With enough room the installation works (`tests/linux/test_full_disk_installs.py`).
 """
 
 

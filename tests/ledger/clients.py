@@ -15,7 +15,7 @@ WRAPPING = "tests/unit/clients/test_clients_wrapping.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="clients-tried",
-        sentence="They check that every wrapped server connects, that its tools can be called in clients that need no account for this, and that forbidden acts of the server fail.",
+        sentence="They check that every wrapped server connects, that its tools can be called (in the clients that need no account for this), and that forbidden acts of the server fail.",
         tests=tuple(
             f"tests/servers/test_clients.py::test_{name}"
             for name in (
@@ -35,7 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="argument-secrets",
-        sentence="So corral masks arguments that look like secrets (`--api-key ...`, `postgres://me:...@host`) in the output of `--dry-run`, `status`, `explain` and `ps`, and in reports.",
+        sentence="So `--dry-run`, `status`, `explain`, `ps` and reports mask every argument that looks like a secret (`--api-key ...`, `postgres://me:...@host`).",
         tests=("tests/unit/policy/test_variables.py::test_arguments_that_look_like_secrets_are_masked", "tests/unit/policy/test_variables.py::test_reports_and_plans_do_not_show_secrets"),
         source=CLIENT_PAGE,
         where=ANY,
@@ -68,11 +68,11 @@ CLAIMS: tuple[Claim, ...] = (
                 "If a wrapped server would no longer start, `corral status` shows the command that fixes it.",
                 (f"{WRAP}::test_an_entry_that_no_longer_starts_is_listed_with_its_remedy",),
             ),
-            ("status-unwrapped", "`corral status` shows a server that the project has unwrapped, from any directory.", (f"{GRANT}::test_status_shows_a_server_that_its_project_has_unwrapped",)),
+            ("status-unwrapped", "`corral status` shows, from any directory, if a server that you wrapped is no longer wrapped in such a file.", (f"{GRANT}::test_status_shows_a_server_that_its_project_has_unwrapped",)),
             ("status-inventory", "every server of every client on this machine, wrapped or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
             ("kept-denials", "For each server corral keeps at most 600 lines, with secrets masked, from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_reports_of_denials_do_not_contain_the_value_of_a_secret")),
-            ("why-failure", "corral also records how the last run failed.", (f"{GRANT}::test_why_says_how_a_run_without_denials_failed", "tests/unit/denials/test_kept.py::test_a_failed_run_is_stored_without_denials")),
+            ("why-failure", "If the last run failed, corral records how.", (f"{GRANT}::test_why_says_how_a_run_without_denials_failed", "tests/unit/denials/test_kept.py::test_a_failed_run_is_stored_without_denials")),
             (
                 "grant-own-file",
                 "If you grant a path that the server has already made in its home, corral renames the server's own file to `NAME.before-grant`.",
@@ -81,22 +81,22 @@ CLAIMS: tuple[Claim, ...] = (
                     "tests/unit/platforms/test_run_directories.py::test_a_servers_own_file_does_not_hide_a_grant",
                 ),
             ),
-            ("grant-exact", "`grant` changes the flags of the server in every client in which it is wrapped, prints the difference, and changes no other byte.", (f"{GRANT}::test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
+            ("grant-exact", "`grant` changes the flags of the server in every client in which it is wrapped, prints the difference, and changes nothing else in these files.", (f"{GRANT}::test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
             ("grant-two", "If the server has different flags in two clients, `grant` shows both, and each client keeps its own flags.", (f"{GRANT}::test_grant_changes_a_server_in_both_clients",)),
             ("wrap-regrant", "If `notes` is already wrapped, `corral wrap --read ~/notes cursor notes` adds the flag, and keeps the server's other flags.", (f"{GRANT}::test_wrap_does_not_change_a_wrapped_servers_grants",)),
             ("wrap-moved", "If corral itself was moved, `corral wrap cursor` writes corral's new path and keeps all flags, unless you edited the wrapped entries.", (f"{WRAP}::test_a_moved_corral_keeps_the_grants_of_the_servers", f"{WRAP}::test_a_moved_corral_does_not_keep_flags_that_it_did_not_write")),
             ("wrap-later-link", "If the project later makes a link that leads out of the project, corral refuses to start the server.", (f"{WRAP}::test_a_link_that_a_project_makes_after_wrap_opens_no_other_project",)),
-            ("grant-mistakes", "corral reports an error and changes nothing if the server's name is wrong, if no run would accept the grant, or if the flag to remove is absent.", (f"{GRANT}::test_a_mistaken_grant_changes_nothing",)),
-            ("wrap-pin", "`--pin` installs it now and writes the version into the settings.", (f"{WRAPPING}::test_a_package_is_pinned_on_request", f"{SUPPLY}::test_wrap_with_pin_installs_a_package_once")),
+            ("grant-mistakes", "`grant` reports an error and changes nothing if it does not find the server, if a run would refuse the new flag, or if the flag to remove is not there.", (f"{GRANT}::test_a_mistaken_grant_changes_nothing",)),
+            ("wrap-pin", "`--pin` also writes this version into the settings.", (f"{WRAPPING}::test_a_package_is_pinned_on_request", f"{SUPPLY}::test_wrap_with_pin_installs_a_package_once")),
             (
                 "wrap-installs",
                 "If a package cannot be installed, its server stays unwrapped, the other servers are wrapped, and the exit code is 1.",
                 (f"{SUPPLY}::test_wrapping_installs_packages",),
             ),
-            ("wrap-profile", "A known package gets its curated profile (`corral profiles`), unless you say `--no-profile`.", (f"{WRAPPING}::test_a_package_gets_its_profile_unless_turned_off",)),
+            ("wrap-profile", "A known package gets its [profile](../profiles.md), unless you type `--no-profile`.", (f"{WRAPPING}::test_a_package_gets_its_profile_unless_turned_off",)),
             (
                 "wrap-left",
-                "To wrap a server that is switched off, name it in the command.",
+                "A server that is switched off is wrapped if you name it in the command.",
                 (f"{WRAPPING}::test_entries_that_corral_cannot_run_are_left_with_a_reason", f"{WRAPPING}::test_a_disabled_server_is_wrapped_if_it_is_named"),
             ),
             (
@@ -110,7 +110,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "wrap-interrupted",
-                "Ctrl-C ends `wrap`, `unwrap` and `grant` with exit code 130, and a message names the files that were already changed.",
+                "After Ctrl-C, `wrap`, `unwrap` and `grant` exit with code 130 and name the files that were already changed.",
                 ("tests/unit/cli/test_interrupts.py::test_an_interrupted_edit_names_the_files_that_it_changed", f"{APPROVE}::test_ctrl_c_at_a_question_is_reported_and_approves_nothing"),
             ),
             ("wrap-links", "corral follows a symbolic link and changes the real file.", (f"{CLIENT_FILES}::test_a_link_to_a_configuration_stays_and_its_file_is_changed",)),
@@ -123,7 +123,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-no-grants",
-        sentence="corral suggests directories in a server's arguments, but grants them only with `--grant-arguments`.",
+        sentence="If a server's arguments name directories, `wrap` only suggests to grant them. `--grant-arguments` grants them.",
         tests=(f"{WRAPPING}::test_paths_in_arguments_are_suggested_and_granted_only_on_request", f"{WRAPPING}::test_a_profile_that_grants_arguments_needs_the_users_consent", f"{WRAP}::test_wrap_prints_each_servers_result", f"{WRAP}::test_wraps_flags_become_the_servers_grants"),
         source=CLIENT_PAGE,
         where=LINUX,
@@ -165,7 +165,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-elsewhere",
-        sentence="So if a project's own file, such as `.mcp.json`, has a server whose program, script or directory is outside of the project, this server needs your `--read`. `status` names such a server, too.",
+        sentence="So a server in such a file needs your `--read` if its program, script or directory is outside of the project. `status` names such a server, too.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_start_another_project",),
         source=CLIENT_PAGE,
         where=LINUX,
@@ -179,7 +179,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-company",
-        sentence="Say `--profile NAME` if you trust the combination, or `--no-profile`.",
+        sentence="Type `--profile NAME` if you trust the combination, and otherwise `--no-profile`.",
         tests=(f"{WRAPPING}::test_a_profile_applies_only_to_an_unmodified_package",),
         source=CLIENT_PAGE,
         where=ANY,
@@ -221,7 +221,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-broken",
-        sentence="Broken, empty, half-written, read-only and huge files are errors, and the message says where the problem is.",
+        sentence="If a file is broken, empty, half-written, read-only or huge, corral reports an error that says where the problem is.",
         tests=(f"{CLIENT_FILES}::test_a_broken_file_is_reported_and_not_changed", f"{CLIENT_FILES}::test_a_half_written_file_is_an_error_or_is_complete", f"{CLIENT_FILES}::test_a_read_only_file_is_refused_for_every_user", f"{CLIENT_FILES}::test_a_huge_file_is_refused_without_reading_it"),
         source=CLIENT_PAGE,
         where=ANY,

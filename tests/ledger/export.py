@@ -33,7 +33,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-refuses",
-            "The command refuses to export what a runtime cannot enforce: a network allowlist, a timeout and an I/O rate. Without root, it also refuses a limit of memory or CPU shares.",
+            "A runtime cannot enforce a network allowlist, a timeout or an I/O rate, so `corral export` refuses a policy that has one of them. Without root, it also refuses a limit of memory or CPU shares.",
             LINUX,
             (
                 f"{OCI}::test_controls_that_no_runtime_enforces_are_refused",
@@ -79,7 +79,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-lock",
-            "corral also does not write one for a package that was installed with `--allow-install-scripts`, because the package may have written its own lock file.",
+            "corral never writes a Containerfile for a bundle, and not for a package that was installed with `--allow-install-scripts` either, because the package may have written its own lock file.",
             ANY,
             (
                 f"{BUILD}::test_a_bundle_with_the_files_of_a_package_gets_no_containerfile",
@@ -98,7 +98,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-names-differ",
-            "The name of an object is the server's name with a hash of the reference or the command. So two servers have different names, and the names differ from those of any Helm chart.",
+            "The name of an object consists of the server's name and a hash of its reference or command. So two servers have different names, and the names differ from those of any Helm chart.",
             ANY,
             (
                 f"{OBJECTS}::test_different_servers_get_different_object_names",
@@ -114,7 +114,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-cilium",
-            "Older versions of Cilium match only one label, which is less than corral allows.",
+            "Older versions of Cilium match only one label, and so block names that corral would allow.",
             ANY,
             (f"{OBJECTS}::test_cilium_rules_allow_hosts_by_name",),
         ),
@@ -150,7 +150,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-volumes",
-            "The export refuses grants without a volume, and names all of them.",
+            "If grants do not have a volume, the export names all of them and fails.",
             ANY,
             (f"{OBJECTS}::test_a_refusal_names_all_grants_without_a_volume",),
         ),
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-names",
-            "With `--allow-net` the NetworkPolicy opens the ports of the allowed names to all public addresses, and opens the cluster's DNS. corral in the pod allows only these names.",
+            "With `--allow-net` it opens the ports of the allowed names to all public addresses, because it cannot name hosts, and it opens the cluster's DNS. corral in the pod allows only these names.",
             LINUX,
             (
                 f"{OBJECTS}::test_ports_of_allowed_host_names_are_open_to_public_addresses_only",
@@ -175,7 +175,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-agent-sandbox",
-            "The template forbids variables in claims, because a claim with its own variables does not get a warm sandbox.",
+            "It forbids variables in claims, because a claim with variables of its own does not get a warm sandbox.",
             ANY,
             (
                 f"{OBJECTS}::test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables",
@@ -190,7 +190,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-refuses",
-            "Like a run, the export refuses a wall or a stated limit that nothing can enforce.",
+            "Like a run, the export refuses a policy with a wall or a stated limit that nothing can enforce.",
             ANY,
             (f"{OBJECTS}::test_a_stated_limit_that_cannot_be_enforced_is_refused",),
         ),

@@ -48,7 +48,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-labels",
-        sentence="Names are compared label by label: `*.example.com` does not match `evilexample.com`.",
+        sentence="Names are compared label by label, so `*.example.com` does not match `evilexample.com`.",
         tests=(
             f"{ALLOWLIST}::test_only_spellings_of_an_allowed_name_resolve",
             f"{ALLOWLIST}::test_hand_made_queries_do_not_pass_for_an_allowed_name",
@@ -65,7 +65,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-grammar",
-        sentence="corral refuses an entry that programs could read in two ways: an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` anywhere but as the first label, or a wildcard for a whole top-level domain.",
+        sentence="corral refuses an entry that programs could read in two ways, or that would allow too much: an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` anywhere but as the first label, or a wildcard for a whole top-level domain.",
         tests=(
             f"{ALLOWLIST}::test_ambiguous_entries_are_refused",
         ),
@@ -91,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-rebinding",
-        sentence="If the name resolves to a different address the next time, the supervisor checks that address too.",
+        sentence="So if the name has another address the next time, this address is checked, too.",
         tests=(
             f"{ALLOWLIST}::test_a_name_is_checked_again_for_each_connection",
         ),
@@ -130,7 +130,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-sockets",
-        sentence="The target cannot take the gateway's ports and cannot talk to the supervisor.",
+        sentence="The target cannot bind the ports on which corral listens, and cannot talk to the supervisor.",
         tests=(
             f"{ALLOWLIST}::test_an_allowlist_enables_no_other_socket_family",
             f"{ALLOWLIST}::test_the_target_cannot_bind_the_gateways_ports",
@@ -150,7 +150,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-guard-admits",
-        sentence="`0.0.0.0/0` means the internet and does not permit guarded addresses.",
+        sentence="But `0.0.0.0/0` means the internet, and does not permit guarded addresses.",
         tests=(
             f"{ALLOWLIST}::test_an_allowed_network_does_not_open_guarded_addresses",
             f"{ALLOWLIST}::test_ipv6_addresses_are_matched_like_others",
@@ -170,7 +170,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="admit-singly",
-        sentence="Put it into `network.allow` of the one policy that needs it.",
+        sentence="If a server needs it, put it into `network.allow` of this server's policy.",
         tests=(
             f"{ALLOWLIST}::test_this_host_is_admitted_only_by_its_exact_address_and_with_a_warning",
             "tests/unit/network/test_guard_exceptions.py::test_invalid_entries_are_refused",
@@ -180,7 +180,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-sni",
-        sentence="If no rule allows this name, corral ends the connection.",
+        sentence="If no rule allows this name, corral ends the connection on port 443.",
         tests=(
             f"{ALLOWLIST}::test_tls_to_another_name_is_ended",
         ),
@@ -188,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-certificates",
-        sentence="If the host's environment names certificates in `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `GIT_SSL_CAINFO`, `PIP_CERT` or `AWS_CA_BUNDLE`, the target of a run with an allowlist gets the variable and can read the files that it names.",
+        sentence="These variables of the host's environment name certificates: `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `GIT_SSL_CAINFO`, `PIP_CERT` and `AWS_CA_BUNDLE`. In a run with an allowlist the target gets those that are set, and can read the files that they name.",
         tests=(
             f"{CLIENTS}::test_python_verifies_tls_end_to_end",
         ),
@@ -217,7 +217,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-report",
-        sentence="The report of `--report FILE` ends with every denial, how often it happened, and the flag that would have allowed it.",
+        sentence="The report of `--report FILE` lists every denial, how often it happened, and the flag that would have allowed it.",
         tests=(
             f"{ALLOWLIST}::test_denials_are_shown_with_the_rule_that_would_allow_them",
             f"{ALLOWLIST}::test_only_allowed_names_are_reached",
@@ -235,7 +235,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-paced",
-        sentence="So corral limits the rate of the target's requests after 256 failed connections, 256 DNS queries or 128 stray packets at once.",
+        sentence="So that a target cannot waste this time, corral limits the rate of its requests after 256 failed connections, 256 DNS queries or 128 stray packets at once.",
         tests=(
             "tests/linux/test_pacing.py::test_refused_connections_are_read_at_a_limited_rate",
             "tests/inside/test_network.py::test_a_flood_of_refused_connections_is_read_at_a_limited_rate",
@@ -277,7 +277,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="listen-taken",
-        sentence="If the port is taken, corral refuses the run.",
+        sentence="If another program uses the port already, corral refuses the run.",
         tests=(f"{LISTEN}::test_a_run_is_refused_if_the_port_that_it_publishes_is_taken",),
         source=GATEWAY,
     ),
@@ -289,13 +289,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-bare",
-        sentence="If the probes did not prove all three, corral refuses a run with an allowlist, exits with code 125, and names the cause. Without an allowlist the network stays closed.",
+        sentence="If corral's probes do not show all three, corral refuses a run with an allowlist, exits with code 125, and names the cause. Without an allowlist the network stays closed.",
         tests=(f"{BROKER}::test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener",),
         source=GATEWAY,
     ),
     Claim(
         id="broker-list",
-        sentence="Where user namespaces are forbidden (in most containers, on a default Ubuntu 24.04), corral enforces the allowlist by a socket broker, which is a seccomp listener.",
+        sentence="Where user namespaces are forbidden (in most containers, on a default Ubuntu 24.04), corral enforces the allowlist by a socket broker: a part of the supervisor that gets the target's socket calls through a seccomp listener, and decides them.",
         tests=(
             f"{ALLOWLIST}::test_only_allowed_names_are_reached",
             f"{BROKER}::test_a_host_is_reached_only_by_the_address_of_its_lookup",
@@ -316,7 +316,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-second-lock",
-        sentence="This is a second wall.",
+        sentence="If the kernel's Landlock can restrict TCP, it also denies the target all TCP connects and binds, as a second wall.",
         tests=(f"{BROKER}::test_landlock_refuses_connects_that_the_broker_let_pass",),
         source=GATEWAY,
     ),
@@ -331,13 +331,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-listen",
-        sentence="A server that binds all addresses also gets only the host's 127.0.0.1.",
+        sentence="If a server binds all addresses, it also gets only the host's 127.0.0.1.",
         tests=(f"{LISTEN}::test_a_server_that_binds_all_addresses_is_reached",),
         source=GATEWAY,
     ),
     Claim(
         id="broker-hidden",
-        sentence="**Undumpable processes** (`PR_SET_DUMPABLE`) cannot use the network if an ordinary user starts the run, and the report says why.",
+        sentence="**Undumpable processes** (`PR_SET_DUMPABLE`) cannot use the network if an ordinary user starts the run, because the supervisor cannot read their memory. The report says so.",
         tests=(f"{BROKER}::test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral",),
         source=GATEWAY,
     ),
@@ -357,7 +357,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="win-relay",
-        sentence="corral checks name, port, addresses and the name in a TLS hello as on Linux, then connects to exactly the address that it checked.",
+        sentence="Outside, corral checks name, port, addresses and the name in a TLS hello as on Linux, and then connects to exactly the address that it checked.",
         tests=(
             f"{RELAY}::test_the_relay_reaches_an_allowed_name_and_denies_another",
             f"{RELAY}::test_other_ports_and_addresses_are_denied",
@@ -370,7 +370,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="win-relay-hostile",
-        sentence="corral checks all frames in the same way, even those that the target writes itself.",
+        sentence="corral checks all frames that come through the pipe in the same way, even those that the target writes itself.",
         tests=(
             f"{RELAY}::test_frames_written_by_the_target_are_checked",
             f"{RELAY}::test_an_invalid_frame_ends_the_relay",
@@ -380,7 +380,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-allow",
-        sentence="corral refuses a run with `network.listen`. It also refuses a run with an allowlist if Seatbelt is off or was not proven.",
+        sentence="If Seatbelt is off, or if the probes do not show this, corral refuses a run with an allowlist. It always refuses a run with `network.listen`.",
         tests=(
             f"{MACOS_PLAN}::test_an_allowlist_is_refused_and_never_widened",
             f"{MACOS_PROXY}::test_an_allowlist_is_refused_without_seatbelt",
@@ -393,7 +393,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-door-port",
-        sentence="Other ports, UDP, name lookups and listening are denied.",
+        sentence="Seatbelt opens one loopback port for the target, and denies other ports, UDP, name lookups and listening.",
         tests=(
             f"{SEATBELT}::test_the_proxy_opens_only_one_port",
             f"{SEATBELT}::test_an_invalid_port_never_becomes_a_rule",
@@ -429,7 +429,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-door-password",
-        sentence="Without the password a process does not get a connection and cannot find out what is allowed.",
+        sentence="Without the password a process does not get a connection, and cannot find out what is allowed.",
         tests=(
             f"{DOOR}::test_without_the_password_a_client_learns_nothing",
             f"{DOOR}::test_a_password_is_valid_for_one_proxy",
@@ -451,7 +451,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-door-beside",
-        sentence="corral also binds the proxy's port on `::1`, so that no other program can listen there.",
+        sentence="The proxy listens on 127.0.0.1, and corral also binds the same port on `::1`, so that no other program can listen there.",
         tests=(f"{DOOR}::test_the_same_port_of_ipv6_loopback_is_reserved",),
         source=GATEWAY,
         where=PLAYED,

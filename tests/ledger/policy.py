@@ -30,7 +30,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ("units-duration", "a bare number is refused", (f"{UNITS}::test_an_error_for_a_bare_duration_names_the_units",)),
         (
             "grant-once",
-            "Before the mount corral checks by device and inode that this file or directory was not replaced.",
+            "Before corral mounts this file or directory, it checks by device and inode that it was not replaced.",
             (
                 f"{POLICY}::test_a_missing_path_is_reported_with_key_and_position",
                 f"{POLICY}::test_a_grant_is_for_the_file_at_the_end_of_the_path",
@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-memory",
-            "Without a terminal corral refuses the run and prints the `corral approve --path` command that allows it.",
+            "Without a terminal it refuses the run, and prints the `corral approve --path` command that allows it.",
             (
                 "tests/unit/policy/test_granted_paths.py::test_a_granted_path_that_leads_to_another_file_is_refused",
                 f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",
@@ -48,17 +48,17 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-mounts",
-            "A grant includes the mounts below it. But to the server, mounts of procfs, sysfs and similar file systems appear empty, as do `/dev` and `/run`. The report names them.",
+            "A grant includes the mounts below it. But procfs, sysfs and similar file systems, and also `/dev` and `/run`, appear empty to the server. The report names them.",
             (f"{MOUNTS}::test_system_mounts_inside_a_grant_are_hidden_or_refused", f"{MOUNTS}::test_an_ordinary_mount_below_a_grant_is_shown"),
         ),
         (
             "grant-network",
-            "corral refuses a grant with a network file system below it, unless you grant that file system by its own path.",
+            "If there is a network file system below a grant, corral refuses the run unless you grant that file system by its own path, too.",
             (f"{MOUNTS}::test_a_network_mount_below_a_grant_is_named_or_refused", f"{MOUNTS}::test_network_and_system_file_systems_are_recognized"),
         ),
         (
             "never-system",
-            "corral never grants the root directory, anything in `/proc`, `/sys`, `/dev` or `/run`, devices and fifos. But you can name sockets in `/run` in `filesystem.unix_sockets`.",
+            "**Files of the system**: the root directory, anything in `/proc`, `/sys`, `/dev` or `/run`, devices and fifos. But you can name sockets in `/run` in `filesystem.unix_sockets`.",
             (
                 f"{POLICY}::test_system_directories_are_never_granted",
                 f"{POLICY}::test_the_directory_run_is_never_granted",
@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-own",
-            "corral never grants its own configuration, state and cache directories.",
+            "**corral's files**: its configuration, state and cache directories.",
             (f"{POLICY}::test_corrals_own_directories_are_never_granted", f"{LAUNCHER}::test_grants_of_corrals_own_directories_are_refused"),
         ),
         (
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-tmp",
-            "On Linux and macOS corral never lets a server write to `/tmp` as a whole, because runs may have their private directories there.",
+            "**`/tmp`** as a whole, on Linux and macOS, because runs may have their private directories there.",
             (
                 f"{OWN}::test_the_parent_of_private_directories_of_runs_cannot_be_written",
                 f"{LAUNCHER}::test_a_write_grant_around_private_directories_of_runs_is_refused",
@@ -103,7 +103,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-write",
-            "corral never lets a server write to a path that contains, or is inside, any of these paths:",
+            "**corral's programs and the files of the run**: any path that contains, or is inside, one of these:",
             (
                 f"{POLICY}::test_code_and_interpreter_cannot_be_written",
                 f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
@@ -119,12 +119,12 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-link",
-            "corral never grants a link inside a directory that the server can write, if the link leads out of that directory.",
+            "**Planted links**: a link in a directory that the server can write, if the link leads out of that directory.",
             (f"{POLICY}::test_a_link_planted_in_a_writable_directory_is_refused", f"{LAUNCHER}::test_a_link_planted_in_a_write_grant_grants_nothing"),
         ),
         (
             "merge-order",
-            "An empty list (`read = []`) removes the entries of earlier sources.",
+            "Lists are joined, but an empty list (`read = []`) removes the entries of earlier sources.",
             (f"{POLICY}::test_the_users_last_value_counts", f"{POLICY}::test_the_users_lists_are_added_up_and_an_empty_list_resets_them"),
         ),
         (
@@ -139,7 +139,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "asks-told",
-            "Until you run `corral approve`, corral refuses the run and lists what the server requests, unless you granted all of it yourself.",
+            "Until you type `corral approve`, corral refuses the run and lists what the server requests. It does not refuse the run if you have granted all of this yourself.",
             (
                 f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy",
                 f"{POLICY}::test_requests_that_the_user_granted_need_no_approval",
@@ -153,7 +153,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "asks-again",
-            "After any change corral asks again.",
+            "If any of these changes, corral asks again.",
             (
                 f"{TRUST}::test_any_change_needs_a_new_approval",
                 f"{TRUST}::test_a_link_swapped_after_the_digest_was_taken_is_noticed",
@@ -162,7 +162,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "ceilings",
-            "A limit with a ceiling is always required.",
+            "A limit that has a ceiling is always required.",
             (
                 f"{POLICY}::test_a_stated_value_above_its_ceiling_names_both_places",
                 f"{POLICY}::test_a_default_is_lowered_to_its_ceiling_and_limits_with_ceilings_are_required",
@@ -176,7 +176,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "admit-config",
-            "A policy cannot have the key `network.admit`, because the key describes the host.",
+            "A policy cannot have the key `network.admit`, because the key describes your network and not what a server needs.",
             (f"{ALLOWLIST}::test_a_policy_cannot_admit_ranges", "tests/unit/network/test_guard_exceptions.py::test_a_config_file_that_others_can_write_admits_nothing"),
         ),
     )

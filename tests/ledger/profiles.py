@@ -11,7 +11,7 @@ PUBLISHED = "tests/servers/test_published.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="profiles-started",
-        sentence="Other servers are installed and started without an account, and list their tools.",
+        sentence="Other servers are only installed and started, without an account, and list their tools.",
         tests=("tests/servers/test_profiles.py::test_a_profiles_server_starts_and_lists_its_tools",),
         source=PROFILE_PAGE,
     ),
@@ -40,14 +40,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profile-secrets",
-        sentence="If a profile names secrets, corral passes on those that are set in its own environment, and leaves out the others.",
+        sentence="If a profile names secrets, such as that token, corral passes on those that are set in its own environment, and leaves out the others.",
         tests=(f"{PROFILES}::test_only_secrets_that_are_set_are_passed",),
         source=PROFILE_PAGE,
         where=ANY,
     ),
     Claim(
         id="profiles-tried",
-        sentence="Tests run twelve of the profiles with the published server and the official SDK, and also check that the walls stop forbidden acts.",
+        sentence="For twelve of the profiles, tests use the published server through the official SDK, and also check that the walls stop forbidden acts.",
         tests=(
             f"{PUBLISHED}::test_a_published_server_works_inside",
             f"{PUBLISHED}::test_a_published_server_cannot_do_forbidden_acts",

@@ -25,7 +25,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-dicts",
-        sentence="A dict can describe one server or several.",
+        sentence="The parameters can also be a dict, of one server or of several.",
         tests=(
             f"{PROFILES}::test_sandboxed_keeps_the_other_keys_of_a_servers_dict",
             f"{PROFILES}::test_every_server_of_a_dict_runs_in_a_sandbox",
@@ -42,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-whole-environment",
-        sentence="In this case corral passes on only those variables that were added or changed.",
+        sentence="Then corral passes on only those variables that were added or changed.",
         tests=(
             f"{PROFILES}::test_a_copy_of_the_whole_environment_is_not_passed_on",
             f"{FRAMEWORKS}::test_a_framework_starts_its_servers_in_the_sandbox",
@@ -51,13 +51,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-frameworks",
-        sentence="Tests run each of these examples with the framework itself.",
+        sentence="Tests run each of these examples with the framework that it names.",
         tests=(f"{FRAMEWORKS}::test_a_framework_starts_its_servers_in_the_sandbox",),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="sdk-environment",
-        sentence="corral passes on the variables in `env`. It passes variables whose names look like secrets as secrets.",
+        sentence="corral passes the variables in `env` on to the server, and treats those as secrets whose names look like secrets.",
         tests=(
             f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",
             f"{PROFILES}::test_parameters_for_an_sdk_name_every_variable_once",
@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-mistakes",
-        sentence="If the policy has a mistake, `sandboxed` itself raises an error, before anything starts.",
+        sentence="If the policy has a mistake, `sandboxed` raises an error, before anything starts.",
         tests=(f"{PROFILES}::test_mistakes_in_a_policy_are_raised_before_anything_starts",),
         source=PYTHON_PAGE,
         where=ANY,
@@ -103,13 +103,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-policy",
-        sentence="corral reads a policy file once, when the pool is made, but reads the user's ceilings at each launch.",
+        sentence="corral reads a policy file once, when the pool is made, but reads your ceilings at each launch.",
         tests=(f"{POOL}::test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings",),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="pool-fit",
-        sentence="The launch is an ordinary one, without a spare, if one of these has changed since the spare was made: the program, a granted file, a secret (replaced, or new in a grant), a system file, or a mount.",
+        sentence="corral launches the program without a spare if one of these has changed since the spare was made: the program, a granted file, a secret (replaced, or new in a grant), a system file, or a mount.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed",
@@ -136,14 +136,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-own-directory",
-        sentence="A policy cannot grant the directories of `sys.path` for writing, because code in them would run outside of the walls.",
+        sentence="A policy cannot let a server write to the directories of `sys.path`, because your program, outside of the walls, would run code that the server puts there.",
         tests=("tests/unit/policy/test_own_files.py::test_directories_of_modules_cannot_be_written",),
         source=PYTHON_PAGE,
         where=ANY,
     ),
     Claim(
         id="pool-death",
-        sentence="If a spare died, the launch is an ordinary one, and no command is lost or run twice.",
+        sentence="If a spare has died, corral launches the program without one, and no command is lost or run twice.",
         tests=(
             f"{POOL}::test_a_launch_works_after_its_spare_sandbox_was_killed",
         ),

@@ -43,7 +43,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="stdio",
-        sentence="The target inherits stdin and stdout; corral reads messages only if you turn on [the guard](docs/guard.md).",
+        sentence="The server inherits stdin and stdout; corral reads messages only if you turn on [the guard](docs/guard.md).",
         tests=(
             f"{RUN}::test_the_target_has_the_callers_own_pipes",
             f"{RUN}::test_the_target_reads_stdin_and_writes_stdout",
@@ -85,7 +85,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="report",
-        sentence="`run --report FILE` writes a report of the requested controls, how each was enforced, and the resource usage.",
+        sentence="`run --report FILE` writes a report: the controls (walls and limits) that were requested, how each was enforced, and the resource usage.",
         tests=(
             f"{CLI}::test_the_report_has_the_documented_fields",
             f"{CLI}::test_the_report_names_the_outcome",
@@ -111,7 +111,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="json-schemas",
-        sentence="For each of these results corral's package contains a JSON Schema (`corral/schemas/NAME.json`), which `corral schema NAME` prints.",
+        sentence="Each of them is an object with the key `version`, and has a JSON Schema, which `corral schema NAME` prints (in corral's package it is `corral/schemas/NAME.json`).",
         tests=tuple(
             f"{JSON}::{name}"
             for name in ("test_every_schema_is_printed", "test_doctor_matches_its_schema", "test_explain_matches_its_schema", "test_reports_match_their_schema", "test_the_demo_matches_its_schema")
@@ -120,7 +120,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="demo-anonymous",
-        sentence="corral removes the names of the user and the machine, and the paths of the home and of temporary files.",
+        sentence="It does not contain the names of the user and the machine, or the paths of the home and of temporary files.",
         tests=(f"{JSON}::test_the_demos_file_contains_nothing_about_the_user",),
         source=JSON_PAGE,
     ),
@@ -134,7 +134,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="default-warns",
-        sentence="A default limit is dropped if the host cannot enforce it, with a warning in the first run after a boot, in the report and in `doctor`.",
+        sentence="A default limit is dropped if the host cannot enforce it. The first run after a boot, the report and `doctor` warn about it.",
         tests=(
             f"{PLAN}::test_a_default_limit_degrades_with_a_warning",
             f"{CLI}::test_a_default_limit_that_cannot_be_enforced_is_a_warning",
@@ -150,7 +150,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="strict",
-        sentence="`--strict` requires the default limits too.",
+        sentence="With `--strict`, the default limits are required too.",
         tests=(
             f"{PLAN}::test_strict_requires_default_limits",
             f"{CLI}::test_strict_turns_a_warning_into_a_refusal",
@@ -158,7 +158,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="best-effort",
-        sentence="`--best-effort` drops every control that the host cannot enforce, **walls too**, with a warning in each run.",
+        sentence="With `--best-effort`, corral drops every control that the host cannot enforce, **even walls**, and warns in each run.",
         tests=(
             f"{PLAN}::test_the_user_may_drop_any_control",
             f"{DOCTOR}::test_best_effort_drops_one_wall_with_a_warning",
@@ -167,7 +167,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="request-approval",
-        sentence="What goes beyond the defaults has no effect until you agree with `corral approve`.",
+        sentence="What it requests beyond the defaults has no effect until you agree with `corral approve`.",
         tests=(
             f"{POLICY}::test_an_unapproved_request_never_allows_more",
             f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy",
@@ -180,7 +180,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="api-stops",
-        sentence="Leaving the `with` block stops the server and everything it started.",
+        sentence="Leaving the `with` block stops the server and everything that it started.",
         tests=(
             f"{API}::test_leaving_the_context_stops_the_target",
             f"{API}::test_leaving_the_context_stops_the_targets_children",
@@ -201,7 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="exit-others",
-        sentence="Code 1 means that the command found a mistake or refused a part of its work (`check`, `wrap`, `audit verify`).",
+        sentence="For other commands, the codes 2 and 125 mean the same, and code 1 means that the command found a mistake or refused a part of its work (`check`, `wrap`, `audit verify`).",
         tests=(
             f"{CLI}::test_check_lists_every_mistake_with_its_line",
             f"{CHECK}::test_the_check_fails_for_a_server_that_is_not_wrapped",
@@ -224,7 +224,7 @@ CLAIMS: tuple[Claim, ...] = (
         )),
     Claim(
         id="exit-refused",
-        sentence="corral refused the run, or could not set up a wall: the target never ran",
+        sentence="corral refused the run or could not set up a wall, so the target never ran",
         tests=(
             f"{FAILURES}::test_no_target_runs_if_a_step_fails",
             f"{FAILURES}::test_the_target_runs_without_an_injected_failure",

@@ -51,19 +51,19 @@ UNBLOCKED = "tests/unit/platforms/test_unblocked_write.py"
 
 FAULT_CLAIMS = {
     "faults-denied": (
-        "are denied while the supervisor cannot answer.",
+        "While it cannot answer, these calls are denied.",
         f"{FAULTS}::test_a_supervisor_without_descriptors_continues_or_names_a_reason",
         f"{FAULTS}::test_a_supervisor_without_memory_continues_or_names_a_reason",
         f"{FAULTS}::test_a_target_may_fork_if_subprocesses_are_allowed_and_nothing_fails",
     ),
     "faults-ended": (
-        "Otherwise corral ends the run and its whole tree with code 125, one reason and a hint.",
+        "Otherwise corral ends the run and its whole tree, prints the reason and a hint, and exits with code 125.",
         f"{FAULTS}::test_a_supervisor_without_descriptors_continues_or_names_a_reason",
         f"{FAULTS}::test_a_supervisor_without_memory_continues_or_names_a_reason",
         f"{REPLACED_PACKAGE}::test_a_run_ends_as_usual_after_its_package_was_removed",
     ),
     "faults-stopped": (
-        "a timeout that passes meanwhile ends the run when the supervisor continues",
+        "the calls that it answers have to wait; if the timeout passes meanwhile, the run ends when the supervisor continues",
         f"{FAULTS}::test_a_timeout_during_a_pause_of_the_supervisor_ends_the_run_afterwards",
         f"{FAULTS}::test_nothing_is_allowed_while_the_supervisor_is_paused",
         f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile",
@@ -79,7 +79,7 @@ FAULT_CLAIMS = {
         "tests/linux/test_replaced_files.py::test_a_host_without_watches_left_is_reported",
     ),
     "faults-directories": (
-        "the run goes on, and changes no file of another user",
+        "the run goes on, and does not change files of another user",
         f"{FAULTS}::test_a_run_survives_changes_of_corrals_directories",
     ),
     "faults-package": (
@@ -128,7 +128,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-blind",
-        sentence="If corral enforces a memory limit by sampling, the report names these gaps.",
+        sentence="If corral enforces a memory limit by sampling, the report names these gaps:",
         tests=(
             f"{LIMITS}::test_memory_that_a_target_hides_from_the_supervisor_counts",
             f"{LIMITS}::test_explain_names_the_kinds_of_memory_that_sampling_does_not_count",
@@ -137,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-interrupted",
-        sentence="A timeout, a signal, or the kill that follows one of them interrupts a sample, even if the sample still has much to read.",
+        sentence="A timeout, a signal, or the kill that follows one of them interrupts a measurement, even if corral still has much to read.",
         tests=(
             f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
             f"{DEADLINES}::test_a_signal_interrupts_a_sample",
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="stderr-full",
-        sentence="corral drops a message if stderr is full, because the target may have filled stderr, and a run must not wait for a reader.",
+        sentence="If stderr is full, corral drops a message, because a target could fill stderr to make the run wait.",
         tests=(
             f"{UNBLOCKED}::test_a_write_to_a_full_stream_does_not_wait",
             f"{UNBLOCKED}::test_an_open_stream_gets_the_message",
@@ -219,7 +219,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="denial-shown",
-        sentence="corral shows values that the server's own manifest sets, and names that only look like a key, so that a server cannot hide its denials.",
+        sentence="corral does not mask values that the server's own policy sets, or names that only look like a key. Otherwise a server could hide its denials.",
         tests=(
             "tests/linux/test_denial_secrets.py::test_denied_host_names_that_look_like_keys_are_reported_unmasked",
             "tests/linux/test_denial_secrets.py::test_a_value_is_masked_if_the_user_sets_it_but_not_if_a_manifest_does",
@@ -231,7 +231,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="masking-time",
-        sentence="Masking takes linear time and does not delay a deadline.",
+        sentence="The time for masking grows only linearly with the text, so it does not delay a deadline.",
         tests=(
             "tests/linux/test_denial_secrets.py::test_masking_many_values_of_a_manifest_does_not_delay_the_timeout",
             "tests/unit/supervisor/test_secret_values.py::test_overlapping_values_take_linear_time",
@@ -244,7 +244,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="learn-remote",
-        sentence="If the run does not use a network or FUSE file system, corral lists the paths on it, but does not look them up.",
+        sentence="If a path is on a network or FUSE file system that the run does not use, corral lists the path, but does not look it up.",
         tests=(f"{LEARNING}::test_a_file_system_that_never_answers_does_not_block_learn",),
         source=SECURITY,
     ),
@@ -271,7 +271,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="core-handler",
-        sentence="RLIMIT_CORE is 1 and the target cannot change it.",
+        sentence="If a target crashes, the kernel does not start this program, because corral sets RLIMIT_CORE to 1 and the target cannot change it.",
         tests=(
             "tests/inside/test_resources.py::test_a_target_cannot_lower_its_limit_on_core_files_to_zero",
             "tests/inside/test_resources.py::test_no_core_is_dumped",
@@ -280,7 +280,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="creations-watched",
-        sentence="reports what the walls will deny, and lets every such call go on.",
+        sentence="The supervisor reads the path, reports it if the walls will deny the call, and lets every such call go on.",
         tests=(
             "tests/linux/test_denial_flags.py::test_files_that_the_target_may_create_are_not_reported",
             "tests/linux/test_denial_flags.py::test_a_write_to_the_servers_own_directory_names_a_flag_that_allows_it",
@@ -325,7 +325,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{FILES}::test_program_files_that_were_replaced_before_the_start_are_refused",
     ),
     row(
-        "stopped", "fs-repositories", "change programs that git, hg or jj run for you, in a write grant around a repository",
+        "stopped", "fs-repositories", "change programs that git, hg or jj run for you, in a write grant that contains a repository",
         "the whole `.git`, `.hg`, `.jj` and the paths in its settings are read-only, unless a grant names them",
         f"{REPOSITORIES}::test_programs_for_git_cannot_be_planted",
         f"{REPOSITORIES}::test_hooks_of_the_users_own_configuration_are_protected",
@@ -437,7 +437,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "init", "read, stop or adjust PID 1 of its sandbox",
-        "PID 1 is not dumpable, `hidepid`, a filter that allows PID 1 little more than waiting",
+        "PID 1 is not dumpable; `hidepid`; a filter that allows PID 1 little more than waiting",
         f"{PROCESSES}::test_init_cannot_be_read",
         f"{PROCESSES}::test_init_cannot_be_traced_or_ended",
         f"{QUOTAS}::test_the_target_cannot_adjust_pid_1",
@@ -456,7 +456,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{KERNEL}::test_keys_of_encrypted_directories_cannot_be_changed",
     ),
     row(
-        "stopped", "abis", "get around the filter by x32 numbers or 32-bit calls",
+        "stopped", "abis", "get around the filter by x32 or 32-bit system calls",
         "seccomp kills the process",
         f"{KERNEL}::test_a_process_that_makes_x32_or_32_bit_system_calls_is_killed",
         f"{KERNEL}::test_machine_code_with_ordinary_calls_runs",
@@ -491,7 +491,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "limits", "limit-pids", "`pids`",
-        "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification, see below)",
+        "cgroup `pids.max`; otherwise RLIMIT_NPROC, which the kernel counts in the sandbox's own user namespace; otherwise corral counts, and answers every clone, fork and vfork (seccomp notification, see below)",
         f"{RESOURCES}::test_a_fork_bomb_reaches_the_limit",
         f"{RESOURCES}::test_threads_count_as_processes",
         f"{CGROUP}::test_limits_are_enforced_by_cgroups",
@@ -502,7 +502,7 @@ CLAIMS: tuple[Claim, ...] = (
     row("limits", "limit-fds", "`fds`", "RLIMIT_NOFILE of each process", f"{RESOURCES}::test_open_files_are_limited"),
     row(
         "limits", "limit-disk", "`disk`",
-        "one tmpfs with a size limit for all private directories, and RLIMIT_FSIZE for any file",
+        "one tmpfs of this size for all private directories, and RLIMIT_FSIZE for each file",
         f"{RESOURCES}::test_private_directories_share_one_limit",
         f"{RESOURCES}::test_empty_files_are_counted",
         f"{RESOURCES}::test_a_file_in_a_write_grant_is_bounded",
@@ -516,12 +516,12 @@ CLAIMS: tuple[Claim, ...] = (
         "tests/vm/test_systemd.py::test_limits_in_a_login_session",
         where=MACHINE,
     ),
-    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits_are_enforced_by_cgroups", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
-    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; sampling if subprocesses are allowed", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; otherwise the supervisor stops and continues the target in turn", f"{CGROUP}::test_limits_are_enforced_by_cgroups", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
+    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; also sampling if subprocesses are allowed", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
     row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits_are_enforced_by_cgroups", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",
-        "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
+        "the supervisor sends SIGTERM, waits 5 s, and kills PID 1",
         f"{LIFECYCLE}::test_a_timeout_exits_with_124_and_is_in_the_report",
         f"{LIFECYCLE}::test_a_target_that_ends_in_time_is_not_reported_as_timeout",
         f"{LIFECYCLE}::test_a_target_that_ignores_sigterm_is_killed_after_the_grace",
@@ -534,21 +534,21 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "refused", "refuse-network",
-        "`network.allow` without user namespaces, in an engine that has a seccomp listener",
+        "`network.allow` without user namespaces, in a container engine that uses a seccomp listener",
         "corral refuses the run and names the listener, because nothing there enforces an allowlist",
         f"{BROKER}::test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener",
     ),
     row(
-        "refused", "refuse-no-walls", "a run where user namespaces and Landlock both fail",
-        "corral refuses it, and names what is missing",
+        "refused", "refuse-no-walls", "a run on a host where user namespaces and Landlock both fail",
+        "corral refuses the run, and names what is missing",
         f"{CGROUP}::test_runs_on_a_machine_without_user_namespaces_and_landlock",
         where=MACHINE,
     ),
     *(
         Claim(id=name, sentence=sentence, tests=(UNIX_SCOPE,), source=SECURITY, where=MACHINE)
         for name, sentence in (
-            ("socket-grant-alone", "Where Landlock has a right for it (Linux 7.1), the target can connect to the granted socket only."),
-            ("unix-scope", "Where `doctor` proves Landlock's unix socket scope, the target's processes can always reach each other by unix sockets, but cannot reach other processes in this way."),
+            ("socket-grant-alone", "Only from Linux 7.1 on, where Landlock controls this, can the target connect to nothing but the granted socket."),
+            ("unix-scope", "If `doctor` shows that Landlock's unix socket scope works, the target's processes can always reach each other by unix sockets, but cannot reach other processes in this way."),
         )
     ),
     *(
@@ -556,7 +556,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, tests in (
             (
                 "own-unix-sockets",
-                "a granted directory, the server's own directory, or a runtime outside of the system's directories. The refusal names the directory.",
+                "corral refuses such a run if the target can see a directory in which another program could have a socket: a granted directory, the server's own directory, or a runtime outside of the system's directories. The error names the directory.",
                 (
                     f"{OWN_SOCKETS}::test_a_servers_processes_reach_each_other",
                     f"{OWN_SOCKETS}::test_sockets_of_the_host_stay_out_of_reach",
@@ -588,7 +588,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-signals",
-                "Signals to processes outside the target are denied by Landlock, or by the filter where Landlock cannot do this.",
+                "Signals to processes outside the target are denied by Landlock, or by the filter if Landlock cannot do this.",
                 (
                     f"{BARE_INSIDE}::test_processes_with_the_same_id_are_out_of_reach",
                     f"{BARE_INSIDE}::test_signals_to_all_processes_stay_with_the_target",
@@ -618,7 +618,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-wait",
-                "It has the target's ids and no capabilities. If a change has to wait, no timeout is delayed.",
+                "A separate thread of the supervisor does this, with the target's ids and without capabilities. Even if it has to wait for a file system, timeouts are not delayed.",
                 (
                     f"{CHANGES}::test_a_change_that_has_to_wait_does_not_delay_the_timeout",
                     f"{CHANGES}::test_only_the_owner_may_change_a_file",
@@ -626,7 +626,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-denied",
-                "If a target makes very many changes of modes and times, the supervisor slows the target down. If a container engine already uses the seccomp listener, all changes of modes and times are denied.",
+                "If a target makes very many such changes, the supervisor slows it down. If a container engine already uses the seccomp listener, all changes of modes and times are denied.",
                 (
                     f"{CHANGES}::test_a_flood_of_changes_is_slowed_down",
                     f"{CHANGES}::test_without_a_listener_all_changes_are_denied",
@@ -644,7 +644,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-at-once",
-                "The guardian signals the whole tree at once, whatever the tree starts meanwhile.",
+                "The guardian kills the whole tree by one signal, even if the tree starts processes meanwhile.",
                 (
                     f"{BARE_INSIDE}::test_the_tree_is_killed_without_listing_its_processes",
                     f"{USAGE}::test_the_search_for_processes_ends_however_fast_they_start_and_end",
@@ -675,7 +675,7 @@ CLAIMS: tuple[Claim, ...] = (
                     ("tmp", "If `/tmp` is not writable, an error says so.", ("test_a_missing_writable_tmp_is_named_with_its_remedy",)),
                     (
                         "disk",
-                        "Give the container's `/tmp` a size, which the container engine enforces.",
+                        "Limit the size of the container's `/tmp` instead, which the container engine enforces.",
                         ("test_a_disk_limit_is_refused_with_the_engines_flag_as_hint", "test_the_engines_own_limit_applies_to_the_private_space"),
                     ),
                     (
@@ -690,12 +690,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "broker-listener",
-                "The target cannot install a seccomp listener of its own, because the kernel asks only the newest listener.",
+                "It does not let the target install a seccomp listener of its own, because the kernel would then ask only that listener.",
                 (f"{FILTERS}::test_the_target_cannot_install_a_listener_with_a_broker", f"{BROKER}::test_a_target_cannot_install_a_seccomp_listener"),
             ),
             (
                 "broker-alone",
-                "Without a supervisor every such call fails.",
+                "If it has ended, every such call fails.",
                 (f"{BROKER}::test_a_target_waits_for_a_stopped_supervisor", f"{BROKER}::test_a_target_ends_with_a_killed_supervisor"),
             ),
             (
@@ -715,12 +715,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-keys",
-                "If subprocesses are allowed, the target also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
+                "If subprocesses are allowed, the target can see the list of processes. It also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
                 (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),
             ),
             (
                 "bare-capless",
-                "The target is then uid 0 too and owns root's files, but it can open only what was granted.",
+                "The target then also has uid 0 and owns root's files, but it can open only what was granted.",
                 (
                     f"{BARE}::test_root_without_capabilities_is_an_ordinary_user",
                     f"{BARE}::test_root_without_capabilities_is_confined_by_landlock",
@@ -743,12 +743,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-strict",
-                "With `--strict` corral ends the run if a masked file is replaced.",
+                "With `--strict` it ends the run.",
                 (f"{REPOSITORIES}::test_a_strict_run_ends_when_a_covered_name_is_replaced",),
             ),
             (
                 "masks-repository",
-                "corral always ends the run if a version-control directory itself is replaced.",
+                "If a version-control directory itself is replaced, corral always ends the run.",
                 (f"{REPOSITORIES}::test_a_replaced_repository_ends_the_run",),
             ),
             (
@@ -863,7 +863,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "policies-protected",
-                "The exception is a file called `corral.toml` or `corral.json` at the top of the grant, which is read-only.",
+                "Only a file called `corral.toml` or `corral.json` at the top of the grant is read-only.",
                 (f"{MASKS}::test_policies_of_other_servers_cannot_be_changed",),
             ),
             (
@@ -878,12 +878,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "socket-buffers",
-                "Without a cgroup, no limit counts this memory, because sampling cannot see it.",
+                "Without a cgroup, this memory does not count towards any limit, because sampling cannot see it.",
                 (f"{LIMITS}::test_memory_in_socket_buffers_is_not_counted_by_sampling",),
             ),
             (
                 "cpu-unwaited",
-                "A parent that ignores SIGCHLD keeps many short children out of a `cpu_time` limit without a cgroup.",
+                "So without a cgroup, the short-lived children of a parent that ignores SIGCHLD do not count towards `cpu_time`.",
                 (f"{LIMITS}::test_cpu_time_of_children_that_no_process_waits_for_is_not_counted",),
             ),
             (
@@ -893,12 +893,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-tightened",
-                "corral does not add permissions that are missing at the end, because you may have taken them away yourself.",
+                "If a stream has fewer permissions at the end than at the start, corral does not add them again, because you may have removed them yourself.",
                 (f"{STREAMS}::test_a_mode_that_the_user_tightened_is_not_widened",),
             ),
             (
                 "sysv-many",
-                "corral ends a target that has more than about a thousand System V objects of one kind.",
+                "corral stops a target that has more than about a thousand System V objects of one kind.",
                 ("tests/inside/test_quotas.py::test_system_v_objects_are_bounded_under_a_memory_limit",),
             ),
             (
@@ -913,7 +913,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reads-editables",
-                "If only the server's files name the interpreter, the target cannot read these projects.",
+                "If projects are installed in a Python in editable mode, and your command names this Python or it is on PATH, the target can read these projects. If only the server's own files name this Python, the target cannot read them.",
                 ("tests/inside/test_planted_files.py::test_a_fresh_checkout_cannot_choose_readable_paths",),
             ),
             (
@@ -923,7 +923,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "links-temporary",
-                "If the link is directly in a directory such as `/tmp`, corral refuses the run until you approve the path.",
+                "But if the link is directly in a directory to which every user may write, such as `/tmp`, corral refuses the run until you approve the path.",
                 ("tests/unit/policy/test_granted_paths.py::test_a_link_directly_in_a_sticky_directory_needs_approval",),
             ),
             (
@@ -936,12 +936,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-live",
-                "This is also true of runs that root starts, because their targets have an id that no account uses.",
+                "This is also true if root starts the run, because its target has a user id that no account uses.",
                 (f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",),
             ),
             (
                 "users-names",
-                "This directory is closed to other users, and its name is new and contains 32 random bits.",
+                "Without namespaces it has one directory in `/tmp`, which is closed to other users. The name of this directory is new for each run, with 32 random bits.",
                 (
                     f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",
                     f"{TWO_USERS}::test_named_sockets_of_a_process_are_found",
@@ -967,7 +967,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-root",
-                "If root runs corral with the HOME of another user, corral does not make files there, and does not follow a link from there to make a file elsewhere.",
+                "If root runs corral with the HOME of another user, corral does not make its own files there, and does not follow a link from there to make a file elsewhere.",
                 (
                     f"{TWO_USERS}::test_root_creates_nothing_in_a_users_home",
                     f"{TWO_USERS}::test_root_does_not_follow_its_own_link_to_a_user",
@@ -989,7 +989,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "foreign-denials",
-                "If root runs corral, it does not read the denials that are kept in another user's HOME, and does not change a client's file there.",
+                "In such a HOME corral also does not read the stored denials, and does not change a client's file.",
                 (
                     f"{FOREIGN}::test_denials_that_another_user_wrote_are_not_granted",
                     f"{FOREIGN}::test_root_does_not_change_a_users_files",
@@ -1006,7 +1006,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-leftovers",
-                "Files that the target leaves in this space cannot make a later run wait, and cannot make it write or remove files elsewhere.",
+                "Files that a target left in this space cannot make a later run wait, or make it write or remove files elsewhere.",
                 (
                     f"{LEFTOVERS}::test_a_target_cannot_write_to_the_top_of_its_private_directory",
                     f"{LEFTOVERS}::test_a_leftover_that_looks_like_a_cgroup_is_only_removed",
@@ -1030,12 +1030,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "degraded-told",
-                "For example, corral drops the default memory limit where no cgroup is delegated.",
+                "For example, corral drops the default memory limit if no cgroup is delegated.",
                 ("tests/linux/test_cli.py::test_a_default_limit_that_cannot_be_enforced_is_a_warning", f"{BARE}::test_the_report_names_what_the_target_can_see_of_the_host"),
             ),
             (
                 "pids-signals",
-                "For this reason corral does not count processes for a default limit where subprocesses are allowed.",
+                "For this reason corral does not count processes for a default limit if subprocesses are allowed.",
                 (
                     "tests/inside/test_task_limit.py::test_the_default_limit_counts_threads_without_a_warning",
                     "tests/inside/test_task_limit.py::test_a_shell_under_the_default_limit_is_never_interrupted",
@@ -1043,7 +1043,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "sampling-stated",
-                "corral samples the target's usage ten times a second, but only to enforce limits that you state.",
+                "corral does this only for limits that you state.",
                 (
                     f"{LIMITS}::test_idle_processes_do_not_wake_up",
                     f"{LIMITS}::test_a_sampled_limit_wakes_only_the_supervisor",
@@ -1051,12 +1051,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "best-effort-walls",
-                "where namespaces and Landlock both fail, the target then runs with your files open to it.",
+                "If namespaces and Landlock both fail, the target can read and change all your files.",
                 ("tests/linux/test_doctor.py::test_best_effort_drops_one_wall_with_a_warning",),
             ),
             (
                 "best-effort-list",
-                "An allowlist that cannot be enforced is dropped, and the network stays fully closed.",
+                "If an allowlist cannot be enforced, corral drops it, and the network stays fully closed.",
                 (f"{BROKER}::test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener",),
             ),
         )

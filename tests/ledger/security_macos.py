@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-best-effort",
-        sentence="The limits of this run are `cooperative`: a target can evade them.",
+        sentence="The limits of such a run are `cooperative`: a target can evade them.",
         tests=(
             f"{MACOS_PLAN}::test_best_effort_runs_and_warns_of_every_wall",
             f"{MACOS_PLAN}::test_the_report_names_each_control_and_its_status",
@@ -78,7 +78,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-tree",
-        sentence="The watcher does so when the target ends, and when corral is killed with `kill -9`.",
+        sentence="**The tree.** When the target ends, or when corral is killed with `kill -9`, a watcher process kills everything that the target started, even daemons that left their session, process group and parent.",
         tests=(
             f"{MACOS_PLAN}::test_a_daemon_ends_with_the_target",
             f"{MACOS_PLAN}::test_a_daemon_outlives_its_program_without_corral",
@@ -98,7 +98,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-model",
-        sentence="The model knows the operations of macOS 10.15 and 14.4.1.",
+        sentence="The tests interpret the Seatbelt profile in a model, which knows the operations of macOS 10.15 and 14.4.1.",
         tests=(
             f"{SEATBELT}::test_every_operation_is_known_to_every_release",
         ),
@@ -107,7 +107,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-runtimes",
-        sentence="If one of these runtimes does not start, runs that need it print a warning, and other runs are not affected.",
+        sentence="If one of them does not start, only the runs that need it print a warning.",
         tests=(
             f"{MACOS}::test_a_runtime_that_does_not_start_disables_no_wall",
             f"{MACOS}::test_a_runtime_that_did_not_start_is_reported_in_its_runs",
@@ -117,7 +117,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-left-open",
-        sentence="corral's profile denies each of them, or a test lists the reason why not.",
+        sentence="corral's profile denies each of them, except for those for which a test lists the reason why not.",
         tests=(
             f"{SEATBELT}::test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason",
         ),
@@ -146,7 +146,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-address-space",
-        sentence="corral tries the value when it plans a run. If macOS refuses the value, corral refuses the run, or drops the limit if it may.",
+        sentence="corral tries the value before the run. If macOS refuses it, corral refuses the run, or drops the limit if it may be dropped.",
         tests=(
             f"{MACOS}::test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded",
         ),
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-environment-start",
-        sentence="corral therefore starts a Python server in its private home instead, and prints a warning.",
+        sentence="So corral starts a Python server in its private home instead, and prints a warning.",
         tests=(
             "tests/unit/platforms/macos/test_macos.py::test_a_python_server_does_not_start_beside_a_hidden_environment_file",
             "tests/unit/platforms/macos/test_macos.py::test_the_plan_starts_no_server_beside_a_hidden_environment_file",
@@ -188,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-consent",
-        sentence="corral says so when it plans the run.",
+        sentence="corral says so before the run.",
         tests=(
             f"{MACOS}::test_a_grant_that_needs_consent_is_reported_in_the_plan",
         ),
@@ -206,7 +206,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-looks",
-        sentence="Otherwise corral does not sample.",
+        sentence="corral enforces limits of memory (physical footprint), CPU share, CPU time and tasks by sampling, but only if they are stated.",
         tests=(
             f"{MACOS_PLAN}::test_processes_are_sampled_only_under_a_limit",
             f"{MACOS_PLAN}::test_memory_beyond_the_limit_ends_the_run",

@@ -87,7 +87,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-root",
-        sentence="When the first process ends, all others end.",
+        sentence="When the target's first process ends, all others end.",
         tests=(
             f"{WINDOWS}/test_job.py::test_all_processes_end_with_the_first",
             f"{WINDOWS}/test_lifecycle.py::test_the_run_ends_with_its_first_process",
@@ -97,7 +97,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-residue",
-        sentence="corral records each of them before it makes it, so that the next start or `corral clean` can remove it.",
+        sentence="corral writes a record of each before it makes it, so that the next start or `corral clean` can remove it.",
         tests=(
             f"{WINDOWS}/test_lifecycle.py::test_the_tree_ends_with_corral",
             f"{WINDOWS}/test_lifecycle.py::test_clean_removes_leftovers_of_dead_runs_only",
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-foreign",
-        sentence="corral does not change the bytes or the order of access list entries that it did not make.",
+        sentence="It does not change the bytes or the order of entries that it did not make.",
         tests=(
             "tests/unit/platforms/windows/test_win_access_list.py::test_an_entry_is_added_and_removed",
             "tests/unit/platforms/windows/test_win_access_list.py::test_entries_of_another_run_stay",
@@ -154,7 +154,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-preloads",
-        sentence="With the preload, `realpath`, piped children, `mkdtemp` and `DEVNULL` work, and a hidden `.env` reads as empty in Python.",
+        sentence="With it, `realpath`, piped children, `mkdtemp` and `DEVNULL` work, and Python sees a hidden `.env` as an empty file.",
         tests=(
             "tests/unit/platforms/windows/test_win_node_preload.py::test_realpath_of_a_granted_file_works_with_the_preload",
             "tests/unit/platforms/windows/test_win_node_preload.py::test_children_with_pipes_work",
@@ -217,7 +217,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-launchers",
-        sentence="It knows redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines and npm's `.cmd` files.",
+        sentence="corral does not run these, but finds and runs the program that they would start.",
         tests=(
             "tests/unit/programs/test_windows_resolve.py::test_the_python_of_a_virtual_environment_is_followed",
             "tests/unit/programs/test_windows_resolve.py::test_a_script_of_an_environment_is_followed",
@@ -230,7 +230,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-desktop",
-        sentence="Otherwise the target is on your desktop, and a warning says so.",
+        sentence="Otherwise it is on your desktop, and a warning says so.",
         tests=(
             "tests/unit/platforms/windows/test_win_plan.py::test_a_target_on_the_users_desktop_is_reported",
             "tests/unit/platforms/windows/test_win_answers.py::test_an_existing_window_station_of_this_logon_is_used",
@@ -247,7 +247,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-wsl",
-        sentence="If AppContainers do not work, `doctor` and the refusal print the `wsl.exe` command for this.",
+        sentence="If AppContainers do not work, `doctor` and corral's error message show the `wsl.exe` command for this.",
         tests=(
             "tests/unit/programs/test_windows_wsl.py::test_the_hint_has_the_complete_command",
             "tests/unit/platforms/windows/test_win_answers.py::test_errors_of_creating_a_profile_have_a_hint",

@@ -22,7 +22,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, where, tests in (
             (
                 "package-once",
-                "To start a cached package, corral does not need a package manager or ask a registry.",
+                "Once a package is in the cache, corral starts it without a package manager and without asking a registry.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_a_package_is_installed_once_and_then_runs_without_the_registry",
@@ -63,7 +63,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "install-certificates",
-                "SSL_CERT_FILE for uv and PIP_CERT for pip.",
+                "npm uses its setting `cafile`, uv SSL_CERT_FILE, and pip PIP_CERT.",
                 LINUX,
                 (
                     f"{REGISTRIES}::test_npms_cafile_is_read_as_npm_reads_it",
@@ -89,7 +89,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-python-named",
-                "If a package needs a different version of Python and this version is installed, the refusal names it.",
+                "If a package needs another version of Python and this version is installed, the error message names it.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_pyenvs_python_installs_and_starts_a_package",
@@ -124,7 +124,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "explain-starts-nothing",
-                "Like `run`, `explain` and `approve` install, fetch and unpack the server, because there is no other way to find out which program it runs, but they do not start it.",
+                "To find out which program a server runs, `explain` and `approve` have to fetch, install and unpack the server, as `run` does, but they do not start it.",
                 LINUX,
                 (
                     "tests/linux/test_approve.py::test_explain_and_approve_start_nothing",
@@ -139,13 +139,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-index-here",
-                "corral grants the installer read access to it.",
+                "corral lets the installer read it.",
                 LINUX,
                 (f"{PACKAGES}::test_an_index_on_this_machine_can_be_read_but_not_the_files_beside_it",),
             ),
             (
                 "package-size",
-                "The sandbox cannot limit the size of an installation while it runs. So corral measures the finished installation, and refuses it if it has more than 4 GiB or 200 000 files.",
+                "The sandbox cannot limit the size of an installation while the installer runs. So corral measures the finished installation, and refuses it if it has more than 4 GiB or 200 000 files.",
                 ANY,
                 ("tests/unit/servers/test_package_files.py::test_a_package_with_too_many_bytes_or_files_is_refused",),
             ),
@@ -173,7 +173,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-same-index",
-                "There is an exception: if you later remove all indexes but one from your settings, corral still uses the installation if every package in it came from the remaining index.",
+                "If you later remove all indexes but one from your settings, corral still uses the installation if every package in it came from the remaining index.",
                 LINUX,
                 (
                     f"{SUPPLY}::test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one",
@@ -183,7 +183,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-scripts-index",
-                "The exception does not apply to an installation with `--allow-install-scripts`, because a package's code could have forged where the package came from.",
+                "But corral does not use it if it was made with `--allow-install-scripts`, because the code of a package could then have forged the record of where the packages came from.",
                 LINUX,
                 (f"{SUPPLY}::test_a_script_cannot_claim_to_come_from_another_index",),
             ),
@@ -198,7 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-lead",
-                "Your command line, PATH and the system decide what a server may read. But a server's own files can also name paths: a link, a `.pth` line, a `pyvenv.cfg`, a `#!` line, a shell trampoline or an entry of `node_modules`. These files may come from the server's author or from an earlier run. So the server can read such a path only if it is inside the server's root, a runtime or a grant. Otherwise corral refuses the run and names the `--read` flag that allows it.",
+                "The files of a server can refer to paths elsewhere: by a link, a line of a `.pth` file, a `pyvenv.cfg`, a `#!` line, a shell script that starts another program, or an entry of `node_modules`. Because the server's author or an earlier run of the server may have written these files, they must not decide what the server may read. So the server can read such a path only if it is inside the server's root, a runtime or a grant. Otherwise corral refuses the run and names the `--read` flag that allows it.",
                 LINUX,
                 (
                     f"{PLANTED}::test_a_fresh_checkout_cannot_choose_readable_paths",
@@ -215,7 +215,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-script",
-                "A script that you name is readable only if it is a program: its name has a suitable suffix (`.py`, `.js`), it can be executed, or it begins with `#!`. Other files need `--read`, because a project can come with settings for a client, and these settings could name a private key as the script.",
+                "A script that you name is readable only if it looks like a program: its name has a suitable suffix (`.py`, `.js`), it is executable, or it begins with `#!`. Other files need `--read`, because a project can bring settings for a client, and these settings could name a private key as the script.",
                 LINUX,
                 (
                     "tests/inside/test_launcher.py::test_a_key_that_is_named_as_the_script_is_not_readable",
@@ -223,7 +223,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "packages-above-root",
-                "The server cannot read `node_modules` above the root; a warning names the flag that grants it.",
+                "- The server cannot read a `node_modules` above its root; a warning names the flag that grants it.",
                 LINUX,
                 (
                     f"{PLANTED}::test_node_modules_above_the_servers_project_are_not_readable",
@@ -232,7 +232,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-layouts",
-                "Tools in editable mode, Poetry's environments and pnpm's global store may need the flags that the refusal prints.",
+                "Tools in editable mode, Poetry's environments and pnpm's global store may need the flags that corral's message shows.",
                 LINUX,
                 (
                     f"{LAYOUTS}::test_a_server_with_packages_in_the_node_modules_of_its_workspace_runs",
@@ -250,7 +250,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-kept",
-                "corral finds the values in `bundles.toml` by the bundle's name, and any bundle can have this name. So corral passes these values to a bundle only after you approved exactly that file.",
+                "- corral finds the values in `bundles.toml` by the bundle's name, but any bundle can have the same name. So corral passes these values to a bundle only after you have approved exactly that file.",
                 LINUX,
                 (
                     f"{SUPPLY}::test_a_bundle_does_not_get_another_bundles_values",
@@ -323,7 +323,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "install-causes",
-                "a dependency whose version does not exist, a registry that is out of reach or does not answer.",
+                "there is no wheel; the package needs another Python or node; a certificate is not trusted, is expired or belongs to another host; the disk is full; the name or the version is unknown; a dependency's version does not exist; the registry cannot be reached or does not answer.",
                 ANY,
                 (
                     "tests/unit/servers/test_install_errors.py::test_the_cause_of_a_known_installer_error_is_named_with_a_hint",
@@ -343,7 +343,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-outlives-client",
-                "The installer then continues in its sandbox for at most ten minutes, and does not start the server. Each package has at most one installer.",
+                "The installer then continues in its sandbox for at most ten minutes, but the server is not started. corral runs at most one installer for each package.",
                 LINUX,
                 (
                     f"{INSTALLER}::test_an_installer_continues_after_its_client_has_ended",
@@ -354,7 +354,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-outlives-listed",
-                "`corral ps` lists it, and `corral clean` ends it.",
+                "`corral ps` lists the installer, and `corral clean` ends it.",
                 LINUX,
                 (
                     f"{INSTALLER}::test_an_installer_continues_after_its_client_has_ended",
@@ -363,7 +363,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-outlives-not-kill",
-                "`kill -9` of corral and Ctrl-C end an installation at once.",
+                "Ctrl-C and `kill -9` of corral end an installation at once.",
                 LINUX,
                 (
                     f"{INSTALLER}::test_kill_9_of_corral_ends_the_installer",
@@ -398,7 +398,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reference-first",
-                "Files in the working directory do not change what these forms mean: a directory is written with a slash, and the name of a package never means a directory.",
+                "corral recognizes these forms by their spelling, and not by the files in the working directory: a directory is written with a slash, and the name of a package never means a directory.",
                 LINUX,
                 (
                     "tests/linux/test_supply_chain.py::test_a_directory_named_like_a_command_starts_only_by_its_path",
@@ -408,19 +408,19 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-signature",
-                "`corral explain` says so and shows the digest.",
+                "`corral explain` says so and shows the bundle's SHA-256.",
                 LINUX,
                 (f"{BUNDLES}::test_a_signature_is_not_verified_and_explain_says_so",),
             ),
             (
                 "bundle-values",
-                "Sensitive values are secrets.",
+                "Values that the bundle marks as sensitive are secrets.",
                 LINUX,
                 (f"{BUNDLES}::test_settings_that_the_user_enters_become_grants_and_secrets_of_the_bundle",),
             ),
             (
                 "bundle-request",
-                'A bundle can request grants itself, by the table `_meta."io.corral"` with the keys of a policy, or by defaults that name files. This request has no effect until you approve exactly this bundle file.',
+                'A bundle can request grants, by the keys of a policy in its table `_meta."io.corral"`, or by default values that name files. This request has no effect until you approve exactly this bundle file.',
                 LINUX,
                 (
                     f"{BUNDLES}::test_a_bundles_request_counts_once_it_is_approved",
@@ -429,13 +429,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-arguments",
-                "If a registry's entry for a server adds arguments to a bundle, this entry needs a separate approval.",
+                "If a registry's entry for a server adds arguments to a bundle, the entry needs an approval of its own.",
                 LINUX,
                 (f"{BUNDLES}::test_a_publisher_cannot_add_arguments_to_an_approved_bundle",),
             ),
             (
                 "bundle-upgrade",
-                "If an upgrade requests more, corral shows what is new.",
+                "If a newer version requests more, corral shows what is new.",
                 LINUX,
                 (f"{BUNDLES}::test_approve_marks_what_a_new_version_of_a_bundle_asks_for_in_addition",),
             ),
@@ -462,7 +462,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "registry-request",
-                "If a required variable is set only in your environment, passing it to the server counts as a request, which you have to approve.",
+                "If a required variable is set only in your environment, corral passes it to the server only after you approve this.",
                 LINUX,
                 (f"{BUNDLES}::test_variables_and_arguments_of_server_json_are_used",),
             ),
@@ -496,7 +496,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-windows-packages",
-        sentence="`corral wrap` does not change npx and uvx entries on Windows, and says so, until one npm package (for npx) or one PyPI package (for uvx) has been installed.",
+        sentence="On Windows `corral wrap` does not change npx entries until `corral run` has installed a package of npm, and uvx entries until it has installed a package of PyPI. `wrap` says so.",
         tests=("tests/unit/clients/test_clients_wrapping.py::test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started",),
         source=SERVERS_PAGE,
         where=ANY,
