@@ -162,7 +162,8 @@ def parse_entry(text: str) -> AllowEntry:
         raise ValueError(f"{shown(text)} is not a host: write {named}")
     if "//" in text or "@" in text:
         raise ValueError(
-            f"{shown(text)} is not a host: leave out the scheme ('https://') and the user name ('me@')"
+            f"{shown(text)} is not a host: leave out the scheme ('https://') and the user name"
+            " ('me@')"
         )
     host, ports = _split_ports(text.lower())
     return AllowEntry(

@@ -86,7 +86,7 @@ def test_a_package_without_a_program_is_refused_as_a_library(tmp_path, bins):
 
 
 def test_extra_packages_must_be_names_of_python_packages(tmp_path):
-    with pytest.raises(SandboxError, match="--with is for pypi"):
+    with pytest.raises(SandboxError, match="--with works only with packages from PyPI"):
         npm.install(parse_reference("npm:x"), str(tmp_path), InstallOptions(extra=("y",)))
     for item in ("-r /etc/passwd", "./here", "/there", "a\n--index-url=http://evil"):
         with pytest.raises(SandboxError, match="is not a package"):

@@ -106,7 +106,7 @@ def run_installer(
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()  # only the installation needed the zygote
+            end_zygote()  # the zygote was started only for the installation
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
@@ -191,8 +191,8 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return the given limits of an installer, but lower each limit that is above the user's
-    ceiling, because corral would refuse it.
+    """Return an installer's limits. A limit above the user's ceiling is lowered to the ceiling,
+    because corral would refuse it.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
@@ -254,7 +254,7 @@ def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
                 show_progress(f"installing {label} ... {passed:.0f} s")
                 silence.look(passed)
     except BaseException:
-        sandbox.kill()  # an error or Ctrl-C makes the result useless
+        sandbox.kill()  # the result is not used after an error or Ctrl-C
         raise
     finally:
         show_progress("")
@@ -274,8 +274,8 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
 
 
 def _find_denied_hosts(sandbox: Sandbox) -> str:
-    """Return a hint that names the hosts to which connections were denied, because this is the most
-    likely cause of a failure. Return "" if there are none.
+    """Return a hint that names the hosts to which connections were denied, because a denial is the
+    most likely cause of a failure. Return "" if no connection was denied.
     """
     report = sandbox.report
     rows = report.denials if report else ()
