@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Variables for paths whose values only the client knows. The client fills them in, even in corral's
-# own arguments.
+# Variables for paths that only the client knows. The client replaces them even in corral's own
+# arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
-# A client sets a server's variables for corral too, and corral runs outside of the sandbox. The
-# following variables are therefore refused, because each of them has an effect on corral itself: on
-# the code that it loads, its settings, the certificates that the server may read, a proxy to which
-# the allowlist does not apply, the addresses of allowed names, a file to which TLS keys are
-# appended, or directories whose links are trusted.
+# A client sets a server's variables for corral too, and corral runs outside of the sandbox. These
+# variables are refused because they would change corral itself: the code that it loads, its
+# settings, the certificates that the server may read, a proxy to which the allowlist does not
+# apply, the addresses of allowed names, a file to which TLS keys are appended, or the directories
+# whose links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -192,10 +192,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # If the path is a link in the project, it is enough here that the link itself is inside,
-        # because corral checks where it leads when the server starts. But in a directory that
-        # several servers share, and on Windows for links before `..`, there is no such check, so
-        # only the real path counts.
+        # A path through a link inside the project is accepted here, because corral checks where the
+        # link leads when the server starts. There is no such check in a directory that several
+        # servers share, or on Windows for a link before `..`, so there only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
