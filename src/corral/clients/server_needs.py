@@ -84,8 +84,8 @@ class UnfitError(SandboxError):
     """Raised if a server must not be wrapped, because it would not work in the sandbox or because
     its variables would change corral itself.
 
-    `leave_alone` means that this is not a failure, because the server already has another sandbox
-    or corral does not support it yet.
+    `leave_alone` is set if the server is skipped without counting as a failure, because it already
+    has another sandbox or corral does not support it yet.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
@@ -332,8 +332,8 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
     """Yield a flag for each variable that the client sets, except those that `flags` names already.
 
-    corral does not read a file from which the client takes more variables. So if there is such a
-    file, raise UnfitError unless `flags` names at least one variable.
+    If the client takes more variables from a file, raise UnfitError unless `flags` names at least
+    one variable, because corral does not read this file.
     """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
@@ -371,11 +371,11 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
 
 
 def is_sensitive_path(path: str, *, access: Literal["read", "write"] = "read") -> bool:
-    """Return whether a path in a server's configuration may contain secrets or, for `write`, files
-    that other programs run. Return False for a home directory, because it can never be granted.
+    """Return whether a path in a server's configuration is sensitive. corral neither grants nor
+    suggests a sensitive path, because a project can name any path in its own file.
 
-    corral neither grants nor suggests such a path, because a project can name any path in its own
-    file.
+    A path is sensitive if it may contain secrets or, for write access, files that other programs
+    run. Return False for a home directory, because it can never be granted.
     """
     system: Column = catalogue.COLUMNS.get(sys.platform, "linux")
     home, text = os.path.expanduser("~"), _fill(os.path.expanduser(path), PROJECT)

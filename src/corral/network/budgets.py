@@ -2,8 +2,8 @@
 and time.
 
 The target decides how many connections it makes, and the owner of a DNS zone decides how many
-addresses a name has. Without limits they could use up all of the supervisor's descriptors, and then
-the supervisor could no longer measure the target's resource usage.
+addresses a name has. Without limits, the supervisor could run out of descriptors, and then it could
+no longer measure the target's resource usage.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Refuse to dial addresses of the host, its neighbours and cloud services.
 
 This module is the address guard. It is needed because the owner of a DNS zone chooses the addresses
-of its names, so an allowed name may resolve to such an address. corral has its own table of
-networks, because Python's `ipaddress` treats ::127.0.0.1 and fec0::1 as global addresses, and in
-older versions also 64:ff9b:1::a00:1 and 2002:7f00:1::. If an IPv6 address contains an IPv4 address,
-both addresses are checked.
+of its names, so an allowed name may resolve to an address of the host or its local network. corral
+has its own table of networks, because Python's `ipaddress` treats ::127.0.0.1 and fec0::1 as global
+addresses, and in older versions also 64:ff9b:1::a00:1 and 2002:7f00:1::. If an IPv6 address
+contains an IPv4 address, both addresses are checked.
 
 The policy and the user's config can name networks whose addresses are admitted although they are
 guarded. Such a network must not be larger than the guarded network that contains the address. So

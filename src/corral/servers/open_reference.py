@@ -93,4 +93,6 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
         from corral.servers.registry.lookup import open_server
 
         return open_server(reference, arguments, choices)
-    raise SandboxError(f"{reference.text} is a server in a client's configuration")
+    raise SandboxError(
+        f"cannot install {reference.text}: it is a server in a client's configuration"
+    )

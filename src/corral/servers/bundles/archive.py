@@ -197,8 +197,8 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str], limits: Limits) -> None:
-    """Refuse an entry whose name equals the name of an earlier entry on any file system, because
-    unpacking it would replace the earlier file.
+    """Refuse an entry whose name means the same file as an earlier name on some file system (for
+    example, if it ignores case), because unpacking would replace the earlier file.
 
     Each directory in the path of an entry counts as an entry too, because unpacking creates it.
     """

@@ -302,7 +302,7 @@ def urls_to_rules(urls: Sequence[str]) -> list[str]:
 
 
 def _find_guarded_addresses(host: str, port: int) -> list[str]:
-    """Return those of a host's addresses that the address guard would refuse."""
+    """Return the addresses of a host that the address guard would refuse."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
