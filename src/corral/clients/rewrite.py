@@ -75,7 +75,7 @@ def rewrite_servers(
     """Return the new text, and the servers that were changed.
 
     If `_is_right` refuses all changes together, add them one at a time, and leave out each change
-    that it then refuses.
+    that makes it refuse the result.
     """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):

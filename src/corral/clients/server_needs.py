@@ -177,9 +177,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows the value of a variable such as `${input:script}`. If no earlier
-        # word is the script, this value may be the script or an option before it, so it is checked
-        # too. A variable after `=` is not checked, because it is only the value of an option.
+        # Only the client knows the value of a variable such as `${input:script}`. The value may be
+        # the script that the command starts, so check it too, unless an earlier word is the script.
+        # A variable after `=` is only the value of an option, so it is not checked.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -220,7 +220,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
         return  # found through PATH
-    # If the file is shared with other machines, the path may be one of another system.
+    # Also accept absolute paths of other systems, because the file may be shared with other
+    # machines.
     is_absolute = program.startswith("/") or ntpath.isabs(program)
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
     tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]

@@ -147,7 +147,7 @@ class DestinationCheck:
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return those addresses in `found` that may be dialled, and record each other address as a
+        """Return the addresses in `found` that may be dialled, and record every other address as a
         denial. If `found` is empty, record that the destination is unreachable.
         """
         if not found:
@@ -175,7 +175,9 @@ class DestinationCheck:
 def check_from_policy(
     allow: Iterable[str], admit: Iterable[str], environment: Mapping[str, str], denials: Denials
 ) -> DestinationCheck:
-    """Build the check for one run. `environment` is the user's own, and may name a proxy."""
+    """Build the check for one run. `environment` contains the user's variables, which may name a
+    proxy.
+    """
     return DestinationCheck(
         parse_rules(allow),
         denials,

@@ -125,7 +125,7 @@ def _make_ready(
     asks = tuple(f"get your value of {key} in {user_values.FILE}" for key in values.stored)
     if not (approved or choices.complete):
         # `corral inspect` starts a bundle without asking the user, so it must not give the bundle
-        # stored values.
+        # values that the user has stored.
         values = user_values.collect(bundle, choices.config, {})
     command = [*_build_command(found, values, known), *arguments]
     check_command(command, tree, choices.granted)

@@ -199,7 +199,7 @@ def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -
     """Write the lock file for `requirements.in`, without installing anything."""
     if uv := find_uv():
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
-        form.append("--emit-index-annotation")  # safe, because uv leaves out credentials
+        form.append("--emit-index-annotation")  # uv writes the addresses without credentials
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
         # Remove an older lock file, because uv would keep the versions in it.
         with suppress(FileNotFoundError):

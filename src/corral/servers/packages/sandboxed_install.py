@@ -340,8 +340,8 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
-    """Choose one of a package's programs as npx and uvx do: the one that the reference names, or
-    the only one, or the one that has the package's name.
+    """Choose a package's program as npx and uvx do: the program that the reference names, or else
+    the only program, or else the program with the package's name.
     """
     if not programs:
         raise SandboxError(f"{reference.name} has no program to run: it is a library")
