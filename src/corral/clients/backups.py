@@ -1,7 +1,7 @@
 """Keep records of the text that corral has replaced in clients' files, and backups of the whole
 files.
 
-The secrets in a configuration are also in its records and backups, so their directory is private.
+Records and backups contain the secrets of the configuration, so their directory is private.
 """
 
 import json
@@ -52,7 +52,7 @@ class Original:
 
 
 def lock(path: str) -> AbstractContextManager[None]:
-    """Lock a file, so that only one corral edits it at a time. Two at once would overwrite each
+    """Lock a file, because two corral processes that edit it at the same time would overwrite each
     other's records.
     """
     name = _stored_path(path, "lock")
@@ -121,7 +121,9 @@ def save(path: str, originals: Sequence[Original]) -> None:
 
 
 def back_up(path: str, data: bytes) -> str:
-    """Save a whole file, and return the path of the backup. Keep only the newest MAX_BACKUPS."""
+    """Save a whole file, and return the path of the backup. Keep only the newest MAX_BACKUPS
+    backups.
+    """
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
     name = _stored_path(path, f"{stamp}.backup")
     _write(name, data)

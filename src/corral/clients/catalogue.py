@@ -55,8 +55,8 @@ def project_files(client: Client, directory: str) -> list[str]:
 
 
 def find_project(path: str) -> str:
-    """Return the directory of the project that a client's file belongs to. Return "" for a file
-    that belongs to no project: a client's own file, or one that no client reads in projects.
+    """Return the directory of the project that a configuration file belongs to. Return "" for any
+    other file, such as a client's own file.
     """
     path = os.path.abspath(path)
     own = {os.path.realpath(file) for client in CLIENTS for file in own_files(client)}

@@ -1,9 +1,9 @@
 """Read the servers in a client's file, with the positions of their values.
 
-Most clients have a table of servers under one key. But Continue has a list of servers, Claude Code
-also has tables inside projects, older versions of Zed put the program and its arguments into a
-nested table, and opencode puts them into one list. A server at any other place in a file is
-reported as not understood, so that it is not overlooked.
+Most clients have a table of servers under one key. Continue has a list of servers instead, and
+Claude Code also has a table for each project. Older versions of Zed put the program and its
+arguments into a nested table, and opencode puts them into one list. A server at any other place in
+a file is reported as not understood, so that the user does not overlook it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,10 +49,10 @@ class ConfiguredServer:
     command: Value | None = None
     args: Value | None = None
     joined: bool = False  # whether `args` is one list that begins with the program
-    why: str = ""  # the reason why the server cannot be wrapped; empty if it can
+    why: str = ""  # why the server cannot be wrapped, or "" if it can
     understood: bool = True  # whether corral knows how the client uses the entry
-    disabled: bool = False  # whether the client does not start the server now
-    env: Mapping[str, str] = {}  # variables that the client sets, without those that are null
+    disabled: bool = False  # whether the server is switched off in the client
+    env: Mapping[str, str] = {}  # variables that the client sets to a value
     forwarded: tuple[str, ...] = ()
     env_file: str = ""
     cwd: str = ""
@@ -93,7 +93,9 @@ class ConfiguredServer:
 
 
 def mask_command(words: Sequence[str]) -> tuple[str, ...]:
-    """Mask secrets in a command, but not the name that follows corral's own flag `--secret`."""
+    """Mask secrets in a command, but keep the name of the variable after corral's own flag
+    `--secret`.
+    """
     wrapped = "run" in words[:2] and "--" in words
     end = words.index("--") if wrapped else 0
     return (*(shown for word in words[:end] for shown in masked((word,))), *masked(words[end:]))
@@ -249,8 +251,8 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
     if command is None and kind in PARTS_OF_CLIENT:
         return f"it is a part of the client ({kind})", True
     if kind in REMOTE | PARTS_OF_CLIENT:
-        # A client that does not know this type would start the command, so refuse the
-        # contradiction.
+        # The type contradicts the command. A client that does not know this type would start the
+        # command, so corral must not treat the server as remote.
         return f"it has a command, but its type is {kind!r}", False
     if kind not in LOCAL:
         return f"corral does not support servers of type {kind!r}", False

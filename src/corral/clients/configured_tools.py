@@ -19,7 +19,7 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
 
     These servers are left out:
 
-    - the server that the words `server` name, because it is being inspected
+    - `server` itself, because it is being inspected
     - servers with pins, because their pins list the tools
     - servers that are disabled or belong to another directory
     """
@@ -41,7 +41,7 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
 
 
 def _name_words(path: str, server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the words of the server's command under which its pins are stored, or () for a remote
+    """Return the command words under which corral stores a server's pins, or () for a remote
     server.
     """
     if server.is_remote:

@@ -1,4 +1,4 @@
-"""Find the path of corral that is written into a client's configuration. Refuse temporary paths."""
+"""Find the path of corral to write into a client's configuration. Refuse temporary paths."""
 
 import os
 import sys
@@ -19,8 +19,8 @@ HINT = (
 
 
 def find_corral(chosen: str | None = None) -> str:
-    """Return the path of corral: the user's choice, or this process's own script, or the script
-    beside its Python.
+    """Return the path of corral: the path that the user chose, or else this process's own script,
+    or else the script beside its Python.
     """
     if chosen is not None:
         path = os.path.abspath(os.path.expanduser(chosen))
@@ -28,8 +28,8 @@ def find_corral(chosen: str | None = None) -> str:
             raise SandboxError(f"{path} cannot be executed", hint="name corral's own program")
         return path
     beside = [os.path.join(os.path.dirname(sys.executable), name) for name in sorted(NAMES)]
-    # Links are not resolved, because `~/.local/bin/corral` still works when an upgrade moves its
-    # target.
+    # Links are not resolved, because a link such as `~/.local/bin/corral` still works after an
+    # upgrade has moved the program.
     for path in (os.path.abspath(sys.argv[0]), *beside):
         if is_corral(path) and _is_program(path):
             _refuse_temporary(path)
@@ -57,12 +57,14 @@ def _is_program(path: str) -> bool:
 
 
 def is_corral(command: str) -> bool:
-    """Return whether a command has the name of corral. This does not prove that it is corral."""
+    """Return whether a command is named like corral. It may still be another program."""
     return command.replace("\\", "/").rpartition("/")[2].lower() in NAMES
 
 
 def is_same_program(command: str, corral: str) -> bool:
-    """Return whether a command, found through this process's PATH, is the program `corral`."""
+    """Return whether a command, looked up on this process's PATH, is the program at the path
+    `corral`.
+    """
     try:
         return command == corral or os.path.samefile(which(command) or command, corral)
     except OSError:

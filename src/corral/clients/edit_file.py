@@ -94,9 +94,9 @@ def read_client_file(path: str) -> ClientFile:
 @contextmanager
 def lock_client_file(path: str, *, dry_run: bool) -> Iterator[ClientFile]:
     """Read a file, and lock it against edits by other corral processes. In a dry run do not lock
-    it, because this would create a file.
+    it, because locking creates a lock file.
     """
-    real = safe_write.read(path).path  # a missing file raises an error before a lock is made
+    real = safe_write.read(path).path  # if the file is missing, fail before locking it
     with nullcontext() if dry_run else backups.lock(real):
         yield read_client_file(path)
 
@@ -125,10 +125,8 @@ def change_flags(
 def move_corral(
     path: str, corral: str, names: tuple[str, ...], *, dry_run: bool = False
 ) -> FileEdit | None:
-    """Change servers that were wrapped before corral was moved, so that they start through the
-    program `corral` at its new path.
-
-    Return None if there are no such servers.
+    """Update the path of corral in servers that were wrapped before corral was moved. Return None
+    if there are no such servers.
     """
     with lock_client_file(path, dry_run=dry_run) as file:
         text, known = file.content.text, backups.load(file.content.path)
@@ -161,9 +159,7 @@ def _edit(
     *,
     dry_run: bool,
 ) -> FileEdit:
-    """Write the records, and then the file. If corral crashes in between, the only effect is a
-    record that is not needed.
-    """
+    """Write the records, and then the file. A crash in between leaves only an unneeded record."""
     real, backup = file.content.path, ""
     if text != file.content.text and not dry_run:
         safe_write.refuse_unwritable(file.content)

@@ -22,15 +22,13 @@ class Format(Protocol):
         """
 
     def load(self, text: str) -> object:
-        """Return the values as another parser reads them. They are used to check the result of
-        `read`.
-        """
+        """Read the values with another parser, so that the result of `read` can be checked."""
 
     def quote(self, text: str) -> str: ...
 
     def member(self, text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-        """Return text that adds the key `name` with the list `words` to `table`, if it is inserted
-        after the value `after`.
+        """Return the text to insert after the value `after`, which adds the key `name` with the
+        list `words` to `table`.
         """
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:

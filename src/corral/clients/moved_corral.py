@@ -27,9 +27,9 @@ def find_moved(
     corral: str,
     names: tuple[str, ...],
 ) -> list[ConfiguredServer]:
-    """Return the wrapped servers whose path of corral has to be changed: the named ones that are
-    not started by the program `corral`, or, if `names` is empty, all those whose corral no longer
-    exists.
+    """Return the wrapped servers whose path of corral has to be changed. If `names` is empty, these
+    are the servers whose corral no longer exists. Otherwise these are the named servers that start
+    through a program other than `corral`.
 
     Leave out servers whose lines were changed since corral wrote them, because their flags may have
     been chosen by another program or a project.

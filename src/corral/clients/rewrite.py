@@ -27,7 +27,7 @@ class ServerOutcome:
     why: str = ""
     hint: str = ""
     command: tuple[str, ...] = ()
-    suggested: tuple[str, ...] = ()  # paths in its configuration that it cannot access
+    suggested: tuple[str, ...] = ()  # paths that it names but cannot access
 
 
 @record
@@ -74,8 +74,8 @@ def rewrite_servers(
 ) -> tuple[str, frozenset[KeyPath]]:
     """Return the new text, and the servers that were changed.
 
-    If all changes together give a result that `_is_right` refuses, try them one after another, and
-    keep those with which `_is_right` accepts the result.
+    If `_is_right` refuses all changes together, add them one at a time, and leave out each change
+    that makes it refuse the result.
     """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Variables for paths whose values only the client knows. The client fills them in, even in corral's
-# own arguments.
+# Variables for paths that only the client knows. The client replaces them even in corral's own
+# arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
-# A client sets a server's variables for corral too, and corral runs outside of the sandbox. The
-# following variables are therefore refused, because each of them has an effect on corral itself: on
-# the code that it loads, its settings, the certificates that the server may read, a proxy to which
-# the allowlist does not apply, the addresses of allowed names, a file to which TLS keys are
-# appended, or directories whose links are trusted.
+# A client sets a server's variables for corral too, and corral runs outside of the sandbox. These
+# variables are refused because they would change corral itself: the code that it loads, its
+# settings, the certificates that the server may read, a proxy to which the allowlist does not
+# apply, the addresses of allowed names, a file to which TLS keys are appended, or the directories
+# whose links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -84,8 +84,8 @@ class UnfitError(SandboxError):
     """Raised if a server must not be wrapped, because it would not work in the sandbox or because
     its variables would change corral itself.
 
-    `leave_alone` means that this is not a failure, because the server already has another sandbox
-    or corral does not support it yet.
+    `leave_alone` is set if the server is skipped without counting as a failure, because it already
+    has another sandbox or corral does not support it yet.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
@@ -177,9 +177,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows the value of a variable such as `${input:script}`. If no earlier
-        # word is the script, this value may be the script or an option before it, so it is checked
-        # too. A variable after `=` is not checked, because it is only the value of an option.
+        # Only the client knows the value of a variable such as `${input:script}`. The value may be
+        # the script that the command starts, so check it too, unless an earlier word is the script.
+        # A variable after `=` is only the value of an option, so it is not checked.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -192,10 +192,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # If the path is a link in the project, it is enough here that the link itself is inside,
-        # because corral checks where it leads when the server starts. But in a directory that
-        # several servers share, and on Windows for links before `..`, there is no such check, so
-        # only the real path counts.
+        # A path through a link inside the project is accepted here, because corral checks where the
+        # link leads when the server starts. There is no such check in a directory that several
+        # servers share, or on Windows for a link before `..`, so there only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -221,7 +220,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
         return  # found through PATH
-    # If the file is shared with other machines, the path may be one of another system.
+    # Also accept absolute paths of other systems, because the file may be shared with other
+    # machines.
     is_absolute = program.startswith("/") or ntpath.isabs(program)
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
     tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
@@ -333,8 +333,8 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
     """Yield a flag for each variable that the client sets, except those that `flags` names already.
 
-    corral does not read a file from which the client takes more variables. So if there is such a
-    file, raise UnfitError unless `flags` names at least one variable.
+    If the client takes more variables from a file, raise UnfitError unless `flags` names at least
+    one variable, because corral does not read this file.
     """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
@@ -372,11 +372,11 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
 
 
 def is_sensitive_path(path: str, *, access: Literal["read", "write"] = "read") -> bool:
-    """Return whether a path in a server's configuration may contain secrets or, for `write`, files
-    that other programs run. Return False for a home directory, because it can never be granted.
+    """Return whether a path in a server's configuration is sensitive. corral neither grants nor
+    suggests a sensitive path, because a project can name any path in its own file.
 
-    corral neither grants nor suggests such a path, because a project can name any path in its own
-    file.
+    A path is sensitive if it may contain secrets or, for write access, files that other programs
+    run. Return False for a home directory, because it can never be granted.
     """
     system: Column = catalogue.COLUMNS.get(sys.platform, "linux")
     home, text = os.path.expanduser("~"), _fill(os.path.expanduser(path), PROJECT)

@@ -1,8 +1,7 @@
 """Change a configuration's text so that its servers start through corral.
 
-`propose` returns for each server how it would start. The caller may check these proposals on the
-host, and replace some of them or `refuse` them. Then `wrap` writes the accepted proposals into the
-text.
+`propose` returns the new start command of each server. The caller may check these proposals on the
+host, and replace or `refuse` some of them. Then `wrap` writes the accepted proposals into the text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -70,7 +69,7 @@ class Proposal:
 
     @property
     def new_words(self) -> tuple[str, ...]:
-        """Return the words that replace the program and the arguments of a package runner."""
+        """Return the words that replace the program, or a package runner with its arguments."""
         program = self.package.reference if self.package else self.server.argv[0]
         return ("run", *self.flags, "--", program)
 
@@ -171,7 +170,7 @@ def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
 def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
     if server.is_wrapped:
         # Show the server's permissions, because in a shared file another person may have wrapped
-        # it.
+        # this server.
         command = server.argv[1:]
         if is_same_program(server.argv[0], request.corral):
             why = "it already starts through corral"
@@ -214,8 +213,8 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        # The hint names only the flag, because it is written for `corral run`. Here the user needs
-        # a whole command.
+        # The hint is written for `corral run` and names only the flag. Replace the flag with a
+        # whole command, because the user needs one here.
         flag = "--allow-subprocess"
         hint = found.hint.replace(flag, format_command(server, request, flag))
         raise UnfitError(found.why, hint=hint, leave_alone=found.leave_alone)

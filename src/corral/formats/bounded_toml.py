@@ -33,7 +33,7 @@ def parse_toml(text: str) -> dict[str, object]:
     or has too many dots.
     """
     if number := find_long_key(text):
-        raise ValueError(f"too many dots in line {number}, or in all lines up to it")
+        raise ValueError(f"too many dots in line {number}, or in the lines before it")
     try:
         return tomllib.loads(text)
     except RecursionError:

@@ -19,8 +19,8 @@ TOKEN = re.compile(
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
-# `load` removes comments and trailing commas with these expressions. It does not use Reader, so
-# that the results of both can be compared.
+# `load` removes comments and trailing commas with these expressions. It works without Reader, so
+# that it can check Reader's results.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 

@@ -40,8 +40,8 @@ class BrokenFileError(SandboxError):
 @record
 class Value:
     """A value and its positions in a text. The text of the value extends from `start` to `end`, and
-    its key begins at `key`. A position is -1 if there is none, as for a table whose text TOML
-    spreads over several headers.
+    its key begins at `key`. A position is -1 if there is none, for example for a TOML table that is
+    spread over several headers.
 
     `flow` is False for a list or table without brackets. A `shared` value (a YAML alias) cannot be
     edited, because other lines of the file refer to it.
@@ -99,7 +99,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 
 def line_counter(text: str) -> Callable[[int], int]:
-    """Return a function from positions to lines, which is fast for many positions."""
+    """Return a function that converts positions to line numbers, and is fast for many of them."""
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 

@@ -196,7 +196,7 @@ def locate(text: str, expected: object) -> Value:
 
 
 def _agrees(found: object, expected: object) -> bool:
-    """Return whether all values are as expected. `found` may lack only arrays of tables."""
+    """Return whether all values are as expected. `found` may lack arrays of tables."""
     pending = [(found, expected)]
     while pending:
         one, other = pending.pop()
@@ -227,8 +227,8 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """Return text that adds the key `name` with a list of words, if it is inserted after the value
-    `after`. The new key has the same prefix as the key of `after`: `a.b.args = [...]` follows
+    """Return the text to insert after the value `after`, which adds the key `name` with a list of
+    words. The new key has the same prefix as the key of `after`: `a.b.args = [...]` follows
     `a.b.command = ...`.
     """
     scanner = Scanner(text)

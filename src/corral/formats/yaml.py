@@ -168,7 +168,7 @@ def without(text: str, items: Value, drop: int) -> Splice:
 
 
 def _dash(text: str, item: Value) -> int:
-    """Return the position of the dash before a list item. This may by mistake be a dash in a
-    comment, but then the caller notices it when it reads the changed text again.
+    """Return the position of the dash before a list item. The dash may be in a comment by mistake,
+    but the caller notices this when it checks the changed text.
     """
     return text.rfind("-", 0, item.start)

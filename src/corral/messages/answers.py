@@ -55,7 +55,7 @@ class Answers:
         return message
 
     def _find_request(self, result: Message) -> str | None:
-        """Return the method of the first request in an answer that the rules forbid, or None.
+        """Return the method of the first forbidden request in an answer, or None.
 
         Since protocol 2026-07-28 a server can put requests to the client into an answer.
         """
@@ -73,8 +73,8 @@ class Answers:
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
         """Remove from a list the items that the rules forbid or that differ from the pinned
-        definitions. Replace the whole answer with an error if it has no list, or if it has another
-        key that differs from the list's key only in case.
+        definitions. Replace the whole answer with an error if it has no list, or if another of its
+        keys differs from the list's key only in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):

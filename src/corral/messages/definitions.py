@@ -48,7 +48,7 @@ def list_items(value: Mapping[str, object], field: str) -> list[dict[str, object
 
 
 def canonical(definition: object) -> str:
-    """Return a string that is the same for equal definitions, whatever the order of their keys."""
+    """Return a definition as canonical text, which does not depend on the order of its keys."""
     return json.dumps(definition, sort_keys=True, separators=(",", ":"))
 
 
@@ -110,8 +110,8 @@ def _differences(path: str, old: object, new: object) -> Iterable[str]:
 
 
 def _show_both(old: object, new: object) -> tuple[str, str]:
-    """Describe two values that differ. Of long texts, show the part around the first difference,
-    because otherwise a server could hide a change behind an unchanged beginning.
+    """Describe two values that differ. Show only the part around the first difference if the texts
+    are long, because a server could otherwise hide a change behind an unchanged beginning.
     """
     if old is ABSENT:
         return "absent", _show(_to_text(new))

@@ -1,8 +1,8 @@
 """Split a stream into lines and read JSON-RPC messages from them, strictly and in bounded memory.
 
 In MCP's stdio transport, each line is one message or one array of messages. A line is refused if
-two JSON parsers could interpret it differently, because of names that occur twice, NaN, a carriage
-return inside the line, or bytes that are not UTF-8.
+two JSON parsers could interpret it differently, for example because a name occurs twice, or because
+it contains NaN, a carriage return or bytes that are not UTF-8.
 """
 
 import json
@@ -35,7 +35,7 @@ ID_AT_END = re.compile(rb",\s*%b\s*(?:,\s*%b\s*)?\}\s*$" % (ID, VERSION))
 
 @record
 class TooLong:
-    """An overlong line of `size` bytes. Only its start and its end were kept."""
+    """The start and the end of a line that was too long to keep. `size` is its length in bytes."""
 
     size: int
     start: bytes

@@ -178,6 +178,8 @@ def _find_shadows(
 
 
 def _fold(name: str) -> str:
-    """Return a form that is the same for all names that a person or a model may confuse."""
+    """Return a normalized form, which is the same for names that a person or a model may
+    confuse.
+    """
     plain = unicodedata.normalize("NFKC", name).casefold()
     return re.sub(r"[\W_]+", "", plain)

@@ -19,8 +19,8 @@ QUERY = re.compile("[?#]")
 
 @record
 class Refusal:
-    """A refusal, because the policy's `rule` forbids `what`. `allow` is the flag of `corral run`
-    that would allow it, or "" if there is none.
+    """A refusal of `what` by the policy's `rule`. `allow` is the flag of `corral run` that would
+    allow it, or "" if there is none.
     """
 
     kind: str
@@ -117,13 +117,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _spellings(uri: str) -> tuple[str, ...]:
-    """Return a URI and its other spellings, which a server may treat as the same URI. In these,
-    percent escapes are decoded, control characters are removed, and the dots in `.` and `..` are
-    resolved.
+    """Return a URI and its other spellings, which a server may treat as the same URI. In the other
+    spellings, percent escapes are decoded, control characters are removed, and the parts `.` and
+    `..` are resolved.
 
-    The dots are resolved in several ways, because programs differ. Some treat the empty part in
-    `a//b` as a directory, as file systems do not. Some treat what follows a `?` or `#` as part of
-    the path, and others ignore dots there.
+    `.` and `..` are resolved in several ways, because programs differ. Some treat the empty part in
+    `a//b` as a directory, although file systems do not. Some also resolve `.` and `..` after a `?`
+    or `#`.
     """
     path = QUERY.split(uri, maxsplit=1)[0]
     pairs = dict.fromkeys(((_plain(uri), ""), (_plain(path), _plain(uri[len(path) :]))))
@@ -157,8 +157,9 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
-    """Return a URI with repeated slashes and the host of a file removed, and the same URI without
-    its query. Both name the same resource, so a `deny` pattern must match them too.
+    """Return a URI without repeated slashes and without the host of a `file:` URI, and then also
+    without its query. Both spellings name the same resource, so a `deny` pattern must match them
+    too.
     """
     plain = re.sub("(?<=[^:/])/+", "/", uri)
     short = re.sub(r"^file:(?://(?i:localhost)(?=/))?/*", "file:///", plain)

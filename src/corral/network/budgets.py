@@ -1,9 +1,9 @@
-"""Limit how many of the supervisor's descriptors and outgoing connections, and how much of its
-time, a target can use up.
+"""Limit how much of the supervisor's resources a target can use: descriptors, outgoing connections
+and time.
 
 The target decides how many connections it makes, and the owner of a DNS zone decides how many
-addresses a name has. Without limits they could use up all of the supervisor's descriptors, and then
-the supervisor could no longer measure the target's resource usage.
+addresses a name has. Without limits, the supervisor could run out of descriptors, and then it could
+no longer measure the target's resource usage.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits the extra dials of all connections together. A connection makes extra dials if it
-    dials several addresses of a host at the same time: all but the first one are extra.
+    """Limits the extra dials of all connections together. If a connection dials several addresses
+    of a host at the same time, all dials except the first are extra.
     """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:

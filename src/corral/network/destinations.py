@@ -9,7 +9,7 @@ The gateway (Linux) and the HTTP proxies (macOS, Windows) dial only the addresse
     filter_addresses    after the lookup: the addresses that the address guard allows
 
 Each denial is recorded together with the entry of `network.allow` that would allow the destination,
-unless no entry could allow it.
+if there can be such an entry.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ NO_PROXY = "no connection to the host's own proxy"
 
 @record
 class Destination:
-    """A host and a port. `host` is a name, or `address` as text if it is not None."""
+    """A host and a port. If `address` is set, `host` is the same address as text. Otherwise `host`
+    is a name.
+    """
 
     host: str
     port: int
@@ -57,9 +59,9 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config, and allowed names may resolve to addresses in
-    them. `host_addresses` are the addresses of the host itself. Each of these is refused unless the
-    policy or the config names exactly this address, but for loopback addresses it is enough to name
-    a network. `synthetic` is the network from which the gateway assigns an address to each name.
+    them. `host_addresses` are the addresses of the host itself. Such an address is refused unless
+    the policy or the config names exactly this address. For a loopback address, naming its network
+    is enough. `synthetic` is the network from which the gateway assigns an address to each name.
     """
 
     def __init__(
@@ -108,8 +110,8 @@ class DestinationCheck:
         return str(destination)
 
     def needs_hello(self, destination: Destination) -> bool:
-        """Return whether the destination's port is one for TLS, so that the client has to send a
-        TLS hello before corral connects to the server.
+        """Return whether the destination's port is for TLS. If it is, the client has to send a TLS
+        hello before corral connects to the server.
         """
         return destination.port in self._tls_ports
 
@@ -145,7 +147,7 @@ class DestinationCheck:
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return those addresses in `found` that may be dialled, and record each other address as a
+        """Return the addresses in `found` that may be dialled, and record every other address as a
         denial. If `found` is empty, record that the destination is unreachable.
         """
         if not found:
@@ -173,7 +175,9 @@ class DestinationCheck:
 def check_from_policy(
     allow: Iterable[str], admit: Iterable[str], environment: Mapping[str, str], denials: Denials
 ) -> DestinationCheck:
-    """Build the check for one run. `environment` is the user's own, and may name a proxy."""
+    """Build the check for one run. `environment` contains the user's variables, which may name a
+    proxy.
+    """
     return DestinationCheck(
         parse_rules(allow),
         denials,

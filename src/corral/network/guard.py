@@ -1,15 +1,15 @@
 """Refuse to dial addresses of the host, its neighbours and cloud services.
 
 This module is the address guard. It is needed because the owner of a DNS zone chooses the addresses
-of its names, so an allowed name may resolve to such an address. corral has its own table of
-networks, because Python's `ipaddress` treats ::127.0.0.1 and fec0::1 as global addresses, and in
-older versions also 64:ff9b:1::a00:1 and 2002:7f00:1::. If an IPv6 address contains an IPv4 address,
-both addresses are checked.
+of its names, so an allowed name may resolve to an address of the host or its local network. corral
+has its own table of networks, because Python's `ipaddress` treats ::127.0.0.1 and fec0::1 as global
+addresses, and in older versions also 64:ff9b:1::a00:1 and 2002:7f00:1::. If an IPv6 address
+contains an IPv4 address, both addresses are checked.
 
 The policy and the user's config can name networks whose addresses are admitted although they are
-guarded. This works only if the named network is not larger than the guarded network around the
-address. So 10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means the internet and
-admits no guarded address.
+guarded. Such a network must not be larger than the guarded network that contains the address. So
+10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means the internet and admits no
+guarded address.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    If several guarded networks contain an address, the smallest one decides. If its `why` is empty,
-    the address is not refused for itself, but only if the IPv4 address inside it is refused.
+    If several guarded networks contain an address, the smallest network decides. If its `why` is
+    empty, the address is refused only if the IPv4 address inside it is refused.
     """
 
     network: Network
@@ -169,8 +169,8 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # The host's own addresses have to be named one by one, so a named network does not admit them.
-    # Loopback is an exception: a network can admit all loopback addresses.
+    # Each of the host's own addresses has to be named itself, because a named network does not
+    # admit it. The exception is loopback: a named network can admit all loopback addresses.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own address"
     return None
@@ -202,9 +202,9 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 class HostAddresses:
     """The current addresses of this host, as a container.
 
-    To test an address, `in` connects a datagram socket to it, without sending anything. If the
-    address is one of the host's own, the kernel uses it as the source address too, so the socket's
-    own address is equal to it.
+    To test an address, `in` connects a datagram socket to it, without sending anything. For one of
+    the host's own addresses, the kernel chooses the same address as the source, so the socket's own
+    address is then equal to the tested one.
     """
 
     def __contains__(self, address: object) -> bool:

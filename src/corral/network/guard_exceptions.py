@@ -1,10 +1,10 @@
 """Parse the exceptions from the address guard in the user's config (`network.admit`).
 
-An exception is a network to whose addresses allowed names may resolve. It does not allow any name
-itself. Because exceptions apply to every run and every allowed name, they are restricted: an
-exception may not be larger than the guarded network that contains it, and each loopback or
-link-local address needs an exception of its own. Metadata services cannot be an exception, because
-they give out a cloud's credentials.
+An exception is a network whose addresses may be dialled for allowed names, although they are
+guarded. It does not allow any name by itself. Because exceptions apply to every run and every
+allowed name, they are restricted: an exception may not be larger than the guarded network that
+contains it, and each loopback or link-local address needs an exception of its own. Metadata
+services cannot be exceptions, because they give out a cloud's credentials.
 """
 
 from corral.network.addresses import Network, parse_network

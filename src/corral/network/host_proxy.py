@@ -1,8 +1,8 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
-A host behind such a proxy often cannot look up names itself, so the proxy does this. A name still
-has to be allowed by the policy. But corral does not learn to which address the proxy connects, so
-the address guard can check only those addresses that the target itself names.
+A host behind such a proxy often cannot look up names itself, so the proxy looks them up. A name
+still has to be allowed by the policy. But corral does not learn to which address the proxy
+connects, so the address guard can check only the addresses that the target names itself.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class Rules:
         return None
 
     def named_networks(self, port: int) -> tuple[Network, ...]:
-        """Return the networks that the policy names for this port, because the address guard admits
-        addresses in them.
+        """Return the networks that the policy names for this port. The address guard admits their
+        addresses.
         """
         return tuple(network for network, item in self.networks if item.has_port(port))
 

@@ -66,8 +66,8 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
         # Any part of the installation can fail, for example because the disk is full.
         text = f"{printable(reference.text)} cannot be prepared: {problem.strerror}"
         # If the disk is full, the message names corral's cache, because corral writes all files of
-        # a server there. `problem.filename` may be wrong in this case: while a file is copied, it
-        # can be the file that corral reads.
+        # a server there. `problem.filename` cannot be used in this case, because after a failed
+        # copy it can be the source.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:
@@ -93,4 +93,6 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
         from corral.servers.registry.lookup import open_server
 
         return open_server(reference, arguments, choices)
-    raise SandboxError(f"{reference.text} is a server in a client's configuration")
+    raise SandboxError(
+        f"cannot install {reference.text}: it is a server in a client's configuration"
+    )

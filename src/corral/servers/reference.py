@@ -82,8 +82,8 @@ def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
 
 
 def name_server(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command without the version of its package. corral remembers a server's pins and
-    denials under this name, so they still belong to the server after an upgrade.
+    """Return a command without the version of its package. corral stores a server's pins and
+    denials under the result, so that they still apply after an upgrade.
     """
     reference = parse_reference(words[0]) if words and ":" in words[0] else None
     if reference is None or reference.kind not in SEPARATORS:

@@ -130,8 +130,7 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
     def accept() -> None:
         with store.lock_key(entry.key):
-            # The new answer replaces the old one in one step, so that a crash in between loses
-            # neither.
+            # This replaces the stored answer in one step, so a crash cannot lose both answers.
             lookup.store_answer(entry.key, plain, content)
             store.discard_unneeded(entry.digest)
 

@@ -47,7 +47,7 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """A parsed query. `name` is in lower case. In it, all characters are escaped except letters,
+    """A parsed query. `name` is in lower case, and all its characters are escaped except letters,
     digits, `-`, `_` and the dots between labels.
     """
 
@@ -153,9 +153,7 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a TCP stream into DNS messages. Before each message there are two bytes with its
-    length.
-    """
+    """Splits a TCP stream into DNS messages. Each message follows two bytes with its length."""
 
     def __init__(self) -> None:
         self.buffer = b""

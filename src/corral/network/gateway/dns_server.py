@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Pair(Protocol):
-        """A socket pair, of which the target uses one end as if it were a datagram socket.
+        """A socket pair. The target uses one end of it as if it were a datagram socket.
 
-        If `is_resolver` returns true, the target's datagrams are for the resolver, so they are DNS
-        queries. All other datagrams are refused.
+        If `is_resolver` returns true, the target sends its datagrams to the resolver, so they are
+        DNS queries. Otherwise they are refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -76,7 +76,7 @@ class DnsServer:
 
     def add_stream(self, client: _socket.socket) -> None:
         """Serve a client that sends queries over TCP. If there are too many clients already, close
-        it.
+        the connection.
         """
         if len(self.streams) >= MAX_STREAMS:
             client.close()

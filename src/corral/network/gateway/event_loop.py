@@ -1,5 +1,5 @@
-"""Run handlers for descriptors and timers in an event loop that never waits by itself. Instead, the
-caller calls `run_ready()` when `fileno()` becomes readable, and at `deadline()`.
+"""Run handlers for descriptors and timers in an event loop that never waits. The caller waits
+instead, and calls `run_ready()` when `fileno()` becomes readable and at `deadline()`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Loop:
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
         """Call `handler` whenever an event in `mask` or an error occurs on the descriptor."""
         if mask == 0:
-            self.forget(fd)  # because the kernel reports hang-ups even for an empty mask
+            self.forget(fd)  # with an empty mask the kernel would still report hang-ups
             return
         known = self._watched.get(fd)
         if known is None:
@@ -98,15 +98,15 @@ class Loop:
         for fd, events in self._epoll.poll(0, BATCH):
             _, handler = self._watched.get(fd, (0, None))
             # An earlier handler in this batch may have closed the descriptor. If its number is
-            # already in use again, the new handler is called although nothing has happened, and
-            # every handler tolerates this.
+            # already in use again, the new handler is called although nothing has happened. Every
+            # handler tolerates such a call.
             if handler is None:
                 continue
             try:
                 handler(events)
             except OSError:
-                # An error that a handler does not catch must not end the supervisor, so only this
-                # descriptor is no longer watched.
+                # An error that a handler does not catch must not end the supervisor, so the loop
+                # only stops watching this descriptor.
                 self.forget(fd)
         now = self.clock()
         while (when := self.deadline()) is not None and when <= now:
@@ -153,7 +153,9 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start reading again. During a pause do nothing, because reading restarts when it ends."""
+        """Start reading again. During a pause do nothing, because the end of the pause restarts
+        reading.
+        """
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():
@@ -181,8 +183,8 @@ class Inputs:
             # `socket.accept` calls this private method too, but `socket` itself is slow to import.
             fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
         except OSError as error:
-            # Usually no descriptor is free. The client is still waiting, so without a pause the
-            # loop would try again and again.
+            # Usually `accept` fails because no descriptor is free. The client is still waiting, so
+            # without a pause the loop would try again and again.
             if error.errno not in NO_CLIENT:
                 self.pause(ACCEPT_RETRY_SECONDS)
             return None

@@ -57,8 +57,8 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Look up a name, and later call `done` with its addresses, or without any if the lookup
-        fails. Raise OSError if a process is needed and cannot be started.
+        """Look up a name, and later call `done` with its addresses. If the lookup fails, call
+        `done` with an empty list. Raise OSError if a process is needed and cannot be started.
         """
         if name in self._asked:
             self._asked[name].append(done)
@@ -147,8 +147,8 @@ class Lookups:
             self._fail_waiting()
 
     def _fail_waiting(self) -> None:
-        """If no child is left to look up the names, answer all waiting callers with an empty list
-        of addresses.
+        """Give all waiting callers an empty list of addresses if no child is left to look up their
+        names.
         """
         if self._children:
             return

@@ -59,11 +59,11 @@ class Connection:
                 pass  # the connection is already lost
 
     def pause_seconds(self) -> float:
-        """Return for how many seconds after its end this connection still counts towards the
-        maximum number of connections.
+        """Return how many seconds this connection still counts as open after its end.
 
-        For a connection that reached a server, this is 0. All other connections count as failed,
-        and if there are too many of them, each goes on counting for a while.
+        The result is 0 for a connection that reached a server. Other connections count as failed.
+        If there are too many failed connections, each further one still counts as open for a while,
+        so that fewer new connections are accepted.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 

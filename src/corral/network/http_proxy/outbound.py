@@ -60,8 +60,8 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server. Return for how many more seconds it counts
-        towards the maximum number of connections.
+        """Count a connection that reached no server. Return how many seconds it still counts as
+        open after its end.
 
         This slows down a flood of connections. The target's CPU limit cannot do this, because the
         proxy's CPU time does not count as the target's.

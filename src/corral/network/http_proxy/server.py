@@ -128,8 +128,8 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # A thread that is still running waits for a lookup or a dial, and polls this descriptor
-        # afterwards. So the descriptor stays open if any threads are left.
+        # Keep this descriptor open if any threads are left, because they poll it after their lookup
+        # or dial.
         if not left:
             os.close(self._stop)
 

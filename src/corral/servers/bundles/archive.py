@@ -5,14 +5,14 @@ An archive is refused if it exceeds a limit, or if it contains any of these:
 - links or devices
 - absolute paths, or names with `..`, a drive letter or an NTFS stream
 - names that occur twice, or that file systems interpret differently
-- encrypted entries, or entries with an unusual compression
-- entries that overlap, or data before the entries or after their list, because programs interpret
-  such archives differently
+- encrypted entries, or a compression method other than deflate
+- overlapping entries, or data before the first entry or after the end of the archive, because
+  programs interpret such archives differently
 
-If an entry has more data than it declares, the additional data is not read.
+If an entry has more data than it declares, the rest is not read.
 
-The length of the list of entries is checked before zipfile reads the archive, because zipfile makes
-an object for each entry, however long the list is.
+The list of entries (the central directory) is checked before zipfile reads the archive, because
+zipfile has no limit of its own and makes an object for each entry.
 """
 
 import os
@@ -31,7 +31,7 @@ from corral.safe_text import is_visible, shown
 
 END = b"PK\x05\x06"
 END_SIZE = 22
-LOCATOR = b"PK\x06\x07"  # of the zip64 format, directly before the end record
+LOCATOR = b"PK\x06\x07"  # the zip64 locator, directly before the end record
 LOCATOR_SIZE = 20
 LOCAL = b"PK\x03\x04"
 LOCAL_SIZE = 30
@@ -48,7 +48,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Limits:
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
-    max_entries: int = 50_000  # files and directories, including those that are only part of a path
+    max_entries: int = 50_000  # files and directories, even if only a file's path names them
     max_list_bytes: int = 32 << 20
 
 
@@ -197,8 +197,8 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str], limits: Limits) -> None:
-    """Refuse an entry if some file system would treat its name as equal to the name of an earlier
-    entry, because the second file would then replace the first.
+    """Refuse an entry whose name means the same file as an earlier name on some file system (for
+    example, if it ignores case), because unpacking would replace the earlier file.
 
     Each directory in the path of an entry counts as an entry too, because unpacking creates it.
     """

@@ -3,9 +3,9 @@ once.
 
 Everything in a bundle was written by its author, so its command is checked by the same rules as the
 command in the `corral.toml` of a server's directory. A bundle requests the permissions in
-`_meta."io.corral"` of its manifest, and the paths that are default values of its settings. The user
-has to approve these requests, and the approval is valid only for this exact bundle file. Signatures
-are not verified, because the user approves the digest of the file.
+`_meta."io.corral"` of its manifest, and access to the paths that are the defaults of its settings.
+The user has to approve these requests, and an approval is valid only for this exact bundle file.
+Signatures are not verified, because the user approves the digest of the file.
 """
 
 import os
@@ -74,10 +74,9 @@ def open_stored(
 ) -> ReadyServer:
     """Open a bundle that is in the store. `origin` is what the user typed.
 
-    `publisher` is empty, unless the user named a server in a registry that starts this bundle with
-    additional arguments. It then contains the server's name and these arguments. This combination
-    needs its own approval, because any server in a registry can name a bundle that the user has
-    already approved.
+    If a server in a registry adds arguments to the bundle's command, `publisher` contains the
+    server's name and these arguments. The bundle then needs a separate approval for them, because
+    any server in a registry can name a bundle that the user has already approved.
     """
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
@@ -126,7 +125,7 @@ def _make_ready(
     asks = tuple(f"get your value of {key} in {user_values.FILE}" for key in values.stored)
     if not (approved or choices.complete):
         # `corral inspect` starts a bundle without asking the user, so it must not give the bundle
-        # stored values.
+        # values that the user has stored.
         values = user_values.collect(bundle, choices.config, {})
     command = [*_build_command(found, values, known), *arguments]
     check_command(command, tree, choices.granted)
@@ -149,8 +148,8 @@ def bundle_digest(path: str) -> str:
 
 
 def _read_bundle(path: str) -> Iterator[bytes]:
-    """Yield the content of a bundle. Another process may replace the file or append to it at any
-    time, so its type is checked only after it was opened, and its size while it is read.
+    """Yield the content of a bundle. Check the file's type after opening it, and its size while
+    reading it, because another process may replace the file or append to it at any time.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     left = Limits().max_packed_bytes
@@ -234,8 +233,8 @@ def _build_command(found: StoredBundle, values: Values, known: Mapping[str, str]
         program = {"node": "node", "python": "python3"}.get(bundle.type, "")
         words = [os.path.join(tree, bundle.entry), *words]
     if program in {"python", "python3"}:
-        # Many systems have no program `python`, so `python3` is used for both names. If there is no
-        # `python3` on PATH, as with some clients, corral's own Python is used.
+        # Many systems have no program `python`, so `python3` is used for both names. Some clients
+        # start servers with a PATH that lacks `python3`; corral's own Python is used then.
         program = "python3" if find_on_path("python3") else find_own_python()
     return make_absolute([program, *words], tree)
 

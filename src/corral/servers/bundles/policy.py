@@ -19,7 +19,7 @@ from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.bundles.user_values import Values
 
-# Variables in which runtimes find their search paths. A bundle may set them to its own directories
+# Variables that contain search paths of runtimes. A bundle may set them to its own directories
 # without the user's approval.
 SEARCH_PATHS = frozenset({"PYTHONPATH", "NODE_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 

@@ -3,8 +3,8 @@ command.
 
 If the user gives a directory or a file as a value, the bundle may read it. To let the bundle write
 to it, the user has to add `--write`, because a manifest does not say whether a bundle reads or
-writes. A path that is only the bundle's own default can be read only with the user's approval.
-Sensitive values become secrets.
+writes. A default path needs the user's approval, because the bundle's author chose it. Sensitive
+values become secrets.
 """
 
 import os
@@ -28,9 +28,9 @@ HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 class Values:
     """The values of a bundle's settings. `texts` maps the key of each setting to its values.
 
-    The settings in `given` have values from the user, and all other settings have the bundle's
-    defaults. The settings in `stored` have values from the user's `bundles.toml`. Stored values
-    apply to every bundle with this name, even if it has a different author.
+    `given` contains the keys of the settings that the user has set. All other settings have the
+    bundle's defaults. `stored` contains the keys whose values come from the user's `bundles.toml`.
+    A stored value applies to every bundle with this name, even if it has a different author.
     """
 
     texts: Mapping[str, tuple[str, ...]]
@@ -108,7 +108,7 @@ def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> lis
     """Return the required settings that have no value.
 
     `provided` contains the names of the variables that the user passes to the bundle. A setting
-    does not need a value if the bundle would only put it into one of these variables.
+    that the bundle puts into one of these variables needs no value.
     """
     passed = set(provided)
     found: list[Setting] = []

@@ -14,11 +14,11 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause of a failure. It is recognized if the regular expression `pattern` matches in
-    the output.
+    """A known cause of a failure, which is recognized by the regular expression `pattern` in the
+    output.
 
-    `what` describes the cause to the user. In it, {package} and {wanted} are replaced with the text
-    of the first named group that matched.
+    `what` describes the cause to the user. {package} and {wanted} in this text are replaced with
+    the text of the first named group that matched.
     """
 
     pattern: str

@@ -2,9 +2,9 @@
 
 Clients wait about a minute for a server's answer, and the first installation may take longer. A
 client that gives up ends corral, either by a signal or by closing its end of stdout. Before corral
-ends, it tells the installer to continue alone, so that the next start finds the package. If corral
-ends without doing so, as after `kill -9` or Ctrl-C, the installer ends at once. The installer never
-starts the server.
+ends, it tells the installer to continue alone, so that the next start finds the package. Without
+this message, for example after `kill -9` or Ctrl-C, the installer ends together with corral. The
+installer never starts the server.
 """
 
 import os
@@ -25,7 +25,7 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 MAX_ALONE_SECONDS = 600
 GO_ON = b"G"
-LEAVING = (signal.SIGTERM, signal.SIGHUP)  # what a client that gives up sends to end corral
+LEAVING = (signal.SIGTERM, signal.SIGHUP)  # signals that clients send when they give up
 
 
 def install_apart(
@@ -69,8 +69,8 @@ def install_apart(
 
 
 class _Installer:
-    """The process that installs. Its descriptor `corral` becomes readable when corral sends a
-    message or ends.
+    """The installer process. Its descriptor `corral` becomes readable when corral sends a message
+    or ends.
     """
 
     def __init__(self, corral: int, answer: int, label: str) -> None:
@@ -80,7 +80,7 @@ class _Installer:
     def run(self, install: Callable[[], object], max_alone_seconds: float) -> None:
         result = b"D"
         try:
-            os.setsid()  # a client's signal to corral's process group must not reach this one
+            os.setsid()  # a signal to corral's process group must not reach the installer
             _discard_streams(0, 1)
             watch = threading.Thread(target=self._watch, args=(max_alone_seconds,), daemon=True)
             watch.start()

@@ -40,7 +40,7 @@ FLAGS = (
     "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
-ENGINE_LINES = 3  # of npm's warning: the package, the required version, the current version
+ENGINE_LINES = 3  # npm's warning: the package, the required version, the current version
 APT = " (Debian and Ubuntu: apt install nodejs npm)" if sys.platform == "linux" else ""
 HINT = f"install Node.js and npm{APT}, or name the server's own command"
 

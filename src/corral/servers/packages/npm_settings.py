@@ -56,9 +56,9 @@ def find_index(
 ) -> str:
     """Return the registry that all packages with these names and archive addresses came from.
 
-    Return "" if a package may have come from elsewhere. This is the case if a package's scope has
-    its own registry, or if an archive's address is on a different host, because a package can
-    choose the addresses of its dependencies.
+    Return "" if a package may have come from elsewhere: if its scope has its own registry, or if
+    its archive's address is on a different host. A different host is possible, because a package
+    can choose the addresses of its dependencies.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)

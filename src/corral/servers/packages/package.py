@@ -114,8 +114,8 @@ def why_unproven(kind: str) -> str:
 
 
 def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Return the installed package. If it is not in the store yet, install it first. Otherwise
-    start no process and do not use the network.
+    """Return a package from the store, and install it first if necessary. If the package is in the
+    store, no process is started and the network is not used.
     """
     source = SOURCES[reference.kind]
     for other in sorted(set(how.runtimes) - {source.runtime}):
@@ -138,9 +138,8 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
-    """Raise an error if a package still has to be installed but npm is missing. This function
-    starts no process. So it checks nothing if the user chose a version of node, because finding
-    that version may require starting it.
+    """Raise an error if a package still has to be installed but npm is missing. If the user chose a
+    version of node, check nothing, because corral may have to start a node to find out its version.
     """
     if reference.kind != "npm" or how.runtimes or store.find(current_key(reference, how)):
         return
@@ -151,11 +150,11 @@ def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made under different settings but can be used now, because
-    all its packages came from the one index that the current settings name.
+    """Return an installation that was made under different settings but can still be used, because
+    all its packages came from the only index in the current settings.
 
-    Return None if the current settings name several indexes, because an index that was not used for
-    the installation may contain a different package of the same name.
+    Return None if the current settings name several indexes, because another of these indexes may
+    contain a different package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:

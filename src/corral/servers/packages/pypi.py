@@ -51,7 +51,7 @@ WINDOWS_HINT = "install Python from python.org, which includes pip, and then ins
 INDEX_MARK = "    # from "
 LOCKED = r"(?P<project>[a-zA-Z0-9][\w.\-]*)(?:\[[\w.,\-]*\])?==(?P<version>[\w.!+\-]+)"
 HASH = r"--hash=(?:sha256:[0-9a-f]{64}|(?!sha256)\w+:[0-9a-f]+)"
-Locked = tuple[str, tuple[str, ...]]  # (version, options that contain its hashes)
+Locked = tuple[str, tuple[str, ...]]  # (version, `--hash` options)
 WHEELS = ("--only-binary", ":all:")
 UV = {
     "UV_NO_CONFIG": "1",
@@ -157,7 +157,7 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
     """Return a version that has only a source archive and is newer than the newest wheel, or "" if
     no such version exists.
 
-    This takes a separate question to the index, because an installer that may use only wheels does
+    This takes a separate request to the index, because an installer that may use only wheels does
     not mention such versions.
     """
     if not find_uv():
@@ -199,7 +199,7 @@ def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -
     """Write the lock file for `requirements.in`, without installing anything."""
     if uv := find_uv():
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
-        form.append("--emit-index-annotation")  # safe, because uv leaves out credentials
+        form.append("--emit-index-annotation")  # uv writes the addresses without credentials
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
         # Remove an older lock file, because uv would keep the versions in it.
         with suppress(FileNotFoundError):
@@ -260,9 +260,9 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
     """Return the arguments with which the interpreter `base` starts pip, and the directories that
-    it has to read in addition to its own files.
+    `base` has to read in addition to its own files.
     """
-    if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
+    if WINDOWS:  # only this prefix is copied into the sandbox, so it must contain pip
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):
         return ["-m", "pip"], []

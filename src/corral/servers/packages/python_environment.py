@@ -1,7 +1,7 @@
 """Make a virtual environment for one package without running anything, and check it afterwards.
 
-The environment's interpreter is a link to an interpreter outside of the environment. On Windows
-users may not make links, so it is a copy of `venv`'s redirector, a small program that starts the
+The environment's interpreter is a link to an interpreter outside of the environment. On Windows,
+where users may not make links, it is a copy of `venv`'s redirector, a small program that starts the
 interpreter outside.
 """
 

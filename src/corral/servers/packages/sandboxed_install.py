@@ -106,7 +106,7 @@ def run_installer(
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()  # only the installation needed the zygote
+            end_zygote()  # the zygote was started only for the installation
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
@@ -191,8 +191,8 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return the given limits of an installer, but lower each limit that is above the user's
-    ceiling, because corral would refuse it.
+    """Return an installer's limits. A limit above the user's ceiling is lowered to the ceiling,
+    because corral would refuse it.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
@@ -254,7 +254,7 @@ def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
                 show_progress(f"installing {label} ... {passed:.0f} s")
                 silence.look(passed)
     except BaseException:
-        sandbox.kill()  # an error or Ctrl-C makes the result useless
+        sandbox.kill()  # the result is not used after an error or Ctrl-C
         raise
     finally:
         show_progress("")
@@ -274,8 +274,8 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
 
 
 def _find_denied_hosts(sandbox: Sandbox) -> str:
-    """Return a hint that names the hosts to which connections were denied, because this is the most
-    likely cause of a failure. Return "" if there are none.
+    """Return a hint that names the hosts to which connections were denied, because a denial is the
+    most likely cause of a failure. Return "" if no connection was denied.
     """
     report = sandbox.report
     rows = report.denials if report else ()
@@ -302,7 +302,7 @@ def urls_to_rules(urls: Sequence[str]) -> list[str]:
 
 
 def _find_guarded_addresses(host: str, port: int) -> list[str]:
-    """Return those of a host's addresses that the address guard would refuse."""
+    """Return the addresses of a host that the address guard would refuse."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
@@ -340,8 +340,8 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
-    """Choose one of a package's programs as npx and uvx do: the one that the reference names, or
-    the only one, or the one that has the package's name.
+    """Choose a package's program as npx and uvx do: the program that the reference names, or else
+    the only program, or else the program with the package's name.
     """
     if not programs:
         raise SandboxError(f"{reference.name} has no program to run: it is a library")

@@ -44,8 +44,8 @@ class Source:
     index: str
     fingerprint: Callable[[Mapping[str, str]], str]
     runtime: str
-    version: str = ""  # the runtime's version, unless the user chooses another version
-    links: tuple[str, ...] = ()  # links that corral makes itself, and that lead out of the package
+    version: str = ""  # the default version of the runtime
+    links: tuple[str, ...] = ()  # links out of the package that corral makes itself
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:

@@ -58,7 +58,7 @@ class Deadline:
         self, address: tuple[str, int], timeout: float, source: tuple[str, int] | None = None
     ) -> socket.socket:
         """Connect like `socket.create_connection`, but try no further addresses after the deadline.
-        Once the connection is made, it ends at the deadline too.
+        An open connection is shut down at the deadline.
         """
         problem: OSError = TimeoutError("timed out")
         for *_, (host, port, *_) in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
@@ -86,7 +86,8 @@ class Deadline:
 
     def handlers(self) -> list[urllib.request.BaseHandler]:
         """Return handlers for `urllib`. Their connections end at the deadline."""
-        import urllib.request  # here, because on macOS it imports a module that others lack
+        # Imported here, because on macOS it loads `_scproxy`, which opens guarded descriptors.
+        import urllib.request
 
         connect = self._connect
 

@@ -220,7 +220,7 @@ def collect_variables(
 
 
 def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
-    """Return those of the user's values that are in secret variables or look like secrets."""
+    """Return the user's values that are in secret variables or look like secrets."""
     return tuple(
         value
         for key, value in given.items()

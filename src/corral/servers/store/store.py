@@ -59,7 +59,7 @@ class Entry:
     digest: str
     command: tuple[str, ...]  # `{tree}` stands for the tree's path
     origin: str = ""
-    index: str = ""  # the index of all packages; "" if there are several, or it is unknown
+    index: str = ""  # the only index of all packages, or "" if unknown or several
     integrity: str = ""  # the checksum that the installer verified
     created: str = ""
     size: int = 0
@@ -262,8 +262,8 @@ def entries() -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry, and also its tree, unless another entry or a run still uses the tree. A tree
-    that only a run uses is removed by a later garbage collection.
+    """Remove an entry. Also remove its tree, unless another entry or a run still uses the tree. A
+    tree that only a run uses is removed by a later garbage collection.
     """
     with lock_all():
         try:
@@ -318,8 +318,8 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. On Windows, where open files cannot be removed
-    anyway, there are no such locks, and the result is False.
+    """Return whether a run has locked a tree. Windows needs no such locks, because open files
+    cannot be removed there, so on Windows return False.
     """
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False
@@ -338,8 +338,9 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Return the lock of a key. A process takes it before it installs a package under the key, so
-    that no other process does the same at the same time. If the store does not exist, make it.
+    """Return the lock of a key. A process takes this lock before it installs a package under the
+    key, so that no other process installs the package at the same time. If the store does not
+    exist, make it.
     """
     make_directories()
     return Lock(lock_path(key), waits)
