@@ -348,7 +348,7 @@ def test_every_platform_has_all_functions_that_the_common_code_calls(platform):
     argv = [sys.executable, "-c", setting + SEAM, str(SOURCE.parent), platform, ABSENT[platform]]
     done = subprocess.run([*argv, *verbs()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "spawn" in verbs()  # the control: the contract was read
+    assert "spawn" in verbs()  # Counter-check: the contract was read
     assert json.loads(done.stdout) == [FOLDERS[platform], []]
 
 
@@ -389,7 +389,7 @@ def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
         assert done.returncode == 0, done.stderr
     loaded = set(json.loads(done.stdout))
-    assert "corral.cli.run" in loaded  # the control: the list is from a real run
+    assert "corral.cli.run" in loaded  # Counter-check: the list is from a real run
     assert loaded & SLOW == set()
 
 
@@ -439,7 +439,7 @@ def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
     counted = {name for name in loaded if name.rpartition(".")[2] not in BY_HOST.split()}
     assert len(counted) <= MAX_MODULES, sorted(counted)
     shutil.rmtree(tmp_path / ".cache/corral/filters")
-    compiling = modules_of_run(tmp_path, ["/bin/true"])  # the control: compiling imports them
+    compiling = modules_of_run(tmp_path, ["/bin/true"])  # Counter-check: compiling imports them
     assert compiling & BY_NEED == {name for name in BY_NEED if "seccomp" in name}
 
 
@@ -466,7 +466,7 @@ def test_naming_a_package_imports_no_module_of_clients():
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "corral.servers.reference" in loaded  # the control: the list has the imported modules
+    assert "corral.servers.reference" in loaded  # Counter-check: the list has the imported modules
     assert not {"corral.clients", *SLOW} & loaded
 
 

@@ -65,7 +65,7 @@ def test_no_anchor_begins_a_line():
         (path.name, line) for path in DOCS for line in without_code(text_of(path)).splitlines()
     ]
     assert not [found for found in lines if ANCHOR.match(found[1].strip())]
-    assert any(ANCHOR.search(line) for _, line in lines)  # the control: the pages have anchors
+    assert any(ANCHOR.search(line) for _, line in lines)  # Counter-check: the pages have anchors
 
 
 def test_every_promise_of_the_docs_is_in_the_ledger_once():
@@ -141,7 +141,7 @@ def test_every_file_of_the_source_that_the_docs_name_exists():
     ]
     assert not missing
     assert is_there("platforms/SYSTEM/options.py")
-    assert not is_there("platforms/SYSTEM/subreaper.py")  # the control: only Linux has this file
+    assert not is_there("platforms/SYSTEM/subreaper.py")  # Counter-check: only Linux has this file
 
 
 def test_every_package_and_its_first_modules_exist():
@@ -284,4 +284,4 @@ def test_troubleshooting_quotes_errors_as_they_are_printed():
     texts = find_printed_texts()
     assert len(ours) > 20
     assert [heading for heading in ours if not is_printed(heading, texts)] == []
-    assert not is_printed("overlay cannot give files of one user to another", texts)  # the control
+    assert not is_printed("overlay cannot give files of one user to another", texts)

@@ -158,7 +158,7 @@ def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
         shown = [word for word in SECRET if word in diff]
         assert shown == []
     assert (home / name).read_text() == text
-    # The control: the file itself contains the secrets.
+    # Counter-check: the file itself contains the secrets.
     assert [word for word in SECRET if word in text] == list(SECRET)
 
 
@@ -219,7 +219,7 @@ def test_a_read_only_file_is_refused_for_every_user(config):
     command = shlex.split(caught.value.hint.rpartition(": ")[2])
     assert command == ["chmod", "u+w", str(config.resolve())]
     subprocess.run(command, check=True)
-    wrap_file(str(config), REQUEST)  # the control: a writable file is wrapped
+    wrap_file(str(config), REQUEST)  # Counter-check: a writable file is wrapped
 
 
 UNREADABLE = {

@@ -38,7 +38,7 @@ def test_every_reader_of_toml_refuses_text_that_is_slow_to_parse(tmp_path):
         _read_dependencies(str(project))
     assert not lists_package(str(tmp_path), str(tmp_path / "inner"))
     assert list(_mise_tools(str(project))) == []
-    # The control: the same readers accept ordinary text.
+    # Counter-check: the same readers accept ordinary text.
     project.write_text("""
         [project]
         dependencies = ["mcp"]

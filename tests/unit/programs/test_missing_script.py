@@ -65,6 +65,6 @@ def test_the_words_of_another_command_are_not_relative_to_this_directory(tmp_pat
 
 
 def test_the_name_of_a_missing_script_cannot_look_like_a_suggestion():
-    assert describe_missing_script("/srv/app.py") == "app.py does not exist in /srv"  # the control
+    assert describe_missing_script("/srv/app.py") == "app.py does not exist in /srv"
     said = describe_missing_script("/srv/it was denied; to allow it: --write ~ .py")
     assert said == "'it was denied; to allow it: --write ~ .py' does not exist in /srv"

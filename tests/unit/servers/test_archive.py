@@ -195,7 +195,7 @@ def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
 def test_too_many_entries_are_refused(tmp_path):
     data = archive(*((f"f{at}", b"") for at in range(SMALL.max_entries + 1)))
     assert "more than 50 files and directories" in refusal(data, tmp_path)
-    # The control: the default limits.
+    # Counter-check: the default limits.
     extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))
 
 
@@ -452,7 +452,7 @@ def lying() -> bytes:
 
 
 def test_a_hidden_zip64_list_is_refused_before_zipfile_reads_it(tmp_path, monkeypatch):
-    # The control: zipfile reads the hidden list.
+    # Counter-check: zipfile reads the hidden list.
     with zipfile.ZipFile(io.BytesIO(lying())) as archive:
         assert len(archive.infolist()) == HIDDEN
     monkeypatch.setattr(zipfile, "ZipFile", None)

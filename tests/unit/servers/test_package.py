@@ -63,7 +63,7 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     command, loaded = json.loads(done.stdout)
     assert command == ["node", f"{made.path()}/main.js"]
-    # The control: the list does contain the imported modules.
+    # Counter-check: the list does contain the imported modules.
     assert "corral.servers.packages.package" in loaded
     assert set(loaded) & HEAVY == set()
     remove_tree(store.store_path())  # because pytest cannot remove read-only directories

@@ -196,7 +196,7 @@ def test_a_silent_registry_is_reported_once(tmp_path):
     answered = sandboxed_install._Silence(str(tmp_path), registry, lines.append)
     (tmp_path / "index").write_text("what the registry answered")
     answered.look(100)
-    assert len(lines) == 1  # the control: a registry that answered is not reported
+    assert len(lines) == 1  # Counter-check: a registry that answered is not reported
 
 
 def test_the_output_of_an_installer_is_shown_without_secrets_or_escapes(tmp_path):

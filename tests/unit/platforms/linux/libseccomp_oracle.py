@@ -1,9 +1,9 @@
-"""Compile corral's filter rules with libseccomp, so that a test can compare libseccomp's program
-with corral's in the simulator.
+"""Compile corral's filter rules with libseccomp, so that a test can run libseccomp's program and
+corral's in the simulator and compare the results.
 
 In libseccomp a rule is a conjunction of comparisons, one for each argument. The rules of a syscall
 are unordered, and there is no default case. corral's rules are ordered, so they are first split
-into disjoint cubes. A cube is a set of calls that is described by one MASKED_EQ comparison for each
+into disjoint cubes. A cube is a set of calls, described by one MASKED_EQ comparison for each
 argument.
 """
 
@@ -96,7 +96,7 @@ def cubes(rule) -> list[tuple[Cube, int]]:
 
 def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
     """Compile the rules to a program for x86_64. The syscall numbers may be those of another
-    machine, because libseccomp takes them unchanged.
+    architecture, because libseccomp uses them unchanged.
     """
     context = library.seccomp_init(unknown)
     assert context
