@@ -123,6 +123,6 @@ def test_the_error_for_a_policy_key_without_a_flag_names_the_key(word, key):
     with pytest.raises(UsageError) as error:
         parse(run_flags.FLAGS, [word, "1M"])
     assert error.value.hint == f"{key} has no option: set it in a policy (--policy FILE)"
-    with pytest.raises(UsageError) as error:  # Counter-check: a key with an option
+    with pytest.raises(UsageError) as error:  # Counter-check: this key does have a flag
         parse(run_flags.FLAGS, ["--max-memry", "1M"])
     assert error.value.hint == "did you mean --max-memory?"

@@ -27,7 +27,7 @@ def check(*allow, **options):
 
 
 def to(host, port):
-    """Return the destination that a proxy or the gateway would make for an address or a name."""
+    """Return the destination as the gateway or a proxy does for an address or a name."""
     try:
         return address_destination(parse_address(host), port)
     except ValueError:

@@ -75,7 +75,7 @@ def test_servers_whose_words_look_like_keys_have_their_own_pins():
     for other in (["hf_mcp_server_main_x"], ["***"]):
         assert pins.find_pinned(other) is None
         assert pins.find_inspected(other) is None
-    # Counter-check: the pinned command itself is found.
+    # Counter-check: the command with pins is found.
     assert pins.find_pinned(["pypi-publish-server"]) is not None
     assert pins.find_inspected(["pypi-publish-server"]) is not None
 

@@ -1,6 +1,4 @@
-"""Test on each system that the code that hides or refuses secret files uses the whole table of such
-files.
-"""
+"""Test on each system that corral hides or refuses every file in the table of secret files."""
 
 import os
 
