@@ -1,5 +1,5 @@
-"""Test sizes, durations and CPU shares: valid strings are parsed, others are refused, and
-formatting is the inverse of parsing.
+"""Test sizes, durations and CPU shares: valid strings are parsed, invalid ones are refused, and
+formatting reverses parsing.
 """
 
 import math

@@ -24,7 +24,7 @@ def home(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield
     for name in ("cache", "home"):
-        remove_tree(str(tmp_path / name))  # because pytest cannot remove read-only directories
+        remove_tree(str(tmp_path / name))  # pytest cannot remove read-only directories
 
 
 def put(kind: str, key: str, files: dict[str, str]) -> str:
@@ -94,7 +94,7 @@ def test_a_lock_file_that_a_package_may_have_written_is_refused(kind):
     tree = put_node(key=key) if kind == "npm" else put_python(LOCK, key=key)
     with pytest.raises(SandboxError, match="--allow-install-scripts"):
         build_package(tree)
-    # Counter-check: the same files are accepted if they come from an installation without scripts.
+    # Counter-check: the same files are accepted after an installation without scripts.
     assert tree == (put_node() if kind == "npm" else put_python(LOCK))
     assert build_package(tree).files
 

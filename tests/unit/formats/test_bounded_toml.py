@@ -1,4 +1,4 @@
-"""Test that TOML from a server's author is parsed in bounded time by every function that reads it."""
+"""Test that every function that reads TOML from a server's author parses it in bounded time."""
 
 import pytest
 
@@ -58,20 +58,20 @@ def deep(lines: int) -> str:
 
 
 def test_many_long_keys_below_a_deep_table_are_refused():
-    """Check that all lines together are limited. Each line alone is short enough, but `tomllib`
-    would take minutes to parse all of them.
+    """Check that the total size of such lines is limited. Each line is short enough on its own, but
+    `tomllib` would take minutes to parse all of them.
     """
     with pytest.raises(ValueError, match="or in all lines"):
         parse_toml(deep(500))
     with pytest.raises(ManifestError, match="or too many in all lines"):
         decode_toml(deep(500), "x")
-    # tomllib walks through the whole table for a key without a dot, too.
+    # Even for a key without a dot, tomllib walks through the whole table.
     plain = "".join(f"k{at} = 1\n" for at in range(50_000))
     with pytest.raises(ValueError, match="or in all lines"):
         parse_toml(f"[{'.'.join(['a'] * MAX_DOTS)}]\n{plain}")
     assert len(parse_toml(plain)) == 50_000
     assert parse_toml(f"[a.b.c]\n{plain}")
-    # The controls: a few such keys, and a long list of hosts, are accepted.
+    # Counter-checks: a few such keys are accepted, and so is a long list of hosts.
     assert parse_toml(deep(2))
     hosts = ", ".join(f'"h{at}.example.com:443"' for at in range(400))
     assert parse_toml(f"[network]\nallow = [{hosts}]\n")

@@ -1,4 +1,4 @@
-"""Test that the parser, the JSON Schema and the reference agree. All three are made from one table."""
+"""Test that the parser, the JSON Schema and the reference agree. All three come from one table."""
 
 import json
 import os

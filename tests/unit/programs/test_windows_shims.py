@@ -122,7 +122,7 @@ COMPILERS = {"x86_64": "x86_64-w64-mingw32", "i686": "i686-w64-mingw32"}
 
 
 def program_with(tmp_path, kind, path, machine="x86_64"):
-    """Make a real executable file with these resources, using a real resource compiler and linker."""
+    """Make a real executable with these resources, using a real resource compiler and linker."""
     tools = COMPILERS[machine]
     rigs.need("mingw")
     text = RESOURCES.format(kind=kind, path=path.replace("\\", "\\\\"))

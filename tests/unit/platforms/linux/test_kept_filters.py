@@ -32,7 +32,7 @@ def compiled(tmp_path, monkeypatch):
 
 
 def load(step=STEP):
-    """Load the filters with an empty memory cache, as a new process does, and return all of them."""
+    """Load the filters without those in memory, as a new process does, and return all of them."""
     seccomp._init.clear()
     seccomp._templates.clear()
     seccomp.load_filters([step])

@@ -68,7 +68,9 @@ def test_links_that_lead_nowhere_are_refused_unopened(tree, opened, text):
 
 
 def test_many_links_are_followed_in_linear_time():
-    """Follow many links. If the time grew with the square of their number, this would take minutes."""
+    """Follow many links. This would take minutes if the time grew with the square of their
+    number.
+    """
     names, files, top = [f"link{number}" for number in range(MANY)], {"file": 1}, frozenset({""})
     followed = file_trees._follow(dict.fromkeys(names, "FILE"), files, top)
     assert followed == dict.fromkeys(names, "file")
