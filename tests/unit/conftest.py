@@ -37,8 +37,10 @@ def pytest_runtest_setup(item):
 
 @functools.cache
 def without_links() -> str:
-    """Return why this Windows system cannot make symbolic links, or "" if it can. Check that the
-    link exists, because under Wine os.symlink succeeds without making a link.
+    """Return why this Windows system cannot make symbolic links, or "" if it can.
+
+    A link is made to find out. The code then checks that the link exists, because under Wine
+    os.symlink succeeds without making a link.
     """
     with tempfile.TemporaryDirectory() as place:
         try:

@@ -484,7 +484,7 @@ ANY_HOST = [
 
 
 def unguarded_imports(tree: ast.Module) -> set[str]:
-    """Return the modules that a file imports on any system as soon as the file itself is imported.
+    """Return the modules that a file imports whenever the file itself is imported, on any system.
 
     An import inside `if`, `try` or a function is guarded, so it does not count.
     """

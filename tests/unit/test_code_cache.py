@@ -128,7 +128,7 @@ def test_a_damaged_cache_file_is_not_used(site, damage):
     path.write_bytes(damage(path.read_bytes()))
     told = start(site)
     assert (told["used"], told["corral.units"]) == (False, "_frozen_importlib_external")
-    assert start(site)["corral.units"] == CACHE  # the start before has written the file again
+    assert start(site)["corral.units"] == CACHE  # the previous start has written the file again
 
 
 def test_the_cache_file_is_not_used_if_a_standard_stream_is_closed(site):

@@ -107,7 +107,7 @@ TABLES = st.recursive(
 @given(TABLES)
 def test_tomlkit_reads_the_text_of_each_value_as_the_same_value(data):
     """Cut the text of each value out of a document that tomlkit wrote. tomlkit must parse this text
-    as that value.
+    as the same value.
     """
     text = tomlkit.dumps(data)
     try:

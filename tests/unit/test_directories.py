@@ -84,16 +84,14 @@ UNIX_ALONE = ("platforms/linux/", "platforms/macos/", "platforms/posix/")
 
 
 def private_directories(code: str) -> list[int]:
-    """Return the numbers of the lines in which the source makes a directory with Python's mode
-    0o700.
-    """
+    """Return the numbers of the lines in which the source makes a directory with mode 0o700."""
     found = []
     for node in ast.walk(ast.parse(code)):
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         modes = [word.value for word in node.keywords if word.arg == "mode"]
-        modes += node.args if name in MAKERS else []  # includes the path, which is no mode
+        modes += node.args if name in MAKERS else []  # also adds the path, which does no harm
         values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
         if name in TEMPORARY or (name in MAKERS and PRIVATE in values):
             found.append(node.lineno)

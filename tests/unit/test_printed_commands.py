@@ -33,7 +33,7 @@ SAFE = {
 
 
 def find_unquoted(source: str) -> list[str]:
-    """Return the values that an f-string inserts after a command without a quoting function."""
+    """Return the values that f-strings insert after a command and that no function quotes."""
     tree = ast.parse(source)
     quoted = {name for node in ast.walk(tree) for name in _assign_quoted(node)}
     found = []

@@ -88,7 +88,7 @@ def test_a_lock_of_another_program_is_an_error(tmp_path, monkeypatch):
 
     def make_and_lose(*words):
         fd = make(*words)
-        taken.append(make(path, os.O_RDWR))  # as a target could that sees the new file
+        taken.append(make(path, os.O_RDWR))  # imitate a target that locks the new file
         fcntl.flock(taken[0], fcntl.LOCK_EX)
         return fd
 

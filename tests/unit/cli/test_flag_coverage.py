@@ -1,4 +1,4 @@
-"""Check when flags that the user already has allow what a denial's flag would allow."""
+"""Test when flags that a command already has would allow a denied access."""
 
 import shlex
 
@@ -67,9 +67,7 @@ def test_a_name_that_was_not_found_is_allowed_by_any_port_of_it():
 
 
 def test_a_denial_in_spite_of_a_wider_flag_still_needs_its_own_flag():
-    """Use a write grant of a project, which does not allow the server to write the project's git
-    hooks.
-    """
+    """Grant a project for writing. This grant does not cover the project's git hooks."""
     denial = Denial(kind="path", destination="/p/.git/x", allow="--write /p/.git/x")
     seen = kept.SeenDenial(denial=denial, time=1, had_flags=True)
     wide = grant.split_flags(["--write", "/p"])

@@ -616,7 +616,7 @@ def test_a_corral_in_a_temporary_directory_is_refused(home, monkeypatch, place):
     monkeypatch.setattr(sys, "argv", [program(home / place)])
     with pytest.raises(SandboxError, match="temporary directory") as caught:
         find_corral()
-    # no package index has corral, so the hint installs a checkout
+    # corral is in no package index, so the hint installs from a checkout
     assert "`uv tool install .`" in caught.value.hint
 
 

@@ -880,7 +880,7 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, server=(), environment, cwd, notify):
-    """Do only one part of `prepare`: find the server's files. This part works on any host."""
+    """Replace `prepare`, and only find the server's files, which works on any host."""
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]

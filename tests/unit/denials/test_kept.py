@@ -95,7 +95,7 @@ def test_a_denial_is_kept_before_the_run_ends(home):
     assert [run.time for run in kept.load_server(COMMAND)] == [5]
     assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 5), seen("b", 5))
     with file.open("a") as text:
-        text.write('{"kind": "na')  # as if the writer was killed in the middle of a line
+        text.write('{"kind": "na')  # as if the writer had been killed in the middle of a line
     assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 5), seen("b", 5))
     live.end([denial("a", 7), denial("b")], 9.0)
     assert [run.time for run in kept.load_server(COMMAND)] == [9]

@@ -41,7 +41,7 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Yield for each requirement of the Pod Security standard "restricted" whether the pod meets
+    """Yield, for each requirement of the Pod Security standard "restricted", whether the pod meets
     it.
     """
     context = spec["securityContext"]
@@ -137,8 +137,8 @@ def amount(text):
     "limits", [{}, {"memory": "32M", "cpu": 0.005}, {"memory": "1M"}, {"memory": "2G", "cpu": 4}]
 )
 def test_a_pod_requests_no_more_than_its_limits(limits):
-    """Check that no request exceeds its limit, because an API server rejects a pod that requests
-    more.
+    """Check that no resource request exceeds its limit, because an API server rejects a pod that
+    requests more.
     """
     resources = pod_spec(objects({"limits": limits}))["containers"][0]["resources"]
     for name, limit in resources["limits"].items():

@@ -94,7 +94,7 @@ def test_the_arguments_of_a_system_call_match_at_most_one_rule(machine):
 
 def test_processes_are_denied_without_allow_subprocess():
     without, with_ = (build_profile("x86_64", subprocess=asked) for asked in (False, True))
-    fork = (17, 0, 0, 0, 0, 0)  # clone without flags, except for the signal SIGCHLD
+    fork = (17, 0, 0, 0, 0, 0)  # clone with no flag except SIGCHLD
     thread = (0x10000, 0, 0, 0, 0, 0)
     assert is_allowed(without, "clone", thread)
     assert not is_allowed(without, "clone", fork)

@@ -1,4 +1,4 @@
-"""Test that every function that reads TOML from a server's author parses it in bounded time."""
+"""Test that every function that reads TOML from a server's author takes a bounded time."""
 
 import pytest
 
@@ -58,8 +58,8 @@ def deep(lines: int) -> str:
 
 
 def test_many_long_keys_below_a_deep_table_are_refused():
-    """Check that the total size of such lines is limited. Each line is short enough on its own, but
-    `tomllib` would take minutes to parse all of them.
+    """Use lines that are each short enough. `tomllib` would take minutes to parse all of them, so
+    their total size must be limited too.
     """
     with pytest.raises(ValueError, match="or in all lines"):
         parse_toml(deep(500))

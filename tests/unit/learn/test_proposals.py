@@ -42,7 +42,7 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Imitate a program that tries to create every directory above a new file first. Each failed
+    """Imitate a program that first tries to create every directory above a new file. Each failed
     mkdir is reported as a write. Only a write to the file's own directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux path
 
 
 def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monkeypatch):
-    """Look up paths of 2,000 parts each. A target may ask for a thousand such paths, because only
-    their total size is limited, to 4 MiB.
+    """Look up paths of 2,000 parts each. A target may ask for a thousand such paths, because they
+    fit into the 4 MiB that all its paths together may take up.
     """
     looked, read = [], os.readlink
     monkeypatch.setattr(os, "readlink", lambda path: [looked.append(path), read(path)][1])

@@ -1,4 +1,6 @@
-"""Test the removal of a private directory while another process replaces its entries."""
+"""Test how private directories are removed while another process replaces their entries, and how
+links to granted paths are made in a kept home.
+"""
 
 from __future__ import annotations
 

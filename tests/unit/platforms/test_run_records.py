@@ -145,8 +145,8 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
 
 @POSIX
 def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, swept, monkeypatch):
-    """Remove the records of dead runs when a new record is created but not yet locked, so that its
-    run looks dead.
+    """Create a record, and remove the records of dead runs before the new record is locked. At this
+    moment the new record looks like the record of a dead run.
     """
     lock_soon = private_directory._lock_soon
     names = []

@@ -30,8 +30,9 @@ def home(tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
-    for name in ("cache", "home"):  # on macOS the cache is in the home directory
-        remove_tree(str(tmp_path / name))  # because pytest cannot remove read-only directories
+    # pytest cannot remove the store's read-only directories. On macOS the store is in `home`.
+    for name in ("cache", "home"):
+        remove_tree(str(tmp_path / name))
 
 
 def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> store.Entry:
@@ -335,8 +336,8 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
     """Check that root does not remove garbage from another user's directory. corral changes a
-    path's mode before it removes the path. The other user could replace the path with a link at
-    this moment, so that root changes the mode of any file.
+    path's mode before it removes the path. At this moment the other user could replace the path
+    with a link, and root would change the mode of another file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")

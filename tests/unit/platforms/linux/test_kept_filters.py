@@ -32,7 +32,9 @@ def compiled(tmp_path, monkeypatch):
 
 
 def load(step=STEP):
-    """Load the filters without those in memory, as a new process does, and return all of them."""
+    """Empty the cache in memory, load the filters as a new process would, and return all of
+    them.
+    """
     seccomp._init.clear()
     seccomp._templates.clear()
     seccomp.load_filters([step])
@@ -41,7 +43,7 @@ def load(step=STEP):
 
 def test_a_second_run_compiles_nothing(compiled):
     first = load()
-    assert compiled == [STEP, QUIET]  # QUIET is for hosts with an outer listener
+    assert compiled == [STEP, QUIET]  # QUIET is the fallback if an outer sandbox has a listener
     assert load() == first
     assert compiled == [STEP, QUIET]
     assert len(set(first[1].values())) == 2

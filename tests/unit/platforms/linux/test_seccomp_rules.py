@@ -390,8 +390,8 @@ def test_unix_sockets_need_permission_and_only_stream_pairs_exist(junk, flags):
         args = (1 | junk, kind | flags | junk, 0)
         assert closed("socket", *args) == EPERM
         assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
-        # Pairs of datagram sockets are denied, because the target could connect one end to a socket
-        # on the host instead. For unix sockets, SOCK_RAW means SOCK_DGRAM.
+        # Pairs of datagram sockets are denied, because the target could connect one of the two to
+        # another socket on the host. For unix sockets, SOCK_RAW means SOCK_DGRAM.
         assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
 
 

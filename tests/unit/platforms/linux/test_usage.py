@@ -74,8 +74,9 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """Check that only pages of the file itself are left out. Two kinds of pages still count: pages
-    that the process has changed privately, and pages of a memfd without an open descriptor.
+    """Check that only a file's own pages are left out of its mappings. Two kinds of pages still
+    count: pages that the process has changed privately, and pages of a memfd without an open
+    descriptor.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 
@@ -333,8 +334,8 @@ def read_parent(pid):
 @LINUX
 @pytest.mark.parametrize(("limit", "hit"), [(48, "memory"), (200, "")])
 def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limit, hit):
-    """Measure two groups of processes. Each group has less memory than either limit, but together
-    they exceed the lower limit.
+    """Measure two groups of processes with 32 MiB each. Neither group exceeds the limit of 48 MiB
+    alone, but both together do. The limit of 200 MiB is not exceeded.
     """
     with Child(HIDING) as pid:
         child = HidingTree(pid)

@@ -149,9 +149,9 @@ def test_only_an_elevated_callers_targets_get_other_sids_than_the_caller(
     ids=["dropped", "deny only", "privileges kept", "groups kept"],
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
-    """Check that a run ends if Windows left privileges or an administrator's groups in the token.
-    Microsoft does not document whether Windows drops privileges, and in NVIDIA/OpenShell#3430 the
-    groups remained.
+    """Check that a run ends if Windows has left privileges or an administrator's groups in the
+    token. Microsoft does not document whether Windows drops privileges, and in
+    NVIDIA/OpenShell#3430 the groups remained.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -215,8 +215,8 @@ def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, foun
 
 @pytest.mark.parametrize(("code", "told"), [(1260, "AppLocker"), (5, "error 5")])
 def test_errors_of_creating_a_process_have_a_hint(code, told):
-    """Check that the error names AppLocker for ERROR_ACCESS_DISABLED_BY_POLICY (1260), which
-    AppLocker causes for programs in directories that a user can write to.
+    """Check that the error names AppLocker for ERROR_ACCESS_DISABLED_BY_POLICY (1260). AppLocker
+    causes this error for programs in directories that a user can write to.
     """
     assert told in str(process_creation._explain(windows_error(code)))
 
@@ -594,8 +594,8 @@ WINDOW = "corral-0123456789abcdef"
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
-        # corral runs in session 0, where the window station outside the sandbox is already of this
-        # kind. Only the desktop differs.
+        # corral runs in session 0, so the window station outside the sandbox has such a name too.
+        # Only the desktop differs.
         ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),

@@ -122,7 +122,7 @@ def test_the_nul_device_is_not_replaced_if_it_can_be_opened(container, monkeypat
     before = os.open
     preload.install()
     assert os.open == before
-    with pytest.raises(PermissionError):  # no preload replaces the denied NUL
+    with pytest.raises(PermissionError):  # the preload leaves NUL as it is
         open("nul").close()
 
 

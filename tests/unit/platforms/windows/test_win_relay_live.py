@@ -419,7 +419,7 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
             let_go.wait(60)
 
     monkeypatch.setattr(outer.time, "sleep", sleep)
-    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # time to read the last stream
+    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # enough time to read the last stream
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
         item

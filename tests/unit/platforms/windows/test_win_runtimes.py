@@ -441,7 +441,7 @@ def test_all_copies_of_a_run_are_released(tmp_path):
         (tmp_path / f"{name}.whole").touch()
         runtimes.Store(trees=(tree,), program=Program(path=NODE, argv=(NODE,))).apply(results)
     marks = tuple(results.get(runtimes.OpenCopies)._marks)
-    assert [os.fstat(mark).st_size for mark in marks] == [0, 0]  # both are open until then
+    assert [os.fstat(mark).st_size for mark in marks] == [0, 0]  # both are open
     results.release()
     for mark in marks:
         with pytest.raises(OSError, match="Bad file"):
@@ -547,7 +547,7 @@ def test_node_under_a_restricted_token_is_tried_with_a_child(monkeypatch, tmp_pa
     plan = Plan(program=node, steps=steps, controls=(), environment=())
     if printed == "started":
         trial.check_runtime_starts(plan)
-        trial.check_runtime_starts(plan)  # recorded, so not tried again
+        trial.check_runtime_starts(plan)  # the result was recorded, so it is not tried again
         assert len(started) == 1
         other = runtimes.replace(plan, program=runtimes.replace(node, inode=3))
         trial.check_runtime_starts(other)
