@@ -80,7 +80,9 @@ def test_directories_of_modules_cannot_be_written(home, monkeypatch):
 
 @pytest.mark.parametrize("value", ["{}", "/nowhere:{}/deep", ":/nowhere", "/nowhere:"])
 def test_directories_of_pythonpath_cannot_be_written(home, monkeypatch, value):
-    """Also use empty entries in PYTHONPATH. They mean the working directory."""
+    """Refuse to grant the directories in PYTHONPATH for writing. An empty entry means the working
+    directory.
+    """
     monkeypatch.chdir(home / "data")
     allowed(home, home / "data")
     monkeypatch.setenv("PYTHONPATH", value.format(home / "data"))

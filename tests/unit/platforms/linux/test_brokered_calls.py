@@ -25,7 +25,9 @@ from corral.platforms.linux.socket_broker import SocketBroker, is_resolver, pars
 
 @given(st.binary(max_size=128))
 def test_any_bytes_are_an_address_or_an_error(raw):
-    """Parse random bytes. Every IPv4 address is returned as 4 bytes, even if it is mapped into IPv6."""
+    """Parse random bytes. Every IPv4 address must be returned as 4 bytes, even if it is mapped into
+    IPv6.
+    """
     try:
         address, port = parse_address(raw)
     except OSError as error:

@@ -27,8 +27,8 @@ from corral.platforms.linux.file_changes import Budget, FileChanges, Finder, Pla
 
 @pytest.fixture
 def tree(tmp_path):
-    """Yield a directory and a finder. The target may change `one` and `two` in the directory, but
-    not `outside`.
+    """Yield a directory, and a finder for a target that may change `one` and `two` in this
+    directory, but not `outside`.
     """
     for name in ("one/below", "two", "outside"):
         (tmp_path / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Check that a search notices every change in a remembered directory, even one that the target
+"""Check that a search notices every change in a remembered directory, even a change that the target
 tries to hide.
 """
 

@@ -340,9 +340,7 @@ def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monk
 
 
 def test_a_limit_that_the_system_does_not_accept_is_a_failed_step():
-    """Use a limit that every system refuses, because Linux accepts the limits that only macOS
-    refuses.
-    """
+    """Use a limit that every system refuses, so that the test works on Linux too."""
     with pytest.raises(OSError, match="RLIMIT_NOFILE"):
         rlimits.Rlimits(values=(("NOFILE", -5),)).apply(None)
 

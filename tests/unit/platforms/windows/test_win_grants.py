@@ -168,7 +168,8 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     # Counter-check: a directory with a similar name is writable.
     assert entries(step, "documents")[0] == WRITE | access_list.DELETE
     other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
-    # Only the outer grant's entries are checked here. The write grant adds its own entries at docs.
+    # Only the outer grant's entries are checked here. The write grant adds its own entries to
+    # `docs`.
     assert entries(other, "docs", directory=True) == (READ, READ)
 
 
