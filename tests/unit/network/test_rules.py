@@ -68,8 +68,8 @@ def test_a_wildcard_matches_names_below_it(name, allowed):
 
 
 def test_a_kelvin_sign_is_not_a_k():
-    """Check that a name with a Kelvin sign is refused, and is not first passed to `str.lower`,
-    which would turn the sign into a k.
+    """Check that a name with a Kelvin sign is refused. `str.lower` would turn the sign into a k, so
+    corral must not call it before the check.
     """
     assert parse_rules(["k.example"]).allows_name("\N{KELVIN SIGN}.example", 443) is None
 
@@ -120,8 +120,8 @@ def test_addresses_and_networks_match():
     assert found.allows_address(parse_address("192.0.3.0"), 80) is None
     assert found.allows_address(parse_address("2001:db8::1"), 443)
     assert found.allows_address(parse_address("2001:db9::1"), 443) is None
-    # A mapped IPv6 address matches like its IPv4 address, and a rule for an address does not match
-    # a name with the same text.
+    # A mapped IPv6 address matches like its IPv4 address. A rule for an address does not match a
+    # name with the same text.
     assert found.allows_address(parse_address("::ffff:10.0.0.5"), 5432)
     assert found.allows_address(parse_address("10.9.0.1"), 443)
     assert found.allows_name("10.0.0.5", 5432) is None

@@ -1,4 +1,4 @@
-"""Test the code for tokens, mitigations and network levels that works without Windows."""
+"""Test the code for tokens, mitigations and network levels, as far as it runs on any system."""
 
 import sys
 
