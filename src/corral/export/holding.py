@@ -1,4 +1,4 @@
-"""Decide what enforces each control of an export: the engine, corral inside it, or nothing.
+"""Decide what enforces each control of an export: the engine, corral in the container, or nothing.
 
 The export is refused, just as `run` would be, if neither the engine nor corral can enforce a wall
 or a limit that the policy sets.

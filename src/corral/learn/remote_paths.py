@@ -31,8 +31,7 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems. A file system does not count if it contains a path in
-    `used`.
+    """The paths on network file systems, except those file systems that contain a path in `used`.
     """
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
@@ -73,7 +72,7 @@ class RemotePaths:
         try:
             return os.readlink(path)
         except (FileNotFoundError, NotADirectoryError):
-            self._missing = f"{path}/"  # nothing below it is a link
+            self._missing = f"{path}/"  # nothing can exist below a path that is missing or a file
         except OSError:
             pass
         if len(path) <= self._left:
