@@ -180,7 +180,7 @@ def run(job: "dict") -> int:
         finally:
             os._exit(127)
     while True:
-        pid, status = os.wait()  # this may be an orphan's pid
+        pid, status = os.wait()  # PID 1 also reaps orphans
         if pid == child:
             return os.waitstatus_to_exitcode(status)
 

@@ -31,8 +31,7 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems, except those file systems that contain a path in `used`.
-    """
+    """The paths on network file systems. The file systems of the paths in `used` are left out."""
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds
