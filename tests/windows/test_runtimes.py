@@ -269,7 +269,7 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
-    """Use a link to a file in the same tree, as GitHub's runners have one from `python3.exe` to
+    """Use a link to a file in the same tree. GitHub's runners have such a link from `python3.exe` to
     `python.exe`.
     """
     import _winapi

@@ -59,8 +59,8 @@ TABLES = ("tools", "prompts", "resources")
 
 
 class MessageRelay:
-    """Passes messages between client and server, as a service of the watcher. `stdio` contains the
-    streams for the target.
+    """Passes messages between client and server, until the watcher closes it as one of its
+    services. `stdio` contains the streams for the target.
     """
 
     def __init__(self, plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> None:
@@ -132,8 +132,8 @@ class MessageRelay:
             self._answered.release()
 
     def _pass(self, source: int, frames: FrameReader, judge: Judge, sink: Sink) -> None:
-        """Let the guard judge each frame from `source`, and send it on to `sink`, until one of the
-        two closes. A frame is a message or any other line. Close `source` at the end.
+        """Let the guard judge each frame from `source`, and send it on to `sink`, until `source` or
+        `sink` closes. A frame is a message or any other line. Close `source` at the end.
         """
         with open(source, "rb", buffering=0) as stream:
             while chunk := _read(stream.fileno()):
