@@ -3,9 +3,9 @@ direction.
 
 A run without a guard does not import this module, and its target inherits the client's streams.
 
-The watcher's loop cannot do this work, because it uses poll, and the client's streams may be files,
-terminals or Windows pipes, which cannot be polled. They cannot be made non-blocking either, because
-other processes share them.
+The watcher's loop cannot do this work: it uses poll, but the client's streams may be files,
+terminals or Windows pipes, which cannot be polled. These streams cannot be made non-blocking
+either, because other processes share them.
 """
 
 from __future__ import annotations
