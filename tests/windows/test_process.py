@@ -52,7 +52,7 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
 
 
 def test_a_private_directory_is_removed_whatever_its_names_and_depth(corral):
-    """Let the target make names that end in a dot or a space, device names, and paths that are
+    """Let the target use names that end in a dot or a space, names of devices, and paths that are
     longer than any Windows limit.
     """
     code = (
