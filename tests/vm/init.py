@@ -53,7 +53,7 @@ def load_modules(paths: "list[str]") -> None:
 
 
 def enter_overlay(lower: str, stage: str) -> None:
-    """Make a writable overlay on `lower` the new root.
+    """Mount a writable overlay on `lower`, and switch to it as the new root.
 
     This uses pivot_root, because the kernel refuses user namespaces in a chroot.
     """

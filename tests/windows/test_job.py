@@ -48,7 +48,7 @@ def ended(pid: int) -> bool:
 
 
 def process_ids(handle) -> list[int]:
-    """Return the pids in JobObjectBasicProcessIdList, in which they come after two counts."""
+    """Return the pids in JobObjectBasicProcessIdList, whose first two fields are counts."""
     raw = struct.Struct("<II8Q")
     buffer = win32.ctypes.create_string_buffer(raw.size)
     win32_job.QueryInformationJobObject(handle.value, 3, buffer, raw.size, None)

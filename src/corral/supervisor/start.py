@@ -162,10 +162,10 @@ def _open_services(
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    Refuse directories, because `..` leads from a directory to all others. Refuse sockets that the
-    target could connect to another address: network sockets, datagram sockets, and sockets that are
-    not connected yet. Connected unix sockets are accepted. On Linux they are bound to an unused
-    name here, so that the target cannot bind them to a name of its choice.
+    Refuse directories, because `..` leads out of them. Refuse sockets that the target could connect
+    to another address: network sockets, datagram sockets, and sockets that are not connected yet.
+    Accept connected unix sockets, but on Linux bind them to an unused name first, so that the
+    target cannot bind them to a name of its choice.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:
