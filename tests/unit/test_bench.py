@@ -284,7 +284,7 @@ def test_without_srt_the_network_is_measured_with_a_note(monkeypatch, tmp_path):
 
 def test_a_transfer_rate_is_computed_from_the_shortest_time():
     found = {"a": Stats("a", (500.0, 250.0)), "b": Stats("b", (1000.0,))}
-    assert network.rates("MB", 128, found) == "MB a second: a 512, b 128"
+    assert network.rates("MB", 128, found) == "MB per second: a 512, b 128"
 
 
 def test_a_peer_that_fails_is_left_out_with_its_error():

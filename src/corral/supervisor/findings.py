@@ -130,8 +130,8 @@ def _write(path: str, text: str) -> None:
 def is_first_run() -> bool:
     """Return whether this is the first call with the current cache key, and record the call.
 
-    The cache key changes at each boot, so a warning that depends on this function is repeated only
-    then.
+    A caller can use this to print a warning only once. The cache key changes at each boot, so the
+    warning is repeated after a boot.
     """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")

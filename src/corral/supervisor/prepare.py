@@ -166,8 +166,8 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return the paths, addresses and variables that the policy denies, although the command's
-    arguments or the target's variables name them.
+    """Return the paths, addresses and variables that the policy denies, but that the command's
+    arguments or the target's variables name.
     """
     policy, program = subject.policy, subject.program
     # `words` must not contain secrets, because hints quote these words.

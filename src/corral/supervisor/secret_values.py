@@ -109,8 +109,8 @@ def hide_values(plan: Plan) -> Hide:
     """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]
-    # Search the user's own words. If the user named a server, these are in `server`, and `typed` is
-    # the command that the server's author chose.
+    # Search only the words that the user typed. If these name a server, they are in `server`, and
+    # `typed` is the command that the server's author chose.
     found = find_secrets(environment, plan.secret_names, program.server or program.typed)
     given = [("a setting", value) for value in plan.given_values]
     return SecretValues([*found, *given]).hide

@@ -121,8 +121,8 @@ def _load_hide(plan: Plan) -> Hide:
 
 
 def _lock_installed_files(plan: Plan) -> None:
-    """Keep the files of an installed server until this process ends, even if the server is removed
-    or upgraded in the meantime. The locks last so long because their descriptors are never closed.
+    """Lock the files of an installed server, so that they stay until this process ends, even if
+    the server is removed or upgraded in the meantime. The descriptors of the locks stay open.
     """
     store = os.path.join(directories().cache, "store", "trees")
     inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
@@ -136,7 +136,7 @@ def _lock_installed_files(plan: Plan) -> None:
             fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            continue  # just removed; the `Sources` step will refuse it
+            continue  # the files were just removed, so the `Sources` step will fail
 
 
 def _open_services(
@@ -162,9 +162,9 @@ def _open_services(
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    A directory gives access to everything beside it through `..`. The target could connect a socket
-    of the host's network to another address, and also a unix socket that is not connected yet or
-    that uses datagrams. On Linux, all other unix sockets are bound to a name here, so that the
+    Refuse directories, because `..` leads out of them. Refuse sockets that the target could connect
+    to another address: network sockets, datagram sockets, and sockets that are not connected yet.
+    Accept connected unix sockets, but on Linux bind them to an unused name first, so that the
     target cannot bind them to a name of its choice.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):

@@ -29,10 +29,10 @@ def find_ungranted(
     """Return (kind of denial, path, flag) for each word that names a path outside of `visible`, if
     the path exists on the host or would be a new file in an existing directory.
 
-    The flag is the one that would allow the path. It is "" for a path that may contain secrets or
-    is run by other programs: corral does not suggest such a grant, because a project may have
-    chosen the command. A relative path counts only if it is written as `./x` or `../x`, because `x`
-    is usually a plain word.
+    The flag would allow the path. It is "" if the path may contain secrets or is run by other
+    programs: a project may have chosen the command, so corral does not suggest a dangerous grant.
+    A relative path counts only if it is written as `./x` or `../x`, because `x` is usually a plain
+    word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:
