@@ -771,6 +771,41 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
         assert desk.tools(entries(path)[name]) == []
 
 
+def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(desk):
+    """Check the hint for a server of a client and for one of another file, and that a command with a secret in it is
+    not suggested, because the secret is masked.
+    """
+    words = {
+        "a": ["/absent", "first"],
+        "b": ["/absent", "b c"],
+        "c": ["/absent", "--token=hunter2"],
+    }
+    servers = {
+        name: {"command": desk.user.python, "args": [str(desk.server), *args]}
+        for name, args in words.items()
+    }
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"a": servers["a"]}}))
+    other = desk.put("some.json", json.dumps({"mcpServers": {**servers, "fine": servers["a"]}}))
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", "cursor", "--pins", "refuse", *corral)
+    desk.does("wrap", str(other), "--pins", "refuse", *corral, "b", "c")
+    desk.does("wrap", str(other), *corral, "fine")
+    command = shlex.join([desk.user.python, str(desk.server), "/absent", "b c"])
+    for file, server, mend in (
+        ("cursor", "a", "corral inspect --pin cursor:a"),
+        (str(other), "b", f"corral inspect --pin {command}"),
+    ):
+        assert f"    hint: {mend}\n" in desk.does("status", file)
+        assert f"  hint: {mend}\n" in desk.does("why", f"{file}:{server}")
+        desk.does(*shlex.split(mend)[1:])
+        assert mend not in desk.does("status", file)
+        assert mend not in desk.does("why", f"{file}:{server}")
+    shown = desk.does("status", str(other))
+    assert "hint: type `corral inspect --pin` and the server's whole command\n" in shown
+    assert "hunter2" not in shown
+    assert shown.count("it does not start: ") == 1  # only `c` still has no pins
+
+
 def test_a_wrapped_program_that_is_gone_is_not_mended_by_wrapping_it_again(desk):
     program = desk.put("venv/bin/server", f"#!{desk.user.python}\n", mode=0o755)
     path = desk.put(

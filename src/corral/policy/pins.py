@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from corral.directories import directories, refuse_shared
-from corral.errors import PolicyError, SandboxError
+from corral.errors import SandboxError, UnpinnedError
 from corral.messages.definitions import Pin
 from corral.policy.approvals import make_store, refuse_shared_file, write_file
 from corral.policy.manifest import MAX_FILE_SIZE, read_file
@@ -35,15 +35,15 @@ class PinnedServer:
 
 
 def load_pins(server: Sequence[str], *, required: bool) -> tuple[Pin, ...]:
-    """Return the pins of a server. Raise PolicyError if pins are required and there are none."""
+    """Return the pins of a server. Raise UnpinnedError if pins are required and there are none."""
     found = find_pinned(server)
     if found is None and required:
-        typed = server[:1] if os.path.isdir(server[0]) else masked(server)
-        words = printable(" ".join(map(shell_word, typed)))
-        raise PolicyError(
-            f"mcp.pins: nothing is pinned for {words}",
-            hint=f"check its tools and pin them: corral inspect --pin {words}",
-        )
+        typed = tuple(server[:1] if os.path.isdir(server[0]) else server)
+        words = printable(" ".join(map(shell_word, masked(typed))))
+        mend = f"corral inspect --pin {words}"
+        if masked(typed) != typed:  # the command would not work with a mask in it
+            mend = "type `corral inspect --pin` and the server's whole command"
+        raise UnpinnedError(words, mend)
     return found.pins if found else ()
 
 
