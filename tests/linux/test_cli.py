@@ -324,6 +324,17 @@ def test_explain_begins_with_the_targets_permissions(user, scratch):
     assert second == "It cannot use the network, and may start other programs."
     assert third.startswith("Its limits: memory 1G, pids 128, fds 99, disk 1G")
     assert fourth == "Program"
+    flags = (
+        "--allow-net",
+        "a.example.com",
+        "--allow-net",
+        "[2001:db8::/64]:5432",
+        "--listen",
+        "8080",
+    )
+    second = succeeds(user.corral("explain", *flags, "--", "/bin/true")).splitlines()[1]
+    reach = "It may reach a.example.com on ports 80 and 443, [2001:db8::/64]:5432, listen 8080,"
+    assert second == f"{reach} and cannot start other programs."
     plain = succeeds(user.corral("explain", "--", "/bin/true"))
     assert "target: " not in plain
     assert "\n  target: rlimits: " in succeeds(user.corral("explain", "-v", "--", "/bin/true"))

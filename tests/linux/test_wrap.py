@@ -420,6 +420,11 @@ def test_wraps_flags_become_the_servers_grants(desk):
     assert desk.tools(entries(path)["two"]) == ["private-file"]
     assert entries(path)["one"]["command"] == desk.user.python  # this server was not named
     assert str(desk.private) in desk.does("status", "cursor")
+    hosts = ("--allow-net", "a.example.com", "--allow-net", "b.example.com:5432")
+    shown = desk.does("wrap", "cursor", "two", *hosts, "--corral", str(desk.corral_path))
+    reach = "connect to a.example.com on ports 80 and 443; connect to b.example.com:5432"
+    assert reach in shown
+    assert reach in desk.does("status", "cursor")
     desk.does("unwrap", "cursor", "two")
     desk.does("wrap", "cursor", "two", "--grant-arguments", "--corral", str(desk.corral_path))
     assert desk.tools(entries(path)["two"]) == ["private-file"]
