@@ -79,13 +79,12 @@ class ChangedPathsError(PolicyError):
 
 
 class UnpinnedError(PolicyError):
-    """The policy requires pins, and the server has none. `mend` tells the user how to pin it."""
+    """The policy requires pins, and the server has none. `mend` says how to pin its tools."""
 
     def __init__(self, words: str, mend: str) -> None:
         super().__init__(
             f"mcp.pins: nothing is pinned for {words}", hint=f"check its tools and pin them: {mend}"
         )
-        self.mend = mend
 
 
 class UnenforceableError(SandboxError):

@@ -811,6 +811,24 @@ def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(
     assert shown.count("it does not start: ") == 1  # only `c` still has no pins
 
 
+def test_wrap_says_how_to_pin_the_tools_of_a_server_that_is_already_wrapped(desk):
+    entry = {"command": desk.user.python, "args": [str(desk.server), "/absent"]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"a": entry}}))
+    wrap = ("wrap", "cursor", "--corral", str(desk.corral_path))
+    desk.does(*wrap)
+    assert b"pinned" not in desk.corral(*wrap).stderr  # the control
+    done = desk.corral(*wrap, "--pin-tools")
+    assert done.returncode == 0
+    start = "corral: a is already wrapped, so its tools were not pinned; to pin them: "
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith(start)
+    for command in line.removeprefix(start).split(" && "):
+        desk.does(*shlex.split(command)[1:])
+    assert desk.corral(*wrap, "--pin-tools").stderr == b""
+    assert "--pins" in entries(path)["a"]["args"]
+    assert desk.tools(entries(path)["a"]) == []
+
+
 def test_a_wrapped_program_that_is_gone_is_not_mended_by_wrapping_it_again(desk):
     program = desk.put("venv/bin/server", f"#!{desk.user.python}\n", mode=0o755)
     path = desk.put(

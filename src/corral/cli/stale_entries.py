@@ -23,10 +23,11 @@ from corral.errors import (
     UnchosenReadsError,
     UnpinnedError,
 )
+from corral.policy import pins
 from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package, parse_runner
 from corral.safe_text import last_words
-from corral.servers.reference import parse_reference
+from corral.servers.reference import name_server, parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
@@ -69,7 +70,7 @@ def _find_mend(client: str, file: ClientFile, server: ConfiguredServer, error: S
     if isinstance(error, ChangedPathsError):
         return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
     if isinstance(error, UnpinnedError):
-        return _format_pinning(client, file, server, error)
+        return format_pinning(client, file.content.path, server)
     if bad := _find_bad_flags(server):
         words = [word for one in bad for word in one.words]
         return join(["corral", "grant", f"{client}:{server.name}", "--remove", *words])
@@ -77,17 +78,15 @@ def _find_mend(client: str, file: ClientFile, server: ConfiguredServer, error: S
     return f"corral unwrap {again} && corral wrap {again}"
 
 
-def _format_pinning(
-    client: str, file: ClientFile, server: ConfiguredServer, error: UnpinnedError
-) -> str:
-    """Return the command that pins a server's tools. If `corral inspect` finds CLIENT:SERVER, the
-    command names the server so.
+def format_pinning(client: str, real: str, server: ConfiguredServer) -> str:
+    """Return the command that pins a server's tools. If `corral inspect` finds CLIENT:SERVER in the
+    file `real`, the command names the server so.
     """
     known = catalogue.find_client(client)
     own = map(os.path.realpath, catalogue.own_files(known) if known else ())
-    if file.content.path in own:
+    if real in own:
         return f"corral inspect --pin {last_words(f'{client}:{server.name}')}"
-    return error.mend
+    return pins.format_pinning(name_server(server.inner_argv))
 
 
 def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:

@@ -38,13 +38,22 @@ def load_pins(server: Sequence[str], *, required: bool) -> tuple[Pin, ...]:
     """Return the pins of a server. Raise UnpinnedError if pins are required and there are none."""
     found = find_pinned(server)
     if found is None and required:
-        typed = tuple(server[:1] if os.path.isdir(server[0]) else server)
-        words = printable(" ".join(map(shell_word, masked(typed))))
-        mend = f"corral inspect --pin {words}"
-        if masked(typed) != typed:  # the command would not work with a mask in it
-            mend = "type `corral inspect --pin` and the server's whole command"
-        raise UnpinnedError(words, mend)
+        raise UnpinnedError(_quote_all(server), format_pinning(server))
     return found.pins if found else ()
+
+
+def _quote_all(server: Sequence[str]) -> str:
+    typed = server[:1] if os.path.isdir(server[0]) else masked(server)
+    return printable(" ".join(map(shell_word, typed)))
+
+
+def format_pinning(server: Sequence[str]) -> str:
+    """Return the command that pins a server's tools, or a hint if the command would contain a
+    secret.
+    """
+    if not os.path.isdir(server[0]) and masked(server) != tuple(server):
+        return "type `corral inspect --pin` and the server's whole command"
+    return f"corral inspect --pin {_quote_all(server)}"
 
 
 def find_pinned(server: Sequence[str]) -> PinnedServer | None:
