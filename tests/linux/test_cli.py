@@ -245,6 +245,7 @@ def test_check_lists_every_mistake_with_its_line(user, scratch):
         (10, "nonsense"),
     ]
     assert "did you mean memory?" in lines[0]
+    assert done.stderr == b"hint: `corral schema` shows every key and how its value is written\n"
     told = json.loads(user.corral("check", "--json", str(path)).stdout)
     assert [(item["line"], item["key"]) for item in told] == found
     assert {item["file"] for item in told} == {str(path)}
@@ -255,6 +256,7 @@ def test_check_accepts_a_valid_file(user, scratch):
     path.write_text('version = 1\n[limits]\nmemory = "64M"\n')
     path.chmod(0o644)
     assert succeeds(user.corral("check", str(path))) == f"{path}: ok\n"
+    assert user.corral("check", str(path)).stderr == b""
     assert json.loads(succeeds(user.corral("check", "--json", str(path)))) == []
 
 
