@@ -7,8 +7,15 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from corral.cli import approve, client_output, output, run_flags, wrap, wrapped_servers
-from corral.cli.flag_coverage import is_covered
+from corral.cli import (
+    approve,
+    client_output,
+    flag_coverage,
+    output,
+    run_flags,
+    wrap,
+    wrapped_servers,
+)
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile, FileEdit, change_flags, lock_client_file
@@ -207,7 +214,8 @@ def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
     given = [(one.flag, one.value) for one in has]
     wanted = _parse_allow(denial.allow)
     return bool(wanted) and all(
-        is_covered(one.flag, one.value, given, any_port=denial.kind == "name") for one in wanted
+        flag_coverage.is_covered(one.flag, one.value, given, any_port=denial.kind == "name")
+        for one in wanted
     )
 
 
