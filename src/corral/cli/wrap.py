@@ -88,6 +88,8 @@ def main(options: Options, rest: list[str]) -> int:
     pin = options.has("--pin") and not dry_run
     install = pin or not options.has("--no-install")
     learn: tuple[str, ...] = ()
+    if options.has("--pin-tools") and options.get("--pins") == "refuse":
+        del options.values["--pins"]  # `pin_tools` adds it; until then there are no pins
     if (duration := options.get("--learn")) is not None:
         learn = ("--learn-until", format_end(duration))
     request = WrapRequest(
