@@ -30,6 +30,8 @@ def audit(user, scratch):
 
 def verify(user, file, *flags):
     done = user.corral("audit", *flags, "verify", str(file))
+    hints = done.stderr.startswith(b"hint: ")
+    assert hints == (done.returncode == 1 and "--json" not in flags)
     return done.returncode, done.stdout.decode()
 
 

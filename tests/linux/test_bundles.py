@@ -227,11 +227,11 @@ def test_approve_marks_what_a_new_version_of_a_bundle_asks_for_in_addition(user,
     old = {"io.corral": {"network": {"allow": ["api.example.com"]}, "subprocess": {"allow": True}}}
     path = put(user, scratch, manifest(_meta=old))
     assert user.corral("approve", "--yes", path, env=env).returncode == 0
-    new = {"io.corral": {"network": {"allow": ["api.example.com", "evil.example.com"]}}}
+    new = {"io.corral": {"network": {"allow": ["api.example.com", "evil.example.com:8443"]}}}
     path = put(user, scratch, manifest(version="2.0.0", _meta=new))
     lines = user.corral("approve", "--yes", path, env=env).stdout.decode().splitlines()
-    assert "  connect to api.example.com" in lines
-    assert "  connect to evil.example.com (new)" in lines
+    assert "  connect to api.example.com on ports 80 and 443" in lines
+    assert "  connect to evil.example.com:8443 (new)" in lines
     assert "it no longer asks to: start other programs" in lines
     listed = user.corral("approve", "--list", env=env).stdout.decode()
     assert listed.count("bundle hello") == 2

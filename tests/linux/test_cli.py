@@ -247,6 +247,7 @@ def test_check_lists_every_mistake_with_its_line(user, scratch):
         (10, "nonsense"),
     ]
     assert "did you mean memory?" in lines[0]
+    assert done.stderr == b"hint: `corral schema` shows every key and how its value is written\n"
     told = json.loads(user.corral("check", "--json", str(path)).stdout)
     assert [(item["line"], item["key"]) for item in told] == found
     assert {item["file"] for item in told} == {str(path)}
@@ -257,6 +258,7 @@ def test_check_accepts_a_valid_file(user, scratch):
     path.write_text('version = 1\n[limits]\nmemory = "64M"\n')
     path.chmod(0o644)
     assert succeeds(user.corral("check", str(path))) == f"{path}: ok\n"
+    assert user.corral("check", str(path)).stderr == b""
     assert json.loads(succeeds(user.corral("check", "--json", str(path)))) == []
 
 
@@ -326,6 +328,17 @@ def test_explain_begins_with_the_targets_permissions(user, scratch):
     assert second == "It cannot use the network, and may start other programs."
     assert third.startswith("Its limits: memory 1G, pids 128, fds 99, disk 1G")
     assert fourth == "Program"
+    flags = (
+        "--allow-net",
+        "a.example.com",
+        "--allow-net",
+        "[2001:db8::/64]:5432",
+        "--listen",
+        "8080",
+    )
+    second = succeeds(user.corral("explain", *flags, "--", "/bin/true")).splitlines()[1]
+    reach = "It may reach a.example.com on ports 80 and 443, [2001:db8::/64]:5432, listen 8080,"
+    assert second == f"{reach} and cannot start other programs."
     plain = succeeds(user.corral("explain", "--", "/bin/true"))
     assert "target: " not in plain
     assert "\n  target: rlimits: " in succeeds(user.corral("explain", "-v", "--", "/bin/true"))

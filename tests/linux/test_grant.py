@@ -119,12 +119,18 @@ def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
     assert "'no-such-server' was not found on PATH" in run(desk, path, "gone")
     shown = desk.does("why", "gone")
     assert "; corral did not start it: 'no-such-server' was not found on PATH\n" in shown
+    assert "it had no denials" not in shown
     assert not any("hunter2secret" in file.read_text() for file in kept_files(desk))
     found = desk.put("bin/no-such-server", "#!/bin/sh\nexit 0\n")
     found.chmod(0o755)
     path.write_text(path.read_text().replace('"no-such-server"', json.dumps(str(found))))
     assert "not found" not in run(desk, path, "gone")  # counter-check
     assert "did not start" not in desk.does("why", "gone")
+    command = (str(desk.put("bin/fails", "#!/bin/sh\nexit 3\n", mode=0o755)),)
+    desk.corral("run", "--", *command)
+    shown = desk.does("why", *command)  # the control: a run that started
+    assert "; it ended with exit code 3\n" in shown
+    assert "it had no denials" in shown
 
 
 ONCE = """\

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from subprocess import PIPE
 
 import pytest
 
@@ -277,6 +279,30 @@ def test_learn_says_that_no_client_used_the_target(user, scratch, stdin):
             "the target got everything that it asked for while it started",
             UNUSED,
         ]
+
+
+WAITS = b"""\
+corral: the server waits for a client's messages on its standard input, which is open
+corral: add `</dev/null` to watch only its start; Ctrl-C ends it
+"""
+
+
+def test_learn_says_that_the_target_waits_for_messages(user):
+    """Use a pipe that nobody writes to, as in a script, and press Ctrl-C when the target reads from it."""
+    code = "import sys; print('reads', flush=True); sys.stdin.read()"
+    argv = user.corral_argv(
+        "learn", "--", user.python, "-c", f"try:\n {code}\nexcept KeyboardInterrupt: pass"
+    )
+    with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True) as process:
+        assert process.stdout.readline() == b"reads\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert said.startswith(WAITS)
+    assert b"Traceback" not in said
+    assert b"corral: the target ended: " in said
+    done = user.corral("learn", "--", user.python, "-c", "pass", input=b"{}\n")  # the control
+    assert b"waits for" not in done.stderr
 
 
 REFUSED = "import socket; socket.socket().connect_ex(('127.0.0.1', 5432))"

@@ -482,6 +482,7 @@ def test_a_missing_npm_is_reported(user, env, registry, scratch):
     assert done.returncode == 127
     assert b"npm was not found on PATH" in done.stderr
     assert b"hint: install Node.js" in done.stderr
+    assert b"installing" not in done.stderr  # the control is the previous test
 
 
 @ONE_USER

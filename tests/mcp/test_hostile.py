@@ -477,13 +477,14 @@ def test_10_walls_and_guard_work_together(ordinary, server):
     assert "mcp.tools.allow" in talk.refusal(2)
 
 
-def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
+@pytest.mark.parametrize("flags", [(), ("--pins", "refuse")], ids=["alone", "required"])
+def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server, flags):
     config = ordinary.home / "wrapped.json"
     argv = [ordinary.python, str(server), "rug pull"]
     entry = {"command": argv[0], "args": argv[1:], "env": {"LEVEL": "3"}}
     config.write_text(json.dumps({"mcpServers": {"a": entry}}))
     os.chown(config, ordinary.uid, ordinary.uid)
-    done = ordinary.corral("wrap", "--pin-tools", "--corral", "/bin/true", str(config))
+    done = ordinary.corral("wrap", "--pin-tools", *flags, "--corral", "/bin/true", str(config))
     assert done.returncode == 0, done.stderr.decode()
     [may, guard] = [line for line in done.stdout.decode().splitlines() if line.startswith("    ")]
     assert may.startswith("    may: ")

@@ -7,6 +7,7 @@ import os
 from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
 from corral.directories import home_directory
+from corral.network.rules import describe_entry
 from corral.plan.model import Held, Plan
 from corral.policy import profiles
 from corral.policy.home_grants import is_home
@@ -58,7 +59,11 @@ def _summarize(plan: Plan) -> list[str]:
     asked = {held.control: held.asked for held in plan.controls}
     typed = " ".join(masked(plan.program.typed or plan.program.argv))
     closed = asked["network"] == "none"
-    reach = "It cannot use the network" if closed else f"It may reach {asked['network']}"
+    named = [
+        describe_entry(word) if word in plan.allow else word
+        for word in asked["network"].split(", ")
+    ]
+    reach = "It cannot use the network" if closed else f"It may reach {', '.join(named)}"
     others = "cannot start other programs" if asked["subprocess"] else "may start other programs"
     limits = [f"{name} {asked[name]}" for name in LIMITS if asked.get(name)]
     missing = ", ".join(held.control for held in plan.controls if held.status == "degraded")

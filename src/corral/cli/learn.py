@@ -61,6 +61,9 @@ def main(options: Options, rest: list[str]) -> int:
         output.note("the server waits for a client's messages on this terminal; Ctrl-C ends it")
         if command := _format_wrap(rest):
             output.note(f"to watch it while its client uses it: {command}")
+    elif watched_run.is_silent(0):
+        output.note("the server waits for a client's messages on its standard input, which is open")
+        output.note("add `</dev/null` to watch only its start; Ctrl-C ends it")
     used = watched_run.has_client(0)
     started = time.monotonic()
     signals = current.load().signals(run.forwarded_signals())

@@ -259,7 +259,11 @@ def write_error(problem: SandboxError) -> None:
     for line in details:
         _write_stderr(f"  {printable(line)}\n")
     if problem.hint:
-        _write_stderr(f"{_paint('hint:', 'bold', sys.stderr)} {printable(problem.hint)}\n")
+        write_hint(problem.hint)
+
+
+def write_hint(text: str) -> None:
+    _write_stderr(f"{_paint('hint:', 'bold', sys.stderr)} {printable(text)}\n")
 
 
 def write_json(value: object) -> None:

@@ -433,14 +433,14 @@ def _keep_refusal(rest: list[str], problem: SandboxError) -> None:
     not prove that earlier denials are now allowed.
     """
     try:
-        from corral.denials.kept import keep
+        from corral.denials.kept import NOT_STARTED, keep
         from corral.policy.server_identity import identify_command
         from corral.policy.variables import masked
         from corral.servers.reference import name_server
 
         message = " ".join(masked(problem.message.partition("\n")[0].split(" ")))
         server = identify_command(name_server(rest))
-        keep(server, (), time.time(), failure=f"corral did not start it: {message}")
+        keep(server, (), time.time(), failure=f"{NOT_STARTED}: {message}")
     except (SandboxError, OSError, ImportError):
         return  # the caller reports `problem`
 

@@ -21,6 +21,8 @@ WAITS = b"W"
 verified, and then waits for the command.
 """
 FAILED = b"F"
+END = "\0"
+"""Ends each of the three words of a failure: its step, its errno and its cause."""
 DIED = "died before it was executed"
 
 
@@ -70,7 +72,8 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
     if raw == EXECUTED:
         return None
     if FAILED in raw:
-        step, code, cause = raw.partition(FAILED)[2].decode().split("\0", 2)
+        # If init and the target both failed, the second error is a consequence of the first one.
+        step, code, cause = raw.partition(FAILED)[2].decode().split(END, 3)[:3]
         failed = StepFailed(step, cause)
         failed.code = int(code)
         return failed

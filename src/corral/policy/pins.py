@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from corral.directories import directories, refuse_shared
-from corral.errors import PolicyError, SandboxError
+from corral.errors import SandboxError, UnpinnedError
 from corral.messages.definitions import Pin
 from corral.policy.approvals import make_store, refuse_shared_file, write_file
 from corral.policy.manifest import MAX_FILE_SIZE, read_file
@@ -37,16 +37,25 @@ class PinnedServer:
 
 
 def load_pins(server: Sequence[str], *, required: bool) -> tuple[Pin, ...]:
-    """Return the pins of a server. Raise PolicyError if pins are required and there are none."""
+    """Return the pins of a server. Raise UnpinnedError if pins are required and there are none."""
     found = find_pinned(server)
     if found is None and required:
-        typed = server[:1] if os.path.isdir(server[0]) else masked(server)
-        words = printable(" ".join(map(shell_word, typed)))
-        raise PolicyError(
-            f"mcp.pins: nothing is pinned for {words}",
-            hint=f"check its tools and pin them: corral inspect --pin {words}",
-        )
+        raise UnpinnedError(_quote_all(server), format_pinning(server))
     return found.pins if found else ()
+
+
+def _quote_all(server: Sequence[str]) -> str:
+    typed = server[:1] if os.path.isdir(server[0]) else masked(server)
+    return printable(" ".join(map(shell_word, typed)))
+
+
+def format_pinning(server: Sequence[str]) -> str:
+    """Return the command that pins a server's tools, or a hint if the command would contain a
+    secret.
+    """
+    if not os.path.isdir(server[0]) and masked(server) != tuple(server):
+        return "type `corral inspect --pin` and the server's whole command"
+    return f"corral inspect --pin {_quote_all(server)}"
 
 
 def find_pinned(server: Sequence[str]) -> PinnedServer | None:

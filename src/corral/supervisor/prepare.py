@@ -142,6 +142,7 @@ def prepare(
             *made.warnings,
             *_policy_warnings(policy),
             *program.notes,
+            *_find_misplaced(subject, cwd=cwd, start_in=start_in, has_home=start_in == made.home),
             *_runtime_warnings(program, machine),
         ),
     )
@@ -188,6 +189,20 @@ def _find_ungranted(
         given = (*policy.pass_names, *policy.secret_names, *(name for name, _ in policy.set_values))
         found += find_addresses(numbers, policy.allow) + find_variables(names, environment, given)
     return found
+
+
+def _find_misplaced(
+    subject: Subject, *, cwd: str, start_in: str, has_home: bool
+) -> tuple[str, ...]:
+    """Return a warning for each relative path in the command that the target does not find."""
+    grants, words = subject.policy.grants, subject.program.argv[1:]
+    if not grants or start_in in {cwd, os.path.realpath(cwd)}:
+        return ()
+    from corral.supervisor.ungranted_paths import find_misplaced
+
+    granted = [path for grant in grants for path in (grant.path, grant.written) if path]
+    home = subject.home if has_home else ""
+    return tuple(find_misplaced(words, granted, cwd=cwd, start_in=start_in, home=home))
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:

@@ -82,15 +82,17 @@ def run(
     _lock_installed_files(plan)
     entry = run_records.Run(plan.run, residue=plan.residue, command=plan.program.typed)
     relay: MessageRelay | None = None
-    if plan.mcp is not None:
-        from corral.supervisor.message_relay import MessageRelay
-
-        relay = MessageRelay(plan, plan.mcp, stdio)
     try:
+        if plan.mcp is not None:
+            from corral.supervisor.message_relay import MessageRelay
+
+            relay = MessageRelay(plan, plan.mcp, stdio)
         child = (spawn or system.spawn)(plan, relay.stdio if relay else stdio)
-    except StepFailed as failed:
-        entry.end()
-        raise _error(failed) from failed
+    except BaseException as error:
+        _end_record(entry, plan)
+        if isinstance(error, StepFailed):
+            raise _error(error) from error
+        raise
     finally:
         if relay is not None:
             relay.close_target_ends()
@@ -112,6 +114,18 @@ def run(
     if not failed_later:
         _open_services(plan, child, watch, denials, relay)
     return watch
+
+
+def _end_record(entry: run_records.Run, plan: Plan) -> None:
+    """Remove what a run that did not start has left behind, and its record.
+
+    A directory may be left because no descriptor was free to remove it with. If it still cannot be
+    removed, keep the record, so that the next start tries again.
+    """
+    for path in filter(os.path.lexists, plan.residue):
+        current.load().clean(path, run_records.Budget(MAX_SWEPT_FILES))
+    if not any(map(os.path.lexists, plan.residue)):
+        entry.end()
 
 
 def _load_hide(plan: Plan) -> Hide:

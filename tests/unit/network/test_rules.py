@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from corral.network import rules
 from corral.network.addresses import parse_address
 from corral.network.rules import (
+    describe_entry,
     is_host_name,
     parse_entry,
     parse_rules,
@@ -32,6 +33,17 @@ def test_a_name_without_a_port_allows_80_and_443():
     assert found.allows_name("example.com", 80)
     assert found.allows_name("example.com", 8080) is None
     assert found.ports == {80, 443}
+
+
+def test_a_description_names_the_ports():
+    texts = ("example.com", "*.example.com", "example.com:443", "10.0.0.0/8", "[fd00::1]:1-9")
+    assert [describe_entry(text) for text in texts] == [
+        "example.com on ports 80 and 443",
+        "*.example.com on ports 80 and 443",
+        "example.com:443",
+        "10.0.0.0/8 on ports 80 and 443",
+        "[fd00::1]:1-9",
+    ]
 
 
 def test_names_ignore_case():

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from corral.abi import linux
 from corral.platforms.run_records import Budget, is_run_name
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX directories")
@@ -138,6 +139,40 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
     assert (home / "taken").read_text() == "the server's own"
 
 
+@pytest.fixture(params=["renameat2", "rename"])
+def renaming(request, monkeypatch):
+    """Return the call that renames a server's own file: renameat2 on Linux, and rename on other systems and on file
+    systems such as NFS.
+    """
+    if request.param == "renameat2" and sys.platform != "linux":
+        pytest.skip("this system has no renameat2")
+    if request.param == "rename":
+        monkeypatch.setattr(linux, "renameat2", _unsupported)
+    return (linux if request.param == "renameat2" else os), request.param
+
+
+def _unsupported(*_):
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no renameat2")
+def test_a_servers_own_file_is_renamed_in_one_step(tmp_path, monkeypatch):
+    """Check that no placeholder is made, which would be left if corral were killed before the rename."""
+    (tmp_path / "out.txt").write_text("the server's own")
+    (tmp_path / "reports").mkdir()
+    names, made, rename = ["out.txt", "reports"], [], linux.renameat2
+
+    def watched(*arguments):
+        made.extend(os.listdir(tmp_path))
+        rename(*arguments)
+
+    monkeypatch.setattr(linux, "renameat2", watched)
+    for name in names:
+        run_directories.make_links(str(tmp_path), [(name, "/granted")])
+    assert sorted(made) == ["out.txt", "out.txt", "out.txt.before-grant", "reports", "reports"]
+
+
+@pytest.mark.usefixtures("renaming")
 def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
     """Create a file, a directory and a link, and then grant paths with the same names. The file,
     directory and link must be kept under new names.
@@ -156,12 +191,12 @@ def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
     assert os.readlink(tmp_path / "link.before-grant") == "out.txt"
 
 
-def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypatch):
+def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypatch, renaming):
     """Start another run of the server just before the file is renamed. The file must survive under
     its new name.
     """
     (tmp_path / "out.txt").write_text("the server's own")
-    links, rename, others = [("out.txt", "/granted")], os.rename, []
+    links, rename, others = [("out.txt", "/granted")], getattr(*renaming), []
 
     def late(*arguments, **options):
         if not others:
@@ -169,7 +204,7 @@ def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypa
             run_directories.make_links(str(tmp_path), links)
         rename(*arguments, **options)
 
-    monkeypatch.setattr(os, "rename", late)
+    monkeypatch.setattr(*renaming, late)
     run_directories.make_links(str(tmp_path), links)
     assert others  # make sure that the other run did start
     assert os.readlink(tmp_path / "out.txt") == "/granted"
@@ -177,7 +212,9 @@ def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("is_directory", [False, True])
-def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch, is_directory):
+def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(
+    tmp_path, monkeypatch, renaming, is_directory
+):
     """Make the rename fail because the disk is full. The next start must rename the file."""
     own, links = tmp_path / "out.txt", [("out.txt", "/granted")]
     if is_directory:
@@ -189,7 +226,7 @@ def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as changed:
-        changed.setattr(os, "rename", full)
+        changed.setattr(*renaming, full)
         with pytest.raises(OSError, match="No space left"):
             run_directories.make_links(str(tmp_path), links)
     assert os.listdir(tmp_path) == ["out.txt"]
@@ -199,6 +236,7 @@ def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch
     assert aside.is_dir() if is_directory else aside.read_text() == "the server's own"
 
 
+@pytest.mark.usefixtures("renaming")
 @pytest.mark.parametrize("ending", [".before-grant", "x" * 245])
 def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
     """Try to rename a file to a name that is taken, or that is longer than 255 bytes. The start

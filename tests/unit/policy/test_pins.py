@@ -31,6 +31,9 @@ def test_pins_are_found_for_their_server_only():
     with pytest.raises(PolicyError, match="nothing is pinned for npm:x") as caught:
         pins.load_pins(["npm:x"], required=True)
     assert "corral inspect --pin npm:x" in caught.value.hint
+    with pytest.raises(PolicyError, match=r"for npm:x '--token=\*\*\*'") as caught:
+        pins.load_pins(["npm:x", "--token=other"], required=True)
+    assert "***" not in caught.value.hint
 
 
 def test_secrets_are_not_stored_with_pins(store):

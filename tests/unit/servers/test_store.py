@@ -386,8 +386,14 @@ def test_cache_commands_list_remove_and_verify_stored_trees(capfd):
     assert main(["cache", "verify"]) == 0
     change(f"{first.path()}/lib/main.js", "evil")
     assert main(["cache", "verify"]) == 1
-    assert "first 1 in the cache has changed since its installation" in capfd.readouterr().err
-    assert main(["cache", "rm", "first"]) == 0
+    changed = "corral: first 1 in the cache has changed since its installation"
+    hint = "hint: remove it with `corral cache rm npm:first@1` and run again"
+    assert capfd.readouterr().err.splitlines() == [changed, hint]
+    os.rename(first.path(), f"{first.path()}-lost")
+    assert main(["cache", "verify"]) == 1
+    lost = "corral: first 1 in the cache cannot be read: No such file or directory"
+    assert capfd.readouterr().err.splitlines() == [lost, hint]
+    assert main(["cache", "rm", "npm:first@1"]) == 0
     assert main(["cache", "verify"]) == 0
     assert [entry.key for entry in store.entries()] == ["npm:second@1"]
     assert main(["cache", "rm", "first"]) == 125

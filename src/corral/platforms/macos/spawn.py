@@ -148,7 +148,7 @@ def spawn(plan: Plan, stdio: Stdio, table: ProcessTable) -> Child:
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
         return _fork_watcher(plan, results, stdio, table)
-    except StepFailed:
+    except BaseException:  # also an OSError outside the steps, such as too many open files
         results.release()
         raise
 

@@ -234,28 +234,50 @@ def _is_link(name: str, target: str, above: int) -> bool:
 
 
 def _set_aside(name: str, above: int) -> None:
-    """Add the suffix SET_ASIDE to a file's name. Raise FileExistsError if that is not possible.
-
-    Two runs may do this at once, and `rename` replaces an existing file. So each of them first
-    makes an empty file or directory with the new name, which only one of them can do.
-    """
-    aside = name + SET_ASIDE
+    """Add the suffix SET_ASIDE to a file's name. Raise FileExistsError if that is not possible."""
     try:
-        is_directory = stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
-        if is_directory:
-            os.mkdir(aside, 0o700, dir_fd=above)
-        else:
-            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=above))
-        try:
-            os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
-        except OSError:
-            # Otherwise the new name would be taken in every later run.
-            (os.rmdir if is_directory else os.unlink)(aside, dir_fd=above)
-            raise
+        _rename_to_unused(name, name + SET_ASIDE, above)
     except OSError as error:
         if error.errno not in TAKEN | {errno.ENAMETOOLONG, errno.ENOENT}:
             raise  # such as a full disk
         raise FileExistsError(errno.EEXIST, error.strerror, name) from error
+
+
+def _rename_to_unused(name: str, new: str, above: int) -> None:
+    """Rename a file. Raise FileExistsError if the new name is taken, even if another run has taken
+    it just now.
+    """
+    if sys.platform == "linux":
+        from corral.abi import linux
+
+        try:
+            linux.renameat2(above, name, above, new, linux.RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.ENOSYS}:
+                raise
+        else:
+            return
+    _rename_to_reserved(name, new, above)
+
+
+def _rename_to_reserved(name: str, new: str, above: int) -> None:
+    """Do the work of `_rename_to_unused` where the system or the file system, such as NFS, cannot.
+
+    `rename` replaces an existing file. So first make an empty file or directory with the new name,
+    which only one of two runs can do. If this process is killed in between, the empty file is left,
+    and the new name is taken.
+    """
+    is_directory = stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+    if is_directory:
+        os.mkdir(new, 0o700, dir_fd=above)
+    else:
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=above))
+    try:
+        os.rename(name, new, src_dir_fd=above, dst_dir_fd=above)
+    except OSError:
+        # Otherwise the new name would be taken in every later run.
+        (os.rmdir if is_directory else os.unlink)(new, dir_fd=above)
+        raise
 
 
 def _make_alike(name: str, above: int) -> None:

@@ -536,6 +536,34 @@ def test_a_run_sees_its_files_and_grants():
     assert made(view).allows(Act("file-write-data", f"{HOME}/p/data"))
 
 
+@pytest.mark.parametrize(
+    ("granted", "writes"),
+    [
+        (f"{HOME}/p", False),
+        (f"{HOME}/p/server", True),
+        (f"{HOME}/p/server/main", True),
+        (f"{HOME}/other", False),
+    ],
+    ids=["around", "the directory itself", "the program itself", "elsewhere"],
+)
+def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
+    """Check that the target cannot change its own files in a larger write grant, and can change those that the user
+    granted by their own path. It can execute them in both cases, but no other file of the grant.
+    """
+    main = f"{HOME}/p/server/main"
+    program = Program(path=main, real=main, argv=(main,), reads=(f"{HOME}/p/server",))
+    policy = Policy(grants=(grant(granted, "write"),), subprocess=True)
+    view = tier_seatbelt.build_view(policy, program, home=HOME, private=PRIVATE, state="")
+    decided = made(view)
+    for name in ("file-write-data", "file-write-mode"):
+        assert decided.allows(Act(name, main)) == writes, name
+    assert decided.allows(Act("process-exec", main))
+    if granted != main:
+        beside = f"{granted}/new"
+        assert decided.allows(Act("file-write-create", beside))
+        assert decided.allows(Act("process-exec", beside)) == (granted == f"{HOME}/p/server")
+
+
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
     """Check that a framework Python may execute `Python.app`, the second program that replaces it
