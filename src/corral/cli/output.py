@@ -216,7 +216,7 @@ def _write_stderr(text: str) -> None:
         else:
             _write_at_once(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
     except OSError:
-        sys.stderr = None  # otherwise the interpreter tries again when it exits
+        sys.stderr = None  # otherwise Python flushes stderr at exit, and fails again
 
 
 if sys.platform != "win32":
@@ -266,8 +266,8 @@ def write_json(value: object) -> None:
     """Print JSON. Escape the characters that could change what a terminal displays."""
     import json
 
-    # Except for line breaks, unprintable characters occur only inside strings, where JSON allows
-    # escapes.
+    # The text has unprintable characters only inside strings, where they can be escaped, and as
+    # line breaks between its parts, which stay.
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     shown = (c if is_visible(c) or c == "\n" else json.dumps(c)[1:-1] for c in text)
     _write_stdout("".join(shown))
