@@ -179,8 +179,8 @@ def format_path(path: Path) -> str:
 
 
 def suggest_key(unknown: str, table: str) -> str:
-    """Return advice about an unknown key: a similar key, or else all known keys of the table, or ""
-    if these are too many.
+    """Return a hint for an unknown key, which names a similar key. If no key is similar, it lists
+    the known keys of the table. If these are too many, it is "".
     """
     import difflib
 

@@ -236,7 +236,9 @@ def _normalize(registry: Registry, name: str) -> str:
 def _split(
     words: list[str], syntax: Syntax
 ) -> tuple[str, str, tuple[str, ...], str, int] | Refusal:
-    """Return (package, its program if named, more packages, Python, number of words used)."""
+    """Return (package, program, more packages, Python, number of words up to the arguments).
+    `program` is "" if the command names none.
+    """
     meaning = {
         **dict.fromkeys(syntax.python_flags, "python"),
         **dict.fromkeys(syntax.flags, "package"),
