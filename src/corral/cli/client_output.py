@@ -45,7 +45,7 @@ class Selection:
 @record
 class Permissions:
     """A server's permissions beyond the defaults (`may`), and its settings for the MCP guard
-    (`guard`). The two are separate because the guard's settings only restrict.
+    (`guard`). They are separate, because the guard's settings only restrict the server.
     """
 
     may: tuple[str, ...]

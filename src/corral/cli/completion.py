@@ -117,7 +117,7 @@ def list_names(words: list[str]) -> list[str]:
 
 
 def _list_servers(word: str) -> list[str]:
-    """Return the names of the servers of a client or in a file, whichever `word` names.
+    """Return the names of the servers in `word`, which is a client or a file.
     Skip files that cannot be read.
     """
     client = find_client(word)

@@ -21,9 +21,10 @@ ALSO_ALLOWED_BY = {"--read": ("--read", "--write"), "--env": ("--env", "--secret
 
 
 def is_covered(flag: str, value: str, has: Sequence[tuple[str, str]], *, any_port: bool) -> bool:
-    """Return whether the flags `has`, as (flag, value), allow everything that `flag value` allows.
+    """Return whether the flags `has` allow everything that `flag` with this value allows.
 
-    With `any_port`, a host counts as allowed if any of its ports is allowed.
+    `has` contains (flag, value) pairs. With `any_port`, a host counts as allowed if any of its
+    ports is allowed.
     """
     flags = ALSO_ALLOWED_BY.get(flag, (flag,))
     given = [theirs for name, theirs in has if name in flags]

@@ -10,9 +10,10 @@ def report_changes(
 ) -> Iterator[None]:
     """If Ctrl-C ends the block, raise KeyboardInterrupt with a text that says what has changed.
 
-    The text is `none` if nothing has changed. Otherwise it is `some` and the changed names.
-    `read_state` returns {name: state} and is called before and after the block. The block cannot
-    record its changes itself, because Ctrl-C could come between a change and its record.
+    The text is `none` if nothing has changed. Otherwise it is `some`, followed by the names of what
+    has changed. `read_state` returns {name: state} and is called before and after the block. The
+    block cannot record its changes itself, because Ctrl-C could come between a change and its
+    record.
     """
     before = read_state()
     try:

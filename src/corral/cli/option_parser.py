@@ -70,8 +70,7 @@ def parse(
 ) -> tuple[Options, list[str]]:
     """Split arguments into options and other words.
 
-    After `--`, all words are other words. Unless `anywhere` is true, this also holds after the
-    first other word.
+    Options may come after other words only if `anywhere` is true. After `--`, no word is an option.
     """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})

@@ -158,8 +158,8 @@ def _write_stdout(text: str, *, flush: bool = False) -> None:
 
 
 def use_utf8() -> None:
-    """On Windows, write UTF-8 into pipes and files, where Python would use the system's code page.
-    The user's PYTHONIOENCODING takes precedence.
+    """On Windows, make Python write UTF-8 into pipes and files instead of the system's code page.
+    Do nothing if the user has set PYTHONIOENCODING.
     """
     if sys.platform != "win32" or "PYTHONIOENCODING" in os.environ:
         return
@@ -266,8 +266,8 @@ def write_json(value: object) -> None:
     """Print JSON. Escape the characters that could change what a terminal displays."""
     import json
 
-    # The text has unprintable characters only inside strings, where they can be escaped, and as
-    # line breaks between its parts, which stay.
+    # Line breaks end the lines of the text, and must stay. All other unprintable characters are
+    # inside strings, where JSON allows escapes.
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     shown = (c if is_visible(c) or c == "\n" else json.dumps(c)[1:-1] for c in text)
     _write_stdout("".join(shown))

@@ -37,8 +37,9 @@ def memory_file(home: str) -> str:
 
 
 def read_memory(file: str) -> dict[str, str]:
-    """Return {path as written: recorded real path}. Refuse a file that other users can open. Ignore
-    damage at the end of the file, which a crash or a full disk can leave behind.
+    """Return {path as written: recorded real path}. Refuse a file that other users can open.
+
+    Ignore damage at the end of the file, because a crash or a full disk can cause it.
     """
     whole, damaged, _ = _read(file).partition(SEPARATOR * 2)
     parts = (whole + SEPARATOR if damaged else whole).split(SEPARATOR)[:-1]

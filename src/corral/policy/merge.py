@@ -217,8 +217,8 @@ def apply_ceilings(
     ceilings: Manifest,
     problems: Problems,
 ) -> set[str]:
-    """Lower default limits to their ceilings, and refuse stated limits above their ceilings. Return
-    the names of the limits that have a ceiling.
+    """Lower default limits to their ceilings. Refuse a limit from a source if it is above its
+    ceiling. Return the names of the limits that have a ceiling.
     """
     found: set[str] = set()
     for name, ceiling in ceilings.limits.items():

@@ -104,7 +104,7 @@ def _has_file_ending(path: str) -> bool:
 
 
 def _refuse_other_spelling(path: str) -> None:
-    """Refuse a path if upper and lower case differ from the names on the disk.
+    """Refuse a path that is spelled differently from the names on the disk.
 
     A case-insensitive file system accepts such a path. But inside the sandbox, the two spellings
     would be two different files.

@@ -179,8 +179,8 @@ def format_path(path: Path) -> str:
 
 
 def suggest_key(unknown: str, table: str) -> str:
-    """Return a hint for an unknown key, which names a similar key. If no key is similar, it lists
-    the known keys of the table. If these are too many, it is "".
+    """Return a hint for an unknown key. Suggest a similar key, or else list all known keys of the
+    table. If these are too many, return "".
     """
     import difflib
 

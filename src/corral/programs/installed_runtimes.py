@@ -120,7 +120,7 @@ def parse_version(text: str) -> Version:
 
 
 def _fits(version: Version, requirement: str) -> bool:
-    """Return whether a version such as 3.12, with any patch release, may meet a requirement."""
+    """Return whether a version such as 3.12 has a patch release that may meet a requirement."""
     for part in requirement.replace(" ", "").strip(",").split(","):
         match = re.fullmatch(rf"(>=|<=|==|!=|~=|>|<)?({NUMBER}(?:\.{NUMBER})*)(?:\.\*)?", part)
         if match is None:

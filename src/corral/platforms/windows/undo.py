@@ -24,9 +24,10 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """Cleans up after dead runs, and writes the changes that this run will make into the journal.
-    The changes are undone at the end of the run, when the results of its steps are released. This
-    is the first step of a run with an AppContainer.
+    """Cleans up after dead runs, and writes into the journal which changes this run will make.
+
+    This is the first step of a run with an AppContainer. The changes are undone at the end of the
+    run, when the results of its steps are released.
     """
 
     name = "journal"

@@ -163,7 +163,7 @@ def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
     """Check that a process in an AppContainer can use neither the user's files nor the host's
-    loopback. As a counter-check, a process outside must be able to. Raise OSError otherwise.
+    loopback, and as a counter-check that a process outside can use both. Raise OSError otherwise.
     """
     if not desktop and abi.session_of(os.getpid()) == 0:
         raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")

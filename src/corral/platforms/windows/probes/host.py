@@ -31,8 +31,8 @@ from corral.record import replace
 TRIES = 3
 BUSY_SECONDS = 0.5
 RATE = 50
-"""The limit of the CPU probe, in thousandths of a processor. It is low, because a process without a
-limit has to get clearly more even on a busy machine.
+"""The limit of the CPU probe, in thousandths of a processor. A process without a limit gets more
+than this even on a busy machine.
 """
 MEMORY = 96 << 20
 ALLOCATE = """
@@ -162,8 +162,8 @@ def _app_container(machine: Machine) -> Finding:
 def _inside(
     capability: str, need: str, attempt: Callable[[Machine], str]
 ) -> Callable[[Machine], Finding]:
-    """Return a probe that runs in an AppContainer. It finds the capability absent if this host does
-    not have the capability `need`.
+    """Return a probe that runs in an AppContainer. If this host does not have the capability
+    `need`, the probe reports its own capability as absent.
     """
 
     def find(machine: Machine) -> Finding:
@@ -258,8 +258,8 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The counter-check uses a limit of four. Two would be too low, because Windows may start a
-    # process for the console in the same job.
+    # The counter-check uses a limit of four. Two may be too low, because the process of a console
+    # may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the counter-check failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four processes, but not under a limit of one"

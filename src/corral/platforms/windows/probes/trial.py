@@ -1,4 +1,4 @@
-"""Start a disposable target with the code of a real run, and return its output.
+"""Start a disposable target in the same way as a real run, and return its output.
 
 A runtime that does not work in an AppContainer or under a mitigation dies before it executes any
 code, and its exit code explains little. So before a runtime's first run corral lets it execute one

@@ -16,7 +16,7 @@ SETTINGS = "pyvenv.cfg"
 
 
 def find(listing: Listing) -> tuple[str, ...]:
-    """Return the names in a listing of those files in which paths may have to be replaced."""
+    """Return the names of the listed files in which paths may have to be replaced."""
     found = []
     for name, _, _ in listing.files:
         above, _, last = name.rpartition("\\")
@@ -61,9 +61,7 @@ def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    """Replace a path, also at the start of longer paths. Ignore the difference of upper and lower
-    case.
-    """
+    """Replace a path, also at the start of a longer path. Upper and lower case do not matter."""
     lower, wanted = fold_path(text), fold_path(old)
     parts, at = [], 0
     while (found := lower.find(wanted, at)) >= 0:

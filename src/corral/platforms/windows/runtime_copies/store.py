@@ -156,8 +156,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # The files in `pointing` may name paths in other trees. They are replaced by the paths of
-        # the copies, which contain the copies' keys, so the key of this copy depends on all keys.
+        # The files in `pointing` may name paths in other trees. These paths are replaced by paths
+        # in the copies, which contain the copies' keys. So this copy's key depends on all keys.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
