@@ -100,13 +100,13 @@ def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     if os.path.normcase(here) != os.path.normcase(wanted):
         raise SandboxError(
             f"the server would start in {here}, but `corral wrap` recorded {wanted}",
-            hint="a link in its path has changed; if you changed it, unwrap and wrap the server"
-            " again",
+            hint="a link on the way to this directory has changed; if you changed it, unwrap the"
+            " server and wrap it again",
         )
 
 
 def _find_configured(rest: list[str]) -> FoundServer | None:
-    """Return the server in a client's file that the first word of the command names, or None."""
+    """If the first word of the command is CLIENT:SERVER, return this server, otherwise None."""
     if not rest or ":" not in rest[0]:
         return None
     from corral.servers.reference import parse_reference

@@ -181,8 +181,8 @@ def _format_venv_command(words: Sequence[str]) -> str:
         directory = value if equals else rest.pop(0)
     if not rest:
         return example
-    # `uv run` would change to `directory` first. The new command does not, so join `directory` to
-    # its paths.
+    # `uv run` would start in `directory`, but the new command does not. So make its paths begin
+    # with `directory`.
     rest = [posixpath.join(directory, word) if word.endswith(".py") else word for word in rest]
     is_script = rest[0].endswith(".py")
     program = "python" if is_script else rest.pop(0)

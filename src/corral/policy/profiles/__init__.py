@@ -1,4 +1,4 @@
-"""Provide curated policies: one data file per server, with a reason for each line.
+"""Provide the curated policies. Each is a data file for one server, with a reason for each key.
 
 The user names a profile, so its grants count as the user's decision. A profile never names a path,
 because paths differ between users. A profile with the key `arguments` grants the paths in the
