@@ -230,9 +230,9 @@ def test_write_grants_of_corrals_own_files_are_refused(user, scratch):
 
 @BOTH_TIERS
 def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scratch):
-    # HOME is set to another path, because the test's home is in /tmp, and corral would refuse a
-    # grant that contains the home.
-    env = user.environment(HOME="/nonexistent")
+    # The test's own home is in /tmp, and corral would refuse a grant that contains the home. So HOME
+    # is a path outside /tmp, in a place where even root cannot create it.
+    env = user.environment(HOME="/proc/home")
     done = user.run("/bin/true", flags=("--write", "/tmp"), env=env)
     assert done.returncode == 125
     assert b"contains private directories of runs ('/tmp/corral-')" in done.stderr

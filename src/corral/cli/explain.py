@@ -98,9 +98,7 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
-    """Return a record as data, with secrets masked in the fields that contain one of the
-    `commands`.
-    """
+    """Return a record as data. In each field whose value is one of `commands`, mask secrets."""
     found = {name: getattr(item, name) for name in fields(item)}
     hidden = {name: masked(value) for name, value in found.items() if value in commands}
     return to_json(replace(item, **hidden))
@@ -126,8 +124,10 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Return the description of a step with its control characters escaped. A step that has the
-    attribute `has_lines` escapes them itself, because its description spans several lines.
+    """Return a step's description, with control characters escaped.
+
+    A step with a description of several lines has the attribute `has_lines`, and escapes the
+    characters itself, because its line breaks must stay.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

@@ -1,8 +1,9 @@
-"""Find wrapped servers that no longer start, and the command that repairs the entry of each. Also
-find servers that `wrap` would refuse because npm is missing.
+"""Find wrapped servers that no longer start, and servers that `wrap` would refuse because npm is
+missing.
 
-A wrapped server may no longer start because an earlier version of corral wrote flags that this
-version refuses, or because a path no longer exists.
+A wrapped server no longer starts if a path in its entry no longer exists, or if an earlier version
+of corral wrote flags that this version refuses. Most of these entries can be repaired with a
+command.
 """
 
 import os
@@ -31,10 +32,10 @@ from corral.servers.reference import name_server, parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
-    """Return why a server would not start, and the command that repairs its entry. Install nothing.
+    """Return why a server would not start, and the command that repairs its entry.
 
-    Both strings are empty if no reason is found. Only the command is empty if the program or its
-    script is missing.
+    If no reason is found, return two empty strings. If the program or its script is missing, there
+    is no such command, and the second string is empty. Nothing is installed for this check.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """
@@ -62,7 +63,9 @@ def find_missing_npm(server: ConfiguredServer) -> tuple[str, str]:
 
 
 def _find_mend(client: str, file: ClientFile, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command that repairs the server's entry. `client` names a client or a file."""
+    """Return the command that repairs the server's entry, or "" if no command can repair it.
+    `client` is the name of a client, or the path of a file.
+    """
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return f"{join(['corral', 'wrap', *reads])} {last_words(client, server.name)}"

@@ -96,8 +96,8 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. The caller passes the path, because it depends on the server's secrets,
-    which are masked in `server`.
+    """Write pins to `path`. `server` is the command with its secrets masked. The path cannot be
+    computed from it, because it depends on the secrets.
     """
     made = {
         "server": server,
@@ -118,8 +118,8 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the path of a server's file. The secrets in `server` must not be masked, because
-    servers that differ only in a secret would then share a file.
+    """Return the path of a server's file. Do not mask the secrets in `server`: two servers that
+    differ only in a secret must not share a file.
     """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())
