@@ -57,7 +57,7 @@ def test_without_a_terminal_the_request_comes_before_the_error(user, server, env
 
 @pytest.fixture
 def env(user, scratch) -> dict[str, str]:
-    """Return an environment without approvals. It has the cached findings, because probing is
+    """Return an environment without approvals. It uses the cached findings, because probing is
     slow.
     """
     config = scratch / "config"
@@ -359,7 +359,7 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """Approve a server and pin its tools, as its manifest or a flag asks. A tool that the server
+    """Approve a server whose manifest or whose user asks to pin the tools. A tool that the server
     adds later must not be offered.
     """
     put(user, server / "main.py", TOOLS)
