@@ -646,7 +646,7 @@ def test_grant_suggests_the_flag_for_a_path_without_one(desk):
     assert done.returncode == 2
     hint = f"did you mean --read '{notes}'? (or --write)\n"
     assert done.stderr.decode() == f"corral: name one server\nhint: {hint}"
-    # Counter-check: "other" does not look like a path, so no flag is suggested.
+    # Counter-check: "other" is not a path, so no flag is suggested.
     done = desk.corral("grant", "notes", "other")
     assert b"hint: usage: corral grant" in done.stderr
 
