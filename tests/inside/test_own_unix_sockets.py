@@ -72,8 +72,8 @@ def test_a_manager_of_pythons_multiprocessing_works(user):
 
 
 def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
-    """Try to reach the host's sockets at abstract names, in /tmp and in the user's directory, with
-    stream and datagram sockets.
+    """Try to reach sockets of the host with stream and datagram sockets: at abstract names, in /tmp
+    and in the user's directory.
     """
     name = f"corral-own-{os.getpid()}-{user.name}"
     place = give_directory(user, scratch / "place")
@@ -100,8 +100,8 @@ def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
 
 @pytest.mark.parametrize("grant", ["--read", "--write"])
 def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant):
-    """Check that the grant is refused if the kernel cannot deny sockets of other programs. With a
-    Landlock that can, check that the grant is permitted and the sockets stay out of reach.
+    """Check that the grant is refused if the kernel cannot deny sockets of other programs. If
+    Landlock can deny them, check that the grant is permitted and the sockets stay out of reach.
     """
     place = give_directory(user, scratch / "place")
     if has_unix_scope(user):
@@ -124,8 +124,8 @@ def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant
 
 
 def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host, scratch):
-    """Check that the server is refused if the kernel cannot deny sockets of other programs. With a
-    Landlock that can, check that the server runs and the sockets stay out of reach.
+    """Check that the server is refused if the kernel cannot deny sockets of other programs. If
+    Landlock can deny them, check that the server runs and the sockets stay out of reach.
     """
     script = scratch / "server.py"
     address = str(scratch / "agent")

@@ -103,8 +103,8 @@ answer = made
 
 
 def test_system_v_objects_are_bounded_under_a_memory_limit(user):
-    """Check that the number of System V objects is bounded. Corral reads their lists in each
-    sample, so long lists would slow it down.
+    """Check that the number of System V objects is bounded, because long lists of objects would
+    slow down each sample.
 
     Root's target gets low maxima. An ordinary user's target is stopped when it has too many
     objects.

@@ -243,7 +243,7 @@ answer = counts
 
 def test_an_address_that_changes_during_its_check_opens_nothing(who, world):
     """Let threads keep changing the address in the target's memory while the supervisor checks it.
-    Outside, both addresses are reached; inside, only the allowed address is.
+    Inside, only the allowed address must be reached. Outside, both addresses are reached.
     """
     assert sum(outside(who, TALK + RACE, OTHER)) > 100
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}

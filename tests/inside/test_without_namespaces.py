@@ -142,8 +142,8 @@ def inside_with_pids(user, code, *arguments, flags=()):
 
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
-    """Try to signal, trace, read or change three processes from the target: another process of the
-    same user, the guardian and the supervisor.
+    """Let the target try to signal, trace, read and change other processes: one of the same user,
+    the guardian and the supervisor.
     """
     code = "answer = {name: attempts(pid) for name, pid in (('victim', int(sys.argv[1])), ('guardian', guardian), ('supervisor', supervisor))}"
     for name, held in inside_with_pids(user, code, str(victim.pid), flags=flags).items():
@@ -186,8 +186,8 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
 
 
 def test_proc_shows_little_of_other_processes(user, victim):
-    """Check what /proc shows of other processes: nothing if the target is not allowed to start
-    processes, and their command lines with `--allow-subprocess`.
+    """Check what /proc shows of other processes. With `--allow-subprocess` the target can see their
+    command lines. Otherwise it can see nothing.
     """
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
     *seen, listed = inside_with_pids(user, code, str(victim.pid))

@@ -121,9 +121,9 @@ class Call:
 class Disk:
     """Model what a disk may contain after a power cut.
 
-    fsync makes a file's content or a directory's entries durable. After the last fsync, the newest
-    changes of a directory may be lost, and all or half of the data written to a file. Changes of
-    modes are never lost.
+    fsync makes a file's content or a directory's entries durable. Since the last fsync, a directory
+    may lose its newest changes, and a file may lose all or half of the data written to it. Changes
+    of modes are never lost.
     """
 
     def __init__(self, root: str) -> None:
@@ -200,8 +200,8 @@ class Disk:
             self.names[new + one[len(old) :]] = at
 
     def states(self):
-        """Yield each different state in which a power cut could leave the disk, as a pair: a
-        description of the loss, and {path: (mode, content)}.
+        """Yield all states in which a power cut could leave the disk, each of them once. A state is
+        a pair: a description of the loss, and {path: (mode, content)}.
         """
         seen = set()
         for end in range(len(self.steps) + 1):

@@ -190,8 +190,8 @@ def everywhere(world):
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
-    # The zygote does not inherit the caller's environment, so the code that it runs sets the
-    # variables of this module.
+    # The zygote does not inherit the caller's environment. Therefore the code that it runs sets the
+    # model's variables.
     own = {name: value for name, value in os.environ.items() if name.startswith("MAC_WORLD_")}
     child_python.FIND_CORRAL += (
         f"import os; os.environ.update({own!r}); sys.path.append({here!r}); "

@@ -1,5 +1,5 @@
-"""Attack `corral learn` and `wrap --learn` with a server that tries to get more than its user
-notices.
+"""Attack `corral learn` and `wrap --learn` with a server that tries to get more access than its
+user notices.
 """
 
 import json

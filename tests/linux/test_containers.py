@@ -279,8 +279,8 @@ def test_a_published_server_works_with_its_network_profile(podman, uid, profile,
     assert denied[0]
     assert "from far away" not in denied[1]
     assert (far.arrived, code) == ([(PUBLIC, 80)], 0)
-    # Docker's default filter denies pidfd_getfd. The broker can then not take the target's sockets,
-    # so it replaces them.
+    # Docker's default filter denies pidfd_getfd, so the broker cannot take the target's sockets. It
+    # replaces them instead.
     assert mechanisms == [{"podman": BROKER, "docker": REPLACEMENT}[profile]]
 
 

@@ -503,8 +503,9 @@ def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path
     ],
 )
 def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
-    """Try to write to sensitive files. corral must not suggest a flag that allows it, because the
-    target chooses the files, and `corral grant` would offer every suggested flag to the user.
+    """Try to write to sensitive files. corral must not suggest a flag that allows such a write,
+    because the target chooses the files, and `corral grant` would offer every suggested flag to the
+    user.
     """
     place = user.home / "place"
     for path in (place, place / ".git", place / ".vscode"):

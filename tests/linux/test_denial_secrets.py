@@ -44,8 +44,8 @@ look_up("plain.example")
 
 
 def texts_of(user, done, *files) -> list[str]:
-    """Return everything that corral wrote: on stderr, in `files` and in its stored denials. Also
-    return the output of `corral why`.
+    """Return all that corral wrote on stderr, in `files` and in its stored denials, and the output
+    of `corral why`.
     """
     kept = pathlib.Path(user.home, ".local", "state", "corral", "denials").rglob("*.jsonl")
     why = user.corral("why", "--json").stdout.decode()

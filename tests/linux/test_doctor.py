@@ -1,5 +1,4 @@
-"""Test that `corral doctor` is right where a feature is missing, and that `run` acts on its
-findings.
+"""Test that `corral doctor` reports missing features, and that `run` acts on its findings.
 
 The features are really missing: a seccomp filter like a container's denies them, or the test runs
 in a user namespace in which no further namespaces can be created.

@@ -173,7 +173,7 @@ open(os.path.expanduser("~/memory"), "w").write("x" * size * 1_000_000)
 
 
 def test_why_says_how_a_run_without_denials_failed(desk):
-    """Make a server fail without a denial. `why` must tell how it ended."""
+    """Make a server fail without a denial. `why` must report how the server ended."""
     server = desk.put("server.py", "import sys; sys.exit(int(sys.argv[1]))")
     python = str(desk.user.python)
     for code in ("0", "143", "3"):
@@ -765,7 +765,7 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
 @pytest.mark.parametrize("place", ["client", "file"])
 def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     """Give a project's server the name CLIENT:SERVER or FILE:SERVER of another server. `grant` with
-    this argument must change the other server, even if it runs in the project.
+    this name must change the other server, even when it runs inside the project.
     """
     if place == "client":
         path, word = configure(desk, "cursor"), "cursor:notes"

@@ -422,8 +422,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Ignore a signal before the start, as `nohup` does with SIGHUP, so that a run survives the end
-    of its terminal. Counter-check: SIGTERM still ends the run.
+    """Start corral with an ignored signal. The run must ignore the signal, too, so that `nohup`
+    protects it from the end of its terminal. Counter-check: SIGTERM ends the run.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(

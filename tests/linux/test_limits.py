@@ -51,8 +51,8 @@ HOGS = {
         kept[-1][at]""",
 }
 WAIT = "import select\nselect.select([], [], [], 0.5)\nprint('held')"
-# Wait until a sample ends the run. On a busy machine the sample may be late. Without one, the
-# timeout ends the run, and the test fails.
+# Wait until a sample ends the run. On a busy machine this may take a while. If no sample ends the
+# run, the timeout does, and the test fails.
 STAY = "\nsignal.pause()\n"
 LATEST = ("--timeout", "40s")
 PRELUDE = "import mmap, os, signal, sys, time\nMIB = 1 << 20\nkept = []\n"
@@ -836,9 +836,9 @@ def test_an_interrupted_sample_does_not_read_further_processes(scattered, monkey
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # The measurement asks twice for each of the two children: before it lists the child's files,
-    # and before it reads the child's memory. The answer True interrupts it before the memory of the
-    # second child.
+    # For each of the two children, the measurement asks twice whether to stop: before it lists the
+    # child's files, and before it reads the child's memory. Here it is stopped before it reads the
+    # memory of the second child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 

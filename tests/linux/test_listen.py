@@ -140,7 +140,7 @@ def test_other_addresses_are_published_only_on_request(user, everywhere):
 
 
 def test_a_server_that_binds_all_addresses_is_reached(user):
-    """Bind all addresses, as most servers do. Without namespaces, corral binds the socket to
+    """Listen on all addresses, as most servers do. Without namespaces, corral binds the socket to
     loopback instead.
     """
     first, second = free_ports(2)

@@ -422,7 +422,7 @@ def test_secrets_and_repositories_are_found_in_deep_directories(tmp_path):
 
 
 def test_a_planted_file_does_not_end_the_search(tmp_path):
-    """Plant a FIFO at a path that corral reads, a fake virtual environment and a fake repository.
+    """Plant a fake virtual environment, a fake repository, and a FIFO at a path that corral reads.
     The search must continue.
     """
     (tmp_path / "lib/sub/.git").mkdir(parents=True)

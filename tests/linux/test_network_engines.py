@@ -44,8 +44,8 @@ def hello(name):
 
 
 class Case:
-    """A target's request with the policy and the lookups for it, and the expected result. In the
-    texts, `{}` is the server's port.
+    """A request of a target, the policy and lookups that apply to it, and the expected result. In
+    the texts, `{}` is the server's port.
     """
 
     def __init__(self, *, allow, host=NAME, found=(LOCAL,), admit=(LOCAL,), own=(), tls=False, first=PLAIN,

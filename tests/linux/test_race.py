@@ -82,8 +82,8 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held):
-    """Start five connections to a name with eight addresses that do not answer. Together they must
-    stay within the budget of descriptors.
+    """Start five connections to a name with eight addresses, none of which answers. All attempts
+    together must stay within the budget of descriptors.
     """
     now = [0.0]
     loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []

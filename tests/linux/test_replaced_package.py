@@ -61,8 +61,8 @@ class Removed(Run):
 
 
 class Upgraded(Removed):
-    """A run of corral from a virtual environment, in which pip replaces it with an incompatible
-    version.
+    """A run of a corral that is installed in a virtual environment. pip then replaces this corral
+    with an incompatible version.
     """
 
     def install(self, source: pathlib.Path) -> None:

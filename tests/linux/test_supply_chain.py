@@ -65,7 +65,7 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
     allowed = user.corral("run", "--read", str(project), "pypi:evil==1.0", notes, env=env)
     assert said(allowed) == ["mine"]
     assert said(user.corral("run", "pypi:good==1.0", notes, env=env)) != ["mine"]
-    # Counter-check: it can be read once the user grants the project.
+    # Counter-check: with a grant for the project, the file can be read.
     granted = user.corral("run", "--read", str(project), "pypi:good==1.0", notes, env=env)
     assert said(granted) == ["mine"]
 
@@ -358,8 +358,8 @@ STEERING = {
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
     """Let a project's configuration set PATH or a version manager's variable to a directory of the
-    project. corral must refuse this: it follows symlinks in such directories, because normally the
-    user has chosen them.
+    project. corral must refuse this. It follows symlinks in these directories, because it assumes
+    that the user has chosen the directories.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")

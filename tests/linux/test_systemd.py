@@ -1,8 +1,8 @@
 """Ask for a systemd scope over a real D-Bus. The service in systemd's place is a fake, which is
 silent, gives false answers, or records the calls.
 
-tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages, and that it
-refuses false answers.
+tests/vm/test_systemd.py asks the real systemd. This file tests which messages corral sends, and
+that corral refuses false answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTINGS = (
 
 @pytest.fixture
 def bus(tmp_path, monkeypatch) -> str:
-    """Start a dbus-daemon for this test, and let corral find no other bus."""
+    """Start a dbus-daemon for this test, and make it the only bus that corral finds."""
     rigs.need("dbus")
     path = str(tmp_path / "bus")
     argv = [
@@ -326,7 +326,7 @@ def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, befo
 def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
     with pytest.raises(OSError, match="systemd is not on the bus"):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
-    systemd_scope.stop("corral-x.scope")  # without systemd this does nothing
+    systemd_scope.stop("corral-x.scope")  # without systemd, `stop` does nothing
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
@@ -343,7 +343,7 @@ def test_systemd_may_join_the_bus_later(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        # After this signal the asking thread is on the bus. Only now start the fake systemd.
+        # The signal shows that the asking thread is on the bus. Start the fake systemd only now.
         watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()
