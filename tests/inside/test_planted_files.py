@@ -50,7 +50,7 @@ def python_environment(user, path, *, base="/usr/bin", python=SYSTEM_PYTHON):
 
 @pytest.fixture
 def private(user, scratch):
-    """Create a user's project next to the server. The target may read it only if the user grants it."""
+    """Create a user's project next to the server. Only with a grant may the target read it."""
     place = scratch / "work/private"
     put(user, place / "package.json", '{"name": "private"}')
     put(user, place / "pyproject.toml", "[project]\n")

@@ -609,7 +609,9 @@ def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, 
 
 
 def test_a_removed_directory_is_noticed_although_it_is_open(user, scratch):
-    """Remove a directory that a process has open. corral must notice this, although inotify does not report it."""
+    """Remove a directory that a process has open. corral must notice this, although inotify does
+    not report it.
+    """
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))
     assert run.ask(f"__import__('os').open('{scratch}/sub/.git', 0) > 2") == "True"

@@ -131,7 +131,7 @@ def inside_with_pids(user, code, *arguments, flags=()):
     script += f"{code}\nprint(json.dumps(answer))"
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, *arguments)
     pipe = subprocess.PIPE
-    # In a container the tests may be in process group 1, and then kill(-1) would signal every process.
+    # In a container the tests may be in process group 1. kill(-1) would then signal every process.
     process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     out, err = process.communicate(b"%d\n" % process.pid, timeout=60)
     assert process.returncode == 0, err.decode()

@@ -1,4 +1,7 @@
-"""Test `run --audit FILE` and `corral audit verify FILE`: denials are recorded, and later changes are detected."""
+"""Test `run --audit FILE` and `corral audit verify FILE`.
+
+Denials must be recorded, and later changes of the file must be detected.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test `corral run server.mcpb` and `corral run org.example/name`: unpack, ask for approval, run."""
+"""Test `corral run server.mcpb` and `corral run org.example/name`: unpack, ask, run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test `network.listen`: the target's port can be reached on the host's loopback and nowhere else."""
+"""Test `network.listen`: the target's port can be reached only on the host's loopback."""
 
 import contextlib
 import os

@@ -30,7 +30,7 @@ FORKS = 8
 
 
 def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Try to fork under the target's filter. Exit with the errno, or with 0 if the fork succeeds."""
+    """Try to fork under the target's filter. Exit with 0 for success, or with the errno."""
     try:
         results = Results()
         results.add(channel)

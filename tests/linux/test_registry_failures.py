@@ -1,4 +1,6 @@
-"""Test installations with real package managers from registries that are silent, broken or behind TLS."""
+"""Test installations from registries that are silent, broken or behind TLS. The package managers
+are real.
+"""
 
 from __future__ import annotations
 
