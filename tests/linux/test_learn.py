@@ -103,7 +103,7 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
     """Connect to an address of a metadata service. `learn` must not propose it, because the target
-    chooses the addresses that it tries. Counter-check: the last address is proposed.
+    chooses the addresses that it tries. Counter-check: an ordinary address is proposed.
     """
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"
@@ -193,7 +193,7 @@ def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
-    assert "/.corral" not in text  # what corral itself did before the start is not proposed
+    assert "/.corral" not in text  # the target did not ask for these files, but corral did
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
 
@@ -210,8 +210,8 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
-    """Check that sockets of a watched target belong to the sandbox's network namespace. Otherwise
-    they would show the host's addresses and could take its abstract names.
+    """Check that a watched target's sockets belong to the sandbox's network namespace. With sockets
+    of the host's namespace, the target could see the host's addresses and take its abstract names.
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr

@@ -65,7 +65,7 @@ except OSError as error:
 
 
 def test_an_address_space_limit_is_enforced(user, scratch):
-    """Map shared memory without using it. Only RLIMIT_AS counts such a mapping."""
+    """Map shared memory, but do not use it. Only RLIMIT_AS limits such a mapping."""
     file = policy(scratch, '[limits]\naddress_space = "1G"')
     assert user.inside(MAP, flags=("--policy", file)) == "Cannot allocate memory"
     assert user.inside(MAP) == "mapped"
@@ -76,7 +76,7 @@ def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
     done = user.run("true", flags=("--policy", file))
     findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
     proven = {item["capability"] for item in findings if item["status"] == "proven"}
-    # The limit is on the rate of a disk, but the file system of /usr may not be on a disk.
+    # The limit applies to the rate of a disk, but the file system of /usr may not be on a disk.
     held = "cgroup_io" in proven and bool(disk_of("/usr"))
     assert done.returncode == (0 if held else 125)
     assert held or b"cannot enforce io: " in done.stderr
