@@ -25,7 +25,7 @@ DIED = "died before it was executed"
 
 
 class HintedError(OSError):
-    """An error that brings a hint for the user, because only the failed step knows what helps."""
+    """An error with a hint for the user. The failed step chooses the hint."""
 
     hint = ""
 
@@ -62,7 +62,7 @@ def attempt(step: Step, verb: Callable[[Results], None], results: Results) -> No
 
 
 def unverified(_step: object, _results: Results) -> None:
-    """Serve as `verify` for a step whose effect is not tested before the target runs."""
+    """Do nothing. This is the `verify` of steps whose effect is not tested before the target runs."""
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:

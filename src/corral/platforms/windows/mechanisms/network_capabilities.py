@@ -90,7 +90,7 @@ def plan(policy: policies.Policy) -> Network:
     level = policy.windows.network
     if policy.allow and level != "none":
         raise PolicyError(
-            f'network.allow names hosts, but windows.network = "{level}" would open all others too',
+            f'network.allow lists hosts, but windows.network = "{level}" would open all hosts',
             hint='remove one of the two; network.allow is enforced if windows.network is "none"',
         )
     return Network(level=level, relay=bool(policy.allow))
