@@ -62,7 +62,7 @@ def attempt(step: Step, verb: Callable[[Results], None], results: Results) -> No
 
 
 def unverified(_step: object, _results: Results) -> None:
-    """Do nothing. This is the `verify` of steps whose effect is not tested before the target runs."""
+    """Do nothing: `verify` of a step whose effect is not tested before the target runs."""
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:
