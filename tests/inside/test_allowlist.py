@@ -227,8 +227,8 @@ def test_ambiguous_entries_are_refused(ordinary, entry):
 
 
 def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
-    """Let allowed names resolve to addresses of this host and of private networks, as an attacker
-    who controls the names' DNS zone could do. These addresses must be denied.
+    """Let allowed names resolve to addresses of this host and of private networks. An attacker who
+    controls the names' DNS zone could do this. These addresses must be denied.
     """
     targets = {
         **GUARDED,
@@ -280,8 +280,8 @@ def configured(who):
 
 
 def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, configured):
-    """Check that allowed names may resolve to a network that the config admits, and that literal
-    addresses and this host stay denied.
+    """Check that allowed names may resolve to addresses in a network that the config admits.
+    Literal addresses and this host must stay denied.
     """
     targets = {**GUARDED, "loopback": "127.0.0.1", "own": NEAR[0], "own6": NEAR[1]}
     names = {
@@ -469,8 +469,8 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
 
 
 def test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed(who, world, scratch):
-    """Check that QUIC, DNS queries to another server and other datagrams do not reach a host, even
-    if its name and port are allowed.
+    """Check that datagrams do not reach a host, even if its name and port are allowed. Examples are
+    QUIC, and DNS queries to another server.
     """
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """

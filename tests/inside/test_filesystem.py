@@ -687,8 +687,8 @@ if answer[2] == "done":
 @BOTH_TIERS
 @pytest.mark.parametrize("how", ["kept", "link", "directory", "empty", "parent"])
 def test_a_grant_that_was_replaced_before_the_start_is_refused(user, scratch, how):
-    """Replace the granted directory between plan and start, either by another directory or by a
-    symlink to one.
+    """Between plan and start, replace the granted directory with another directory, or with a
+    symlink to another directory.
     """
     give_directory(user, scratch / "secrets")
     give(user, scratch / "secrets/key", "key", 0o600)

@@ -65,8 +65,8 @@ def compose(
     running.
     """
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
-    # The private directory has a short path, because the target creates unix sockets in it, and the
-    # path of a socket can be at most 103 bytes long.
+    # The private directory needs a short path. The target creates unix sockets in it, and the path
+    # of a socket can be at most 103 bytes long.
     private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""

@@ -281,9 +281,9 @@ def _make_alike(name: str, above: int) -> None:
 def state_path(program: Program) -> str:
     """Return the path of a server's state directory.
 
-    Two commands are the same server if the program and its arguments are the same. All versions of
-    a package are one server. A file next to the directory contains the digest of the command as
-    typed, and the command with its secrets masked. Its name ends in NAME_OF_STATE.
+    Two commands count as the same server if they have the same program and arguments. All versions
+    of a package count as one server. A file next to the directory contains the digest of the
+    command as typed, and the command with its secrets masked. Its name ends in NAME_OF_STATE.
     """
     import hashlib
 
@@ -402,8 +402,8 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
     """Make a directory accessible and open it. Raise OSError if the directory does not belong to
     `owner`. If `owner` is None, accept any user.
 
-    On Linux, check the owner and change the mode through one descriptor, because the target may
-    replace the directory with a symlink or another directory in between.
+    On Linux, check the owner and change the mode through one descriptor. Between the two calls, the
+    target may replace the directory with a symlink or another directory.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH, but elsewhere chmod can refuse to follow a symlink.

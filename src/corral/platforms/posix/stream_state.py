@@ -47,9 +47,8 @@ TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 class StreamStates:
     """The state that the streams had before the run.
 
-    `streams` contains (name, corral's own descriptor, values in the order of ASPECTS) for each
-    stream that is a file, a terminal or a named pipe. The value None means that corral does not
-    restore this aspect.
+    `streams` lists the streams that are files, terminals or named pipes, each as (name, corral's
+    own descriptor, values in the order of ASPECTS). corral does not restore a value of None.
     """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]

@@ -89,7 +89,7 @@ def directory_outside(granted: tuple[str, ...]) -> str:
             return path
     raise PolicyError(
         f"the policy grants all of {', '.join(DIRECTORIES_OF_OTHERS)}, so corral cannot check "
-        "the sandbox: it needs one of these directories that is not granted",
+        "the sandbox: one of these directories must not be granted",
         hint="grant only the directories in them that the server needs",
     )
 

@@ -2,8 +2,8 @@
 
 Whenever an operation must be denied, the probe also checks that it succeeds without the mechanism.
 Seatbelt is probed in two test runs with the steps of a real run. The first tries operations that
-must be denied, and the second starts a system program, because a profile under which nothing starts
-is useless. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
+must be denied. The second starts a system program, to show that programs can start under the
+profile. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def is_foreign(path: str) -> bool:
 
 
 def is_readable(path: str, sids: Collection[str]) -> bool:
-    """Return whether a token of this user with only these SIDs may read the object."""
+    """Return whether a token that has only these SIDs may read the object."""
     with open_object(path, change=False) as handle:
         raw = win32_security.read_security(handle.value, owner=True)
     return access_list.is_readable(raw, sids)

@@ -23,8 +23,8 @@ JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
-# node and python start under these limits. The limits on USER handles and global atoms are left
-# out, because both programs load USER32, which needs USER handles and global atoms.
+# node and python start under these limits. Both load USER32, which needs USER handles and global
+# atoms, so the limits on these two are left out.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -75,8 +75,8 @@ class Job:
     user_time: int | None = None
     priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0
-    # False only if this host cannot read back a job's limits. On such a host, a probe must first
-    # have closed the handle of a job, and seen all processes of the job end.
+    # False only if this host cannot read back a job's limits. On such a host, a probe must have
+    # shown that all processes of a job end when its handle is closed.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 

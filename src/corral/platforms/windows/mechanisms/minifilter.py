@@ -37,8 +37,8 @@ MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
 # The driver caches an answer by operation and path only, so it should not cache an answer that
-# depends on other fields. It cannot be told this, because 0 means the default time. Such an answer
-# therefore gets the shortest possible time.
+# depends on other fields. A time of 0 does not turn the cache off, but means the default time. Such
+# an answer therefore gets the shortest possible time.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -66,8 +66,8 @@ ABSENCES = {
 
 @record
 class Checks:
-    r"""Decides whether an operation is allowed. `read` and `write` list the granted roots, spelled
-    as the driver spells paths (`\Device\HarddiskVolume3\...`), but in upper case.
+    r"""Decides whether an operation is allowed. `read` and `write` list the granted roots. They are
+    the driver's own paths (`\Device\HarddiskVolume3\...`), but in upper case.
     """
 
     read: tuple[str, ...] = ()
@@ -145,8 +145,8 @@ def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str
     r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`, and so on. Leave out paths without a device.
 
     `query` returns the device of a drive. A drive made by `subst` is replaced by its directory,
-    unless that is on such a drive too. Access to network drives is denied, because they have no
-    device of this kind.
+    unless the directory is on such a drive too. Access to network drives is denied, because they
+    have no device of this kind.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))

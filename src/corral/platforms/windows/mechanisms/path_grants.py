@@ -50,8 +50,8 @@ class Exceptions:
     below them gets less access too.
 
     `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
-    grant. `secret` lists the closed objects for which corral also checks that no other entry gives
-    the target access.
+    grant. `secret` lists the closed objects for which corral also checks that their lists do not
+    give access to all AppContainers.
     """
 
     closed: frozenset[str] = frozenset()
@@ -240,7 +240,7 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
     """Return a problem for each secret, and for each file that other programs run. With
-    `windows.strict_grants` corral refuses to give a file less access than its grant.
+    `windows.strict_grants` corral refuses grants that contain such files.
     """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
@@ -257,9 +257,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    If an earlier run has kept the entries of this grant, and the root object still has its entry,
-    set only the entries of objects with less access than the grant gives. These may be new, and may
-    have inherited too much access from their directory.
+    Set fewer entries if an earlier run has kept those of this grant, and the root object still has
+    its entry. Then set only the entries of objects with less access than the grant gives. These may
+    be new, and may have inherited too much access from their directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

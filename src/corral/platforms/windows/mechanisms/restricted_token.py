@@ -195,7 +195,9 @@ def check_low(token: int) -> None:
 
 
 def check_restricted(token: int) -> None:
-    """Raise OSError if the token has more rights than corral asked CreateRestrictedToken for."""
+    """Raise OSError if the token has administrator rights, a privilege that is not in KEPT, or the
+    wrong restricting SIDs.
+    """
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         restricting = token_groups(token, abi.TokenRestrictedSids)
