@@ -1,9 +1,9 @@
 """Spawn a macOS target: supervisor -> watcher -> target.
 
-Pipes (`watcher.Pipes`) connect the supervisor and the watcher, and the executed program inherits
-none of them. The target waits for a byte on `start` before exec, so that the supervisor learns its
-pid first. corral starts no thread before the last fork, because a process with threads must not
-fork.
+Pipes (`watcher.Pipes`) connect the supervisor and the watcher. The program that the target executes
+does not inherit them. Before exec, the target waits for a byte on `start`, so that the supervisor
+learns its pid first. corral starts no thread before the last fork, because a process with threads
+must not fork.
 """
 
 from __future__ import annotations

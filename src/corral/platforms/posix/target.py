@@ -28,7 +28,7 @@ UMASK = 0o022
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
     """Make the three streams the descriptors 0, 1 and 2. Return duplicates of `pipes`, because a
-    pipe may have been one of these three descriptors.
+    stream may replace a pipe that has one of these numbers.
     """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
@@ -71,7 +71,7 @@ def enter(
     request: Callable[[int], Plan] | None = None,
 ) -> Plan:
     """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
-    EXECUTED. Exit if `start` is closed.
+    EXECUTED. Exit if `start` is closed without a byte.
 
     Return the plan to execute. This is `plan`, unless the sandbox was set up before its command was
     known. In that case call `request`, which waits for the command and returns its plan.

@@ -149,7 +149,7 @@ def test_each_run_has_its_own_marker():
 
 def test_a_grant_of_everything_is_refused_with_an_explanation():
     grant = Grant(path="/", access="read", device=1, inode=1, directory=True, owner=0, group=0)
-    with pytest.raises(PolicyError, match="stay ungranted, to check that the wall works"):
+    with pytest.raises(PolicyError, match="so corral cannot check the sandbox"):
         steps(Policy(grants=(grant,)))
 
 
@@ -354,7 +354,7 @@ def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
     assert seatbelt.directory_outside(("/opt/homebrew",)) == "/Users"
     assert seatbelt.directory_outside(("/Users",)) == "/Library/Preferences"
     assert seatbelt.directory_outside(("/Users", "/Library")) == "/Applications"
-    with pytest.raises(PolicyError, match="stay ungranted, to check that the wall works"):
+    with pytest.raises(PolicyError, match="so corral cannot check the sandbox"):
         seatbelt.directory_outside(("/Users", "/Library", "/Applications"))
 
 

@@ -338,7 +338,7 @@ def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
 
 def test_a_policy_with_allowed_host_names_and_a_network_level_is_refused():
     policy = Policy(allow=("example.com",), windows=Windows(network="outbound"))
-    with pytest.raises(PolicyError, match="would open all others too"):
+    with pytest.raises(PolicyError, match="would open all hosts"):
         composed(policy, host(*FULL))
 
 
