@@ -1,4 +1,4 @@
-"""Say how the project knows that a mechanism works, for `corral doctor`.
+"""Record which mechanisms corral's own tests have shown to work, for `corral doctor`.
 
 A probe tests a mechanism on the user's machine. SEEN, in contrast, records which mechanisms the
 project itself has tested, either on the real system or (for Windows) under Wine. All others are
@@ -26,7 +26,8 @@ real system, or to WINE if the test has passed only under Wine, where it runs fo
 
 def format_basis(system: System, capability: str) -> str:
     """Return how the project knows that a capability works, such as "read" or "seen under Wine".
-    Return "" for a system on which every change is tested.
+
+    Return "" if every change is tested on this system.
     """
     if system not in MACHINES:
         return ""

@@ -1,7 +1,7 @@
 """Provide the only channel through which descriptors leave a sandbox (SCM_RIGHTS).
 
-The sandbox's end of the channel stays open in init until init has locked itself down, and in the
-target's process until exec. The first byte of a message says what its descriptors are.
+Init closes the sandbox's end of the channel when it locks itself down, and the target's process
+closes it at exec. The first byte of a message says which kind of descriptors the message contains.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class DescriptorChannel:
             time.sleep(0.01)
 
     def receive(self) -> None:
-        """Receive all messages that have arrived. `open` becomes False once the sandbox's end of
-        the channel is closed in all processes.
+        """Receive all messages that have arrived.
+
+        Set `open` to False if all processes have closed the sandbox's end of the channel.
         """
         while self.open:
             try:
