@@ -44,8 +44,7 @@ class SysvLists:
     fds: list[int]
 
     def count(self) -> int:
-        """Return the bytes that all System V objects use. Until init has sent the files, return 0.
-        """
+        """Return the bytes that all System V objects use, or 0 until init has sent the files."""
         if not self.fds:
             self.fds.extend(self.channel.take("sysv_lists"))
         if not self.fds:
