@@ -177,7 +177,7 @@ class Deadlines:
 
         Without the pause a target could hide most of its memory by starting and ending processes
         all the time. If processes start even during the pause, the target is making the kernel
-        resume them. Then return the quick measurement, which is an upper bound.
+        resume them. In this case return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:

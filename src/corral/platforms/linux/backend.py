@@ -115,7 +115,7 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove what a dead run has left behind: its private directory or its cgroup.
 
-    Decide by the path and by the type of its file system which of the two it is. The content proves
+    The path and the type of its file system show which of the two it is. The content proves
     nothing, because the target could have chosen it.
     """
     from corral.platforms.posix import run_directories

@@ -278,7 +278,7 @@ def decode(raw: bytes) -> Message:
     inside = Reader(raw[reader.at :], reader.order)
     body = inside.values(str(named.get("signature", "")))
     if inside.at != len(inside.data):
-        raise ProtocolError("a body is longer than its signature says")
+        raise ProtocolError("a body contains more data than its signature describes")
     return Message(kind=kind, flags=flags, serial=serial, body=body, **named)  # type: ignore[arg-type]
 
 

@@ -1,8 +1,8 @@
 """Record the names of the programs that a target was not allowed to start.
 
-The target calls `fork`, which is denied, before it names the program, so corral guesses the name
-from the arguments that are on the calling thread's stack. No decision depends on this guess. Only
-the name is kept, because the arguments can contain secrets.
+The target calls `fork` before it names the program. The `fork` is denied, so corral guesses the
+name from the arguments on the calling thread's stack. No decision depends on this guess. corral
+keeps only the name, because the arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the name of the program that a list of words would start.
 
-    The words are usually the program's arguments, of which the first is the program. They can also
+    The words are usually a program's arguments, which begin with the program itself. They can also
     be the paths that Python tries: one for each directory in PATH, all with the program's name at
     the end. Return "" if the words are environment variables.
     """

@@ -124,8 +124,8 @@ CALLS = {
 class FileChanges:
     """Decides calls that change modes and times, and answers them in a thread.
 
-    `uid` and `gid` are the target's ids. `own` is the identity of corral's own directory. It is
-    never changed, even if the user grants all of /tmp and so this directory too.
+    `uid` and `gid` are the target's ids. `own` is the identity of corral's own directory. This
+    directory is never changed, even if the user grants all of /tmp.
     """
 
     def __init__(self, places: Sequence[Place], uid: int, gid: int, own: Identity) -> None:
@@ -304,8 +304,8 @@ def _find_open_file(
 ) -> int:
     """Look up an open file of the caller by its path, and check that the path leads to this file.
 
-    Set `by_path` to false if the call gives a descriptor, as fchmod does, and not a path such as
-    /proc/self/fd/3. Such a call fails if the descriptor was opened with O_PATH.
+    `by_path` is true for a call with a path such as /proc/self/fd/3, and false for a call with a
+    descriptor, such as fchmod. A call with a descriptor fails if it was opened with O_PATH.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:

@@ -60,7 +60,7 @@ class Entry:
 
 @record
 class Layout:
-    """What the survey found on the host, and the paths of this run.
+    """The result of the survey, and the paths of this run.
 
     `home` is the home in the sandbox, and `host_home` is the user's home on the host. If root
     started the run, `owners` contains (path, uid, gid) for each grant, for the state directory, and
@@ -200,7 +200,7 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A symlink into /usr also works in the sandbox. For any other path, bind the file.
+    # Keep a symlink into /usr, because it also works in the sandbox. Otherwise bind the file.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

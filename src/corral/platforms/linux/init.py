@@ -40,8 +40,9 @@ class InitProcess:
 
 @record
 class InitDescriptors:
-    """Descriptors that the supervisor's steps open for init. The supervisor closes its copies after
-    the clone.
+    """Descriptors that the supervisor's steps open for init.
+
+    After the clone the supervisor closes its own copies.
     """
 
     fds: list[int]

@@ -1,9 +1,9 @@
-"""Bind netlink sockets for a target without namespaces, which cannot bind any other socket.
+"""Bind netlink sockets for a target without namespaces. The target cannot bind other sockets.
 
 The C library has to bind a route netlink socket to list the interfaces. But the filter cannot tell
 netlink sockets from unix sockets. Without a network namespace, the target shares the abstract names
-of unix sockets with the host. If it could bind one end of a pair of unix sockets, it could take a
-name that a program on the host needs.
+of unix sockets with the host. If the target could bind one end of a pair of unix sockets, it could
+take a name that a program on the host needs.
 
 So the supervisor binds a new netlink socket, and the target gets this socket in place of its own.
 """

@@ -62,7 +62,7 @@ def judge(
 
 
 def _send(request: Notification, decision: Decision | None) -> bool:
-    """Answer a call, or deny it without a decision. Return whether the caller got the answer."""
+    """Answer a call. Without a decision, deny it. Return whether the caller got the answer."""
     goes_on = decision is not None and decision.verdict == "continue"
     flags = abi.SECCOMP_USER_NOTIF_FLAG_CONTINUE if goes_on else 0
     error = 0 if goes_on else decision.error if decision is not None else EPERM

@@ -138,9 +138,9 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` for each call that creates a file, with the call's name and path.
+    """Calls `then` with the name and the path of each call that creates a file.
 
-    It does this when it lets the kernel execute the call. It reads no more than MAX_READ paths.
+    This happens once the kernel may execute the call. At most MAX_READ paths are read.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:
@@ -202,7 +202,7 @@ def read_denied_memory(request: Notification) -> int:
 
 
 def _read_base(request: Notification, directory: int) -> str:
-    """Return the directory that a relative path is relative to, as the target sees it."""
+    """Return the base directory of a relative path, as the target sees it."""
     fd = AT_FDCWD if directory < 0 else request.arguments[directory] & WORD
     name = "cwd" if fd == AT_FDCWD else f"fd/{fd}"
     return os.readlink(f"/proc/{request.pid}/{name}")

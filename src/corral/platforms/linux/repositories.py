@@ -260,8 +260,8 @@ def _read_bytes(path: str, most: int) -> bytes:
             return b""
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # Do not pass `most` for a small file: to allocate such a large buffer takes longer than
-            # to read the file.
+            # Do not ask for `most` bytes of a small file, because allocating a large buffer takes
+            # longer than reading the file.
             return os.read(fd, min(most, found.st_size))
         finally:
             os.close(fd)

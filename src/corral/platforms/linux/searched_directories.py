@@ -5,7 +5,7 @@ the mode changes. Programs cannot set this time back. So one system call shows w
 list a directory again.
 
 Only directories on known file systems are cached. Encrypted directories are not cached: when the
-key is added or removed, the names of their entries change, but not their change time.
+key is added or removed, the names of the entries change, but the change time does not.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Spare:
             if self.child.exec_pipe in events:
                 if os.read(self.child.exec_pipe, 4096) != steps.WAITS:
                     return False
-                self.child.target()  # read the pid now, while the target certainly runs
+                self.child.target()  # read the pid now, before the target can end
                 self._mounts = self._read_mounts()
                 poll.register(channel, select.POLLIN | select.POLLRDHUP)
             elif channel in events:

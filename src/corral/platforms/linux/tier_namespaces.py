@@ -238,10 +238,8 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return all masks.
-
-    These are one mask for each path that the policy covers as a whole, and the layout's masks
-    outside these paths.
+    """Return the masks for `policy.covered`, and the layout's masks that are not inside these
+    paths.
     """
     covered = policy.covered
     reached = [

@@ -166,7 +166,7 @@ def _find() -> Base | None:
 def _managed(top: str, best: Base | None) -> Base | None:
     """Return the cgroup of this user's systemd if it has more controllers than `best`.
 
-    Return None if it has not, or if systemd cannot be called.
+    Otherwise return None. Also return None if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
@@ -197,7 +197,7 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
     A mount may show only a part of the hierarchy. Prefer a mount that shows this process's cgroup.
-    If no mount does, return the mount point also as the own directory.
+    If there is none, the mount point is also the own directory.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -276,7 +276,7 @@ def _set(path: str, value: str) -> None:
     try:
         write(path, value)
     except FileNotFoundError:
-        # A kernel without swap accounting does not have this file.
+        # A kernel without swap accounting does not have memory.swap.max.
         if path.endswith("/memory.swap.max"):
             return
         raise

@@ -1,4 +1,4 @@
-"""Make idmapped mounts, so that the target can use another user's files as if they were its own.
+"""Make idmapped mounts, in which another user's files seem to belong to the target.
 
 On disk the files still belong to their owner. Only the host's root can make such mounts, so the
 supervisor makes them before the namespaces exist, and init attaches them.
@@ -32,13 +32,13 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """Makes a mount for each bind, in which the owner's files belong to the target.
+    """Makes a mount for each bind. In this mount the owner's files belong to the target.
 
     Each entry of `binds` is (bind, uid, gid) with the ids of the files' owner. `uid` and `gid` are
     the target's ids. All of these are ids on the host, not in the target's namespace.
 
     `state` is the directory that corral keeps for the target. If this directory's file system does
-    not support idmapping, corral changes the directory's owner to the target.
+    not support idmapping, corral makes the target the owner of the directory.
     """
 
     name = "idmapped_mounts"

@@ -50,9 +50,10 @@ TCP_RIGHTS = 0b11  # ABI 4: the rights to bind and to connect TCP sockets
 
 @record
 class Landlock:
-    """Restricts files: the target may read and execute everything below `read` and `write`, and
-    change everything below `write`.
+    """Restricts files.
 
+    - The target may read and execute everything below `read`. Below `write` it may also change
+      everything.
     - `private` is writable too. It is the only place where the target can make sockets, because a
       program on the host might trust a socket that it finds in `write`. The kernel does not let the
       target move a directory from `write` to `private`, because the move would add rights.
@@ -128,7 +129,7 @@ class Landlock:
 
 
 def scope_signals() -> None:
-    """Deny signals from this process and its future children to all other processes.
+    """Confine the signals of this process and its future children: they can signal only each other.
 
     Raise OSError if this process can still send a signal to its parent.
     """
@@ -136,7 +137,7 @@ def scope_signals() -> None:
     os.kill(parent, 0)
     ruleset = abi.landlock_create_ruleset(struct.pack("=QQQ", REFER, 0, SIGNALS))
     try:
-        _add_rules(ruleset, ("/",), REFER)  # Landlock always denies REFER unless a rule allows it
+        _add_rules(ruleset, ("/",), REFER)  # without a rule, Landlock always denies REFER
         abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
         abi.landlock_restrict_self(ruleset)
     finally:

@@ -77,7 +77,7 @@ class Found:
 def find(
     grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Found:
-    """Return the paths in these grants to hide or to make read-only.
+    """Find the paths in these grants that have to be hidden or made read-only.
 
     `needed` lists paths that stay visible, because the program itself has to read them. `empty`
     lists directories that the target sees as empty, so the search skips them.
@@ -120,9 +120,9 @@ class _Search:
         self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Cover the known paths (AT_HOME) in this user's home. Also hide corral's own directories.
+        """Cover the known paths (AT_HOME) in this user's home, and in other users' homes in grants.
 
-        Do the same for the homes of other users if a grant contains them.
+        Also hide corral's own directories.
         """
         table = read_mounts()
         bases: list[tuple[str, str]] = []  # (a directory, its relative path in a home)
@@ -412,8 +412,10 @@ def _accounts() -> list[str]:
 
 
 def _moved(home: str) -> Iterator[str]:
-    """Yield corral's own directories, and the secret paths whose directories XDG variables have
-    moved.
+    """Yield corral's own directories.
+
+    If XDG variables name other directories for settings and data, also yield the secret paths
+    there.
     """
     from corral.directories import directories, target_homes
 

@@ -88,9 +88,9 @@ class Seccomp:
         """Load the filter with a listener, and return whether that worked.
 
         Another seccomp filter around corral can prevent a listener. Return False in that case if
-        this run can do without a listener. The caller then loads a filter that denies the same
-        process starts and changes to modes and times, but does not report them to corral. Raise
-        OSError for any other failure, and if the run needs the listener.
+        this run can do without a listener. The caller then loads a filter without one. Process
+        starts and changes to modes and times are still denied, but corral does not see these
+        denials. Raise OSError for any other failure, and if the run needs the listener.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:

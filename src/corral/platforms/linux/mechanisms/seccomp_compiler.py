@@ -136,7 +136,7 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     - whether the jump's branches are swapped
     - the (offset, mask) of the word to load before the jump
 
-    JSET tests only the bits of its operand, so the load needs no mask for it.
+    For JSET no mask is needed, because JSET itself tests only the bits of its operand.
     """
     at, mask, value = word
     if mask == WORD:

@@ -345,7 +345,7 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
         # Deny device files. Most of them work only on mounts that allow devices. But a whiteout is
-        # also a character device, and any user can make it.
+        # also a character device, and any user can make one.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -537,9 +537,7 @@ def target_rules(
 def _without_namespaces(
     own_pid: int | None, *, scoped: bool, broker: bool, file_changes: bool
 ) -> dict[str, Rule]:
-    """Return the rules that protect the host's files and processes where namespaces do not hide
-    them.
-    """
+    """Return the rules that protect the host's files and processes in a run without namespaces."""
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
     }
@@ -579,7 +577,7 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 def _large_mappings() -> Rule:
     """Return the rule that passes large writable mappings to the supervisor.
 
-    They count towards RLIMIT_DATA.
+    Such mappings count towards RLIMIT_DATA.
     """
     small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
     return (((small,), ALLOW), ((low(2, 0, PROT_WRITE),), ALLOW)), NOTIFY

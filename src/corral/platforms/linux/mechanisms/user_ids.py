@@ -107,7 +107,7 @@ def choose(uid: int, gid: int) -> IdMaps:
 
     - If an ordinary user runs corral, the target has this user's ids.
     - If root runs corral, the target has ids that own no files, if this namespace has such ids.
-    - If root lacks a capability in NEEDED, as in a container that drops all capabilities, the
+    - But if root lacks a capability in NEEDED, as in a container that drops all capabilities, the
       target has root's ids on the host.
     """
     if uid != 0:

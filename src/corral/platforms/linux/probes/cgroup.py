@@ -172,8 +172,8 @@ def _pids(base: cgroup.Base) -> str:
     free = _inside(base, "pids", (("pids.max", "2"),), _fork)
     if denied != 1 << 8 or free != 0:
         raise RuntimeError(
-            "pids.max did not work: a fork above the limit ended with wait status"
-            f" {denied}, and a fork below it with {free}"
+            "pids.max did not work: a process that forked above the limit ended with wait status"
+            f" {denied}, and one that forked below it with {free}"
         )
     return "a fork beyond pids.max is denied, but a fork below it is not"
 
