@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 """Seconds between asking the tree to end and killing it."""
 MAX_EXACT_MEASUREMENTS = 3
-"""How many exact measurements in a row must exceed the memory limit before it counts as exceeded.
+"""How many exact measurements in a row must exceed the memory limit before the limit counts as
+exceeded.
 
-A single one can be too high: it adds up every process's share of the shared pages, and if a process
-ends during the measurement, the shares of the others grow. The next result is then lower.
+A single measurement can be too high. It adds up every process's share of the shared pages. If a
+process ends during the measurement, the shares of the other processes grow. The next result is then
+lower.
 """
 STOPPED_INTERVAL = 1.0
 """The minimum time in seconds between two measurements for which the tree is paused."""

@@ -19,8 +19,10 @@ SEEN: dict[System, dict[str, str]] = {
     "darwin": {},
     "windows": {"job_kill_on_close": WINE, "session": WINE},
 }
-"""Maps each capability whose test has passed to the runner and the day of the first success on the
-real system, or to WINE if the test has passed only under Wine, where it runs for every change.
+"""Maps each capability whose test has passed to where it passed.
+
+This is the runner and the day of the first success on the real system. It is WINE if the test has
+passed only under Wine, where it runs for every change.
 """
 
 

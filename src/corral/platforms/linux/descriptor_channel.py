@@ -29,9 +29,10 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 MAX_SEND_SECONDS = 5.0
-"""How long `send` waits until the user's other processes have received their descriptors. The
-kernel refuses to send a descriptor if all of the user's processes together have more descriptors in
-flight than the sender's RLIMIT_NOFILE allows.
+"""How long `send` waits for the user's other processes to receive their descriptors.
+
+Descriptors that were sent, but not yet received, count against the user. The kernel refuses to send
+more of them than the sender's RLIMIT_NOFILE.
 """
 FIRST_DESCRIPTOR = 3
 """The lowest descriptor number for the sandbox's end of the channel, because the target's streams

@@ -64,15 +64,15 @@ RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
 forever.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""The kernel follows symlinks that stay inside a place. Those that lead out of a place are followed
-by corral itself: at most MAX_LINKS, and only among the first MAX_PARTS names of a path.
+"""The kernel follows symlinks that stay inside a place. corral itself follows symlinks that lead
+out of a place: at most MAX_LINKS, and only among the first MAX_PARTS names of a path.
 """
 MAX_RETRIES = 8
 """How many times corral tries to look up a path with `..` while other processes move files."""
 MICROSECONDS = 1_000_000
 OWN_DESCRIPTORS = ("/proc/self/fd/", "/proc/thread-self/fd/")
 NOT_HERE = frozenset((errno.EXDEV, errno.ENOSYS))
-"""Errors of a lookup: it left the place (EXDEV), or openat2 is not available (ENOSYS)."""
+"""The errors of a lookup that left the place (EXDEV) or for which openat2 is missing (ENOSYS)."""
 
 
 @record

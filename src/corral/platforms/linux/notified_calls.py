@@ -128,9 +128,10 @@ PATHS: dict[str, tuple[tuple[int, int], ...]] = {
     "symlinkat": ((2, 1),),
     "inotify_add_watch": ((1, -1),),
 }  # fmt: skip
-"""Maps each call to a pair of positions for each path among its arguments: the position of the path
-and that of its base directory, where -1 means the working directory. The text of a symbolic link
-does not count as a path.
+"""Maps each call to the positions of its paths among its arguments.
+
+Each pair contains the position of a path, and the position of the path's base directory. There -1
+means the working directory. The text of a symbolic link does not count as a path.
 """
 MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""

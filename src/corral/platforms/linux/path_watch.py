@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
-"""The maximum total number of characters in all paths, because the target chooses the paths, and
-each of them can be long.
+"""The maximum total number of characters in all paths. The target chooses the paths, and each of
+them can be long.
 """
 MAX_READ = 1000
 """The maximum number of created files whose paths corral reads outside `corral learn`."""

@@ -34,18 +34,22 @@ if TYPE_CHECKING:
 FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
 )
-"""The file systems with reliable change times. vfat is missing because its root has no times, and
-network file systems and overlayfs because their files can change elsewhere: on a server, or in a
-lower directory.
+"""The file systems with reliable change times.
+
+vfat is missing because its root has no times. Network file systems and overlayfs are missing
+because their files can change elsewhere: on a server, or in a lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
-"""The file systems where a directory has exactly two links if, and only if, it has no
-subdirectories. The search then need not find out which of its entries are directories.
+"""The file systems where a directory without subdirectories has exactly two links.
+
+A directory with subdirectories never has two links there. So the search does not have to check
+which entries are directories.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""A directory without subdirectories that is not larger than this is listed completely, even if the
-search should read fewer names. On the file systems in LINK_COUNTS a directory of this size cannot
-have many names.
+"""The maximum size of a directory that is always listed completely.
+
+This applies to directories without subdirectories, even if the search should read fewer names. On
+the file systems in LINK_COUNTS a directory of this size cannot have many names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of the search. When one of them changes, the cache is discarded."""

@@ -45,8 +45,9 @@ FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Errors which mean that corral itself, or the host, has too many open files or too little memory.
-They say nothing about the measured process, and if its usage were then counted as zero, no limit
-would be enforced.
+
+They say nothing about the measured process. If its usage were then counted as zero, no limit would
+be enforced.
 """
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""

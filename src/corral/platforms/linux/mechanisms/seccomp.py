@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
-"""The errors which mean that an outer filter has a listener (EBUSY) or forbids listeners (EPERM).
-corral's own filter also forbids listeners, so corral gets EPERM if it runs inside another corral's
-sandbox.
+"""EBUSY means that an outer filter has a listener, and EPERM that an outer filter forbids
+listeners.
+
+corral's own filter forbids listeners too, so corral gets EPERM inside another corral's sandbox.
 """
 TIOCSTI = 0x5412
 

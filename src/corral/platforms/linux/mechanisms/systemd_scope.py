@@ -42,8 +42,9 @@ INTERFACE = "org.freedesktop.systemd1.Manager"
 OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""The cgroup of those processes of the scope that are not in the leaf. They cannot be in the
-scope's own cgroup, because that one enables controllers for its children.
+"""The cgroup for the scope's processes that are not in the leaf.
+
+They cannot be in the scope's own cgroup, because it enables controllers for its children.
 """
 START_SECONDS = 5.0
 END_SECONDS = 1.0
