@@ -1,4 +1,4 @@
-"""Define the findings of the probes about this machine.
+"""Describe the host: which capabilities its probes have found.
 
 A capability is proven only if a probe in a disposable child process saw the denial *and* saw the
 same action succeed without the wall. Otherwise it is absent or unknown, and unknown counts as
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 @record
 class Finding:
-    """The result of one probe. `evidence` is what the probe observed, and `hint` is advice for the
-    user.
+    """The result of one probe.
+
+    `evidence` is what the probe observed, and `hint` is advice for the user.
     """
 
     capability: str
@@ -31,7 +32,7 @@ class Finding:
 
 @record
 class Host:
-    """A machine: its system, its processor and the findings of all probes."""
+    """A machine: its system, its processor type and the findings of all probes."""
 
     system: System
     machine: str

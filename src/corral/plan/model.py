@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Results:
     """The values that the steps of one run have produced so far, at most one of each type.
 
-    A value that holds a resource of the host has a method `release`, which frees the resource.
+    If a value has a method `release`, the method frees the value's resources on the host.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,10 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Release all values, newest first. Ignore OSErrors, because a later run removes the
-        leftovers. Any other error is raised after all values have been released.
+        """Release all values, newest first.
+
+        Ignore OSErrors, because a later run removes the leftovers. Raise any other error after all
+        values have been released.
         """
         while self._values:
             _, value = self._values.popitem()
@@ -84,11 +86,11 @@ sandbox.
 
 @record
 class Option:
-    """One mechanism for a control, the capabilities that the mechanism needs, and the control's
-    status if this option is chosen.
+    """A mechanism that could enforce a control.
 
-    `refused` is the reason why the system cannot enforce the value that the policy asks for.
-    `switch` marks an option that enforces nothing because the user switched the control off.
+    `needs` lists the capabilities that the mechanism needs. `status` is the control's status if
+    this option is chosen. `refused` says why the system cannot enforce the value in the policy.
+    `switch` is true if the option enforces nothing because the user switched the control off.
     """
 
     mechanism: str
@@ -101,8 +103,10 @@ class Option:
 
 @record
 class Held:
-    """The decision about one control. If the control is not enforced, `mechanism` is "" and `why`
-    contains the reason. Otherwise `why` is a note about the mechanism.
+    """The decision about one control.
+
+    If the control is not enforced, `mechanism` is "" and `why` is the reason. Otherwise `why` is a
+    note about the mechanism.
     """
 
     control: Control
@@ -128,8 +132,8 @@ class Cover:
     """A path in the grant `top` that is hidden from the target or read-only for it.
 
     The protection lasts only while the path refers to the file with this `device` and `inode`.
-    `repository` is true for a version-control directory. When such a directory loses its
-    protection, the run ends even if `Covers.strict` is False.
+    `repository` is true for a version-control directory. If such a directory loses its protection,
+    the run ends, even if `Covers.strict` is false.
     """
 
     path: str
@@ -142,8 +146,9 @@ class Cover:
 
 @record
 class Covers:
-    """The covered paths to watch during a run. If `strict` is true, the run ends when any of them
-    is no longer protected.
+    """The covered paths to watch during a run.
+
+    If `strict` is true, the run ends when any of these paths loses its protection.
     """
 
     names: tuple[Cover, ...]
@@ -154,17 +159,14 @@ class Covers:
 class Composition:
     """A backend's part of the plan.
 
-    `environment` contains the environment variables that every target gets on this system. `home`
-    is the target's home, where it starts if no other directory is given. `run` is the unique name
-    of the run. `residue` lists the paths that a crashed run leaves on the host.
-
-    `watched` lists paths of files that the host would execute on its own. These files do not exist
-    yet, but corral cannot keep the target from creating them. After the run, corral reports those
-    that exist.
-
-    `controls` lists controls that are shown in addition to those that the policy asks for.
-    `start_in` is the directory to start in if the target cannot work in the program's own
-    directory.
+    - `environment` contains the environment variables that every target gets on this system.
+    - `home` is the target's home. The target starts there if no other directory is given.
+    - `run` is the unique name of the run.
+    - `residue` lists the paths that remain on the host if corral crashes.
+    - `watched` lists missing files that the host would execute on its own, and that the target can
+      create. After the run, corral reports those that exist.
+    - `controls` lists controls to show beside those of the policy.
+    - `start_in` is the directory to start in if the target cannot use the program's own directory.
     """
 
     steps: tuple[Step, ...]
@@ -183,15 +185,15 @@ class Composition:
 class Plan:
     """The steps that enforce a policy on this host, and the decision for each control.
 
-    `environment` may contain secrets, so it is never printed. `requested_names` lists the
-    environment variables whose values the server chose. `given_values` lists the user's secrets in
-    the server's settings.
-
-    `ungranted` lists paths and names in the command that the target does not get, as (kind, name,
-    flag that would grant it). `mcp` contains the settings of the MCP guard, or is None if there is
-    no guard. `pins` lists the pinned definitions as (kind, name, definition), or is None if
-    definitions are not compared with pins. The pins of this server are stored under the key
-    `pinned_as`.
+    - `environment` may contain secrets, so it is never printed.
+    - `requested_names` lists the environment variables whose values the server chose.
+    - `given_values` lists the user's secrets in the server's settings.
+    - `ungranted` lists paths and names in the command that are not granted, as (kind, name, flag
+      that would grant it).
+    - `mcp` contains the settings of the MCP guard, or None without a guard.
+    - `pins` lists the pinned definitions as (kind, name, definition), or is None if definitions are
+      not compared with pins.
+    - `pinned_as` is the key under which the pins of this server are stored.
     """
 
     program: Program

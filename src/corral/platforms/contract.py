@@ -1,7 +1,7 @@
-"""Define the contract that every operating system's backend fulfils: its Protocols and records.
+"""Define the contract between corral and its backends, one for each operating system.
 
-A backend is a module or object with the functions of `Backend`. All code that enforces something
-differently on each operating system is in a backend.
+A backend is a module or object with the functions of `Backend`. Code that differs between operating
+systems is in the backends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
             """
 
         def rehearse(self, plan: Plan) -> None:
-            """Do the one-time work that would slow down the first run of a plan."""
+            """Do the one-time work that would otherwise slow down the plan's first run."""
 
         def find_spare_maker(self, plan: Plan) -> SpareMaker | None:
             """Return a function that sets up a spare sandbox in advance, or None if this plan
@@ -83,15 +83,14 @@ if TYPE_CHECKING:
         """Lets the supervisor control a process tree."""
 
         pid: int
-        # This descriptor becomes readable when the tree has ended. On Windows it is a handle that
-        # is signalled when the tree's first process has ended.
+        # Becomes readable when the tree has ended. On Windows this is a handle that is signalled
+        # when the tree's first process has ended.
         pidfd: int
-        # From this pipe the supervisor reads EXECUTED or the error of a failed step. It is -1 on
-        # systems where `spawn` itself raises the error.
+        # The supervisor reads EXECUTED or the error of a failed step from this pipe. On systems
+        # where `spawn` itself raises the error, this is -1.
         exec_pipe: int
 
-        # Services that run from the start, unlike those from `open_services`, which run only after
-        # exec.
+        # These services run from the start. Services from `open_services` run only after exec.
         @property
         def services(self) -> Sequence[Service]: ...
         def target(self) -> int: ...
@@ -110,9 +109,7 @@ if TYPE_CHECKING:
         """A sandbox that is set up and verified, and waits for its command."""
 
         def wait(self, channel: int) -> bool:
-            """Wait until the caller sends a command over the channel. Return False if this sandbox
-            cannot be used.
-            """
+            """Wait for a command on the channel. Return False if this sandbox cannot be used."""
 
         def is_current(self) -> bool: ...
         def take(self, plan: Plan, stdio: Stdio) -> Child: ...
@@ -140,8 +137,8 @@ if TYPE_CHECKING:
     class Service(Protocol):
         """Does work for a sandbox during a run, such as forwarding its network connections.
 
-        The watcher's loop calls `run_ready` when `fileno` is ready or `deadline` has passed.
-        `fileno` is -1 for a service with its own threads. `close` is called after the target has
+        The watcher's loop calls `run_ready` when `fileno` is ready or `deadline` has passed. A
+        service with its own threads returns -1 as `fileno`. `close` is called after the target has
         ended.
         """
 
@@ -159,8 +156,8 @@ class Usage:
     cpu: float = 0.0  # seconds of CPU time, including reaped children
     memory: int = 0  # bytes
     tasks: int = 0  # threads, or processes on Windows
-    certain: int = 0  # bytes that are certainly in use; `memory` may be too high or too low
-    steady: bool = True  # False if a process started during an exact measurement
+    certain: int = 0  # bytes that are certainly in use; `memory` is an estimate
+    steady: bool = True  # False if processes started during an exact measurement
 
 
 @record
@@ -177,7 +174,7 @@ class Reaped:
     cpu: float  # seconds
     memory: int  # the peak, in bytes
     tasks: int = 0
-    hit: tuple[str, ...] = ()  # limits that were reached, according to the system
+    hit: tuple[str, ...] = ()  # limits that the target reached, as the system reports them
     restored: tuple[str, ...] = ()  # a line for each change to a standard stream's file or terminal
     discarded: tuple[Discarded, ...] = ()  # files that were lost with the private directories
     discarded_whole: bool = True  # False if the list of discarded files is incomplete
@@ -188,8 +185,8 @@ class Reaped:
 class Ending:
     """How a run ended.
 
-    `replaced` contains a sentence for each path that stopped being hidden or read-only because a
-    process on the host replaced the file.
+    `replaced` contains a sentence for each path that lost its protection because a process on the
+    host replaced the file.
     """
 
     reaped: Reaped

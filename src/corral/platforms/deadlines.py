@@ -1,8 +1,8 @@
-"""Decide when to end, kill, pause or measure a run, for the watchers of all systems.
+"""Decide when to end, kill, pause or measure a run. All systems' watchers use this module.
 
 After a signal or a timeout, corral asks the process tree to end, and kills it GRACE_SECONDS later.
-A tree that exceeds a sampled limit on memory, CPU time or tasks is killed at once, and one that
-exceeds its CPU share is paused.
+It kills a tree at once if the tree exceeds a sampled limit on memory, CPU time or tasks, and pauses
+a tree that exceeds its CPU share.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 """Seconds between asking the tree to end and killing it."""
 MAX_EXACT_MEASUREMENTS = 3
-"""How many exact measurements in a row must exceed the memory limit before it counts as exceeded.
+"""How many exact measurements in a row must exceed the memory limit before the limit counts as
+exceeded.
 
-A single one can be too high: it adds up every process's share of the shared pages, and if a process
-ends during the measurement, the shares of the others grow. The next result is then lower.
+A single measurement can be too high. It adds up every process's share of the shared pages. If a
+process ends during the measurement, the shares of the other processes grow. The next result is then
+lower.
 """
 STOPPED_INTERVAL = 1.0
 """The minimum time in seconds between two measurements for which the tree is paused."""
@@ -44,8 +46,9 @@ noticed at most this long after the machine wakes up.
 
 
 def people_time() -> float:
-    """Return the time in seconds from a clock that cannot be set and keeps running while the
-    machine sleeps. The user's timeouts are measured with this clock.
+    """Return the time in seconds from the clock that measures the user's timeouts.
+
+    The clock cannot be set, and keeps running while the machine sleeps.
     """
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -68,7 +71,7 @@ class Deadlines:
         self._stop_again_at = 0.0
 
     def stop(self, reason: StopReason, number: int = SIGTERM) -> None:
-        """Ask the tree to end, or kill it at once if it was asked before and `number` is SIGINT."""
+        """Ask the tree to end. If it was asked before and `number` is SIGINT, kill it at once."""
         if self._kill_at is not None and number == SIGINT:
             self._kill()
         self.reason = self.reason or reason
@@ -82,8 +85,7 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree if its grace period has expired, or ask it to end if the run's timeout has
-        expired.
+        """Kill the tree if its grace period is over. Ask it to end if the timeout has passed.
 
         Call this before `sample_if_due`, because taking a sample can be slow.
         """
@@ -96,8 +98,10 @@ class Deadlines:
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample the tree if a sample is due. Interrupt the measurement at a deadline or an event,
-        so that a target cannot delay its own end by making the measurement slow.
+        """Sample the tree if a sample is due.
+
+        Interrupt the measurement at a deadline or an event. Otherwise a target could delay its own
+        end by making the measurement slow.
         """
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
@@ -120,9 +124,10 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return `reaped` with the run's usage. For each value use the higher one of the system's
-        report and the samples. Raise SupervisionError if the run was ended because its usage could
-        not be measured.
+        """Return `reaped` with the run's usage.
+
+        The system and the samples both report usage. Return the higher value of each pair. Raise
+        SupervisionError if the run was ended because its usage could not be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -164,22 +169,22 @@ class Deadlines:
                 break
             usage = self.child.measure(exact=True, interrupted=interrupted)
             if interrupted():
-                return usage  # a further measurement would be interrupted too
+                return usage  # another measurement would be interrupted too
         if usage.steady or time.monotonic() < self._stop_again_at:
             return usage
         return self._measure_stopped(quick, interrupted)
 
     def _measure_stopped(self, quick: Usage, interrupted: Callable[[], bool]) -> Usage:
-        """Pause the tree and measure its memory exactly. Otherwise a target could hide most of its
-        memory by starting and ending processes all the time.
+        """Pause the tree and measure its memory exactly.
 
-        If processes start even during the pause, the target is making the kernel resume them. Then
-        return the quick measurement, which is an upper bound.
+        Without the pause a target could hide most of its memory by starting and ending processes
+        all the time. If processes start even during the pause, the target is making the kernel
+        resume them. In this case return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:
             for _ in range(MAX_STOPPED_MEASUREMENTS):
-                self.child.signal(SIGSTOP)  # again, to pause processes that started meanwhile
+                self.child.signal(SIGSTOP)  # again, because new processes may have started
                 time.sleep(STOP_SECONDS)
                 usage = self.child.measure(exact=True, interrupted=interrupted)
                 if usage.steady:  # an interrupted measurement counts as steady
@@ -189,15 +194,16 @@ class Deadlines:
             self.child.signal(SIGCONT)
 
     def _kill(self) -> None:
-        """Kill the tree, but measure its CPU time first, because the system does not report the CPU
-        time of a tree that was killed together with its init.
+        """Measure the tree's CPU time, and then kill the tree.
+
+        The system does not report the CPU time of a tree that was killed together with its init.
         """
         try:
-            # An interrupted measurement still returns the CPU time, but not the memory.
+            # An interrupted measurement returns only the CPU time, which is enough here.
             used = self.child.measure(interrupted=lambda: True)
             self._cpu_seen = max(self._cpu_seen, used.cpu)
         except OSError:
-            pass  # kill the tree anyway; the reported CPU time is then too low
+            pass  # kill the tree anyway, and report too little CPU time
         self.child.kill()
 
 

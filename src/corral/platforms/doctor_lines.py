@@ -23,9 +23,7 @@ EXPLANATION = (
 def format_lines(
     findings: Iterable[Finding], labels: Iterable[Label], *, show_evidence: bool = True
 ) -> list[Line]:
-    """Return a line for each finding. With `show_evidence`, the line of an absent capability
-    contains the evidence.
-    """
+    """Return a line for each finding. With `show_evidence`, say why a capability is absent."""
     known = {capability: (label, word) for capability, label, word in labels}
     lines: list[Line] = []
     for item in findings:
@@ -39,8 +37,9 @@ def format_lines(
 
 
 def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
-    """Add to each line how the project knows that the capability works. If any line says "read",
-    add a last line that explains this word.
+    """Add to each line how the project knows that the capability works.
+
+    If any line says "read", add a last line that explains this word.
     """
     found: list[Line] = []
     for status, text, finding in lines:

@@ -1,4 +1,4 @@
-"""Say how the project knows that a mechanism works, for `corral doctor`.
+"""Record which mechanisms corral's own tests have shown to work, for `corral doctor`.
 
 A probe tests a mechanism on the user's machine. SEEN, in contrast, records which mechanisms the
 project itself has tested, either on the real system or (for Windows) under Wine. All others are
@@ -19,14 +19,17 @@ SEEN: dict[System, dict[str, str]] = {
     "darwin": {},
     "windows": {"job_kill_on_close": WINE, "session": WINE},
 }
-"""Maps each capability whose test has passed to the runner and the day of the first success on the
-real system, or to WINE if the test has passed only under Wine, where it runs for every change.
+"""Maps each capability whose test has passed to where it passed.
+
+This is the runner and the day of the first success on the real system. It is WINE if the test has
+passed only under Wine, where it runs for every change.
 """
 
 
 def format_basis(system: System, capability: str) -> str:
     """Return how the project knows that a capability works, such as "read" or "seen under Wine".
-    Return "" for a system on which every change is tested.
+
+    Return "" if every change is tested on this system.
     """
     if system not in MACHINES:
         return ""

@@ -37,8 +37,9 @@ SIGINFO_BYTES = 128
 
 
 class Signals:
-    """Reads incoming signals from a descriptor. The signals are blocked, so that none is lost
-    between the fork and the start of the watcher.
+    """Reads incoming signals from a descriptor.
+
+    The signals are blocked, so that none is lost between the fork and the start of the watcher.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -60,7 +61,10 @@ signals = Signals
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Plan the steps of a run. Use namespaces if a PID namespace enforces the control `tree`."""
+    """Plan the steps of a run.
+
+    Use namespaces if the plan enforces the control `tree` with a PID namespace.
+    """
     seen = host_files.survey(policy, program, home=home)
     if any(held.mechanism == options.PID_NAMESPACE for held in controls):
         steps = tier_namespaces.compose(policy, program, seen, controls)
@@ -99,8 +103,8 @@ def _masks(count: int) -> Held:
 
 
 def warm_up() -> None:
-    """Import the modules, bind the system calls and load the filters that every run needs, so that
-    the forks of this process have them already.
+    """Prepare this process for forks: import the modules, bind the system calls and load the
+    filters that every run needs.
     """
     from corral.platforms.linux import network_services  # noqa: F401
 
@@ -109,10 +113,10 @@ def warm_up() -> None:
 
 
 def clean(path: str, budget: Budget) -> None:
-    """Remove the leftovers of a dead run: its private directory or its cgroup.
+    """Remove what a dead run has left behind: its private directory or its cgroup.
 
-    Tell a private directory from a cgroup by its path and the type of its file system. Its content
-    proves nothing, because the target could have chosen it.
+    The path and the type of its file system show which of the two it is. The content proves
+    nothing, because the target could have chosen it.
     """
     from corral.platforms.posix import run_directories
 

@@ -1,5 +1,6 @@
-"""Find the major:minor number of the disk that a file is on. io.max requires the number of the
-whole disk, not that of a partition.
+"""Find the disk that a file is on, as major:minor number.
+
+The cgroup file io.max accepts only the number of a whole disk, not that of a partition.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the disks that /usr and the granted paths are on. Also return the paths that are not
-    on a disk.
+    """Return the disks of /usr and of the granted paths, and the paths that are not on a disk.
 
     Overlays, some btrfs volumes and network file systems have no disk, so they cannot be limited.
     File systems in memory do not need a limit.
@@ -28,7 +28,7 @@ def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def disk_of(path: str) -> str:
-    """Return the disk of a path, or "" if the path is not on a block device."""
+    """Return the disk that a file is on, or "" if the file is not on a disk."""
     try:
         device = os.stat(path).st_dev
         entry = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"

@@ -39,9 +39,10 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return how a seccomp filter around corral answers system calls, or "" if there is no such
-    filter. The kernel does not say what the filter does, so only its answers show whether it has
-    changed since the probes.
+    """Return how a seccomp filter around corral answers system calls, or "" if there is no filter.
+
+    The kernel does not show what a filter does. Its answers are the only sign that it has changed
+    since the probes.
     """
     if "Seccomp:\t2" not in status:
         return ""
@@ -51,10 +52,11 @@ def _outer_filter(status: list[str]) -> str:
 
 
 def _root() -> str:
-    """Return the identity of the root directory, the id of its mount and the id of the mount above.
+    """Return the identity of the root directory, the id of its mount, and the id of the mount above
+    it.
 
     The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The root
-    directory can be the same in both cases, but the mount above differs.
+    directory can be the same in both, but the mount above it differs.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]
@@ -63,8 +65,9 @@ def _root() -> str:
 
 
 def _delegation() -> str:
-    """Return the path and the controllers of the directory for corral's cgroups. They can differ
-    between two sessions of the same user.
+    """Return the path of the directory for corral's cgroups, and its controllers.
+
+    Both can differ between two sessions of the same user.
     """
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))

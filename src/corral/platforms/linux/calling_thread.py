@@ -1,9 +1,9 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-This requires a debugger's rights over the target. An ordinary user has these rights over processes
-with the same user id. But if root runs corral, the target has a different id, and root has these
-rights over it only with CAP_SYS_PTRACE, which containers lack by default. In that case the
-supervisor's thread takes on the target's id while it reads.
+The kernel allows this only to a process that may debug the target. An ordinary user may debug
+processes with the same user id. If root runs corral, the target has a different user id, and root
+needs CAP_SYS_PTRACE, which containers lack by default. Without it the supervisor's thread switches
+to the target's user id while it reads.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ PATH_MAX = 4096
 
 @record
 class TargetIds:
-    """The target's ids on the host. If `taken` is true, the current thread has these ids inside a
-    `with` block.
+    """The target's ids on the host. If `taken` is true, a `with` block gives them to the current
+    thread.
     """
 
     uid: int
@@ -56,7 +56,9 @@ class TargetIds:
 
     def as_target(self) -> TargetIds:
         """Return ids that a `with` block always takes, even if this thread can read the target
-        without them. If the block connects a unix socket, the other end then sees the target's ids.
+        without them.
+
+        If the block connects to a unix socket, the server then sees the target's ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 
@@ -95,10 +97,10 @@ class CallingThread:
         return found
 
     def read_text(self, address: int) -> bytes:
-        """Return a copy of the string up to its zero byte. Read each byte only once, and do not
-        read beyond the page that the string ends in.
+        """Return a copy of the string that starts at `address` and ends before the next zero byte.
 
-        Raise ENAMETOOLONG if the string is longer than a path can be.
+        Read each byte only once, and do not read beyond the page that the string ends in. Raise
+        ENAMETOOLONG if the string is longer than a path can be.
         """
         found = b""
         while len(found) < PATH_MAX:
@@ -113,8 +115,8 @@ class CallingThread:
     def write(self, address: int, data: bytes) -> None:
         """Write to the caller's memory. Raise ESRCH if the caller is no longer waiting.
 
-        The pid of a dead process may be reused. So open the memory first, and only then check that
-        the call is still waiting: if it is, the memory is the caller's.
+        The pid of a dead process may be reused. So open the memory first, and check afterwards that
+        the call is still waiting. If it is, the memory belongs to the caller.
         """
         memory = self._open_memory(os.O_RDWR)
         try:
@@ -155,7 +157,7 @@ class CallingThread:
         return seen.st_dev, seen.st_ino
 
     def flags(self, fd: int) -> int:
-        """Return the flags of a descriptor and of its open file, as one number."""
+        """Return the flags of an open descriptor (O_PATH and others) as one number."""
         with self._ids:
             content = abi.read_file(self._path("fdinfo", fd))
         return int(content.partition(b"flags:")[2].split(None, 1)[0], 8)
@@ -181,15 +183,15 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # Pass some type and protocol, because Python would otherwise ask the kernel for them
-            # with two more calls. They may be wrong, but no code uses them.
+            # The type and protocol here may be wrong, but no code uses them. Without them Python
+            # would ask the kernel, which costs two more calls.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)
             raise
 
     def check(self) -> None:
-        """Raise ESRCH if the thread is no longer waiting, because its pid may then be reused."""
+        """Raise ESRCH if the thread is no longer waiting. Another thread may then have its id."""
         if not linux_notifications.is_waiting(self._request):
             raise ProcessLookupError(errno.ESRCH, "the caller is gone")
 

@@ -1,5 +1,4 @@
-"""Provide a small D-Bus client for calls to systemd, following version 0.43 of the D-Bus
-specification.
+"""Call systemd over D-Bus, following version 0.43 of the D-Bus specification.
 
 corral does not use a library, because importing one would take longer than a whole start. All input
 is checked: lengths, zero padding, UTF-8 and nesting.
@@ -157,7 +156,7 @@ def _put_array(out: bytearray, kind: str, values: Sequence[Value]) -> None:
     length_at = len(out)
     out += bytes(4)
     _pad(out, ALIGNMENT[kind[0]])
-    start = len(out)  # padding before the first element is not part of the length
+    start = len(out)  # the length of an array does not include the padding before its first element
     for value in values:
         _put(out, kind, value)
     struct.pack_into("<I", out, length_at, len(out) - start)
@@ -279,7 +278,7 @@ def decode(raw: bytes) -> Message:
     inside = Reader(raw[reader.at :], reader.order)
     body = inside.values(str(named.get("signature", "")))
     if inside.at != len(inside.data):
-        raise ProtocolError("a body is longer than its signature says")
+        raise ProtocolError("a body contains more data than its signature describes")
     return Message(kind=kind, flags=flags, serial=serial, body=body, **named)  # type: ignore[arg-type]
 
 
@@ -299,7 +298,7 @@ def _named(fields: Value) -> dict[str, Value]:
 
 
 class Bus:
-    """A connection to a bus. All its calls together must finish within `timeout_seconds`."""
+    """A connection to a bus. `timeout_seconds` is the time limit for all its calls together."""
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
         import _socket  # importing `socket` would take longer than all calls together
@@ -379,7 +378,9 @@ class Bus:
                 self._signals.append(message)
 
     def _authenticate(self) -> None:
-        """Authenticate with this process's uid (EXTERNAL), which the kernel confirms to the bus."""
+        """Authenticate with this process's uid (EXTERNAL). The bus asks the kernel for the real
+        uid.
+        """
         self._socket.sendall(
             b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n"
         )

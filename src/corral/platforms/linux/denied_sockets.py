@@ -1,5 +1,5 @@
-"""Report that a target tried to use the network, in a run that has neither a network namespace nor
-an allowed host.
+"""Report that a target tried to use the network, if the run has no network namespace and no allowed
+host.
 
 In such a run the call `socket` itself is denied, so corral never sees which address or name the
 target wanted to reach. To see it, corral would have to give the target a socket in the host's

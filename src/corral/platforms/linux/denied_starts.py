@@ -1,8 +1,8 @@
 """Record the names of the programs that a target was not allowed to start.
 
-The target calls `fork`, which is denied, before it names the program, so corral guesses the name
-from the arguments that are on the calling thread's stack. No decision depends on this guess. Only
-the name is kept, because the arguments can contain secrets.
+The target calls `fork` before it names the program. The `fork` is denied, so corral guesses the
+name from the arguments on the calling thread's stack. No decision depends on this guess. corral
+keeps only the name, because the arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DeniedStarts:
 
     def decide(self, call: str, request: Notification) -> Decision:
         self._rate_limit.use()
-        # Python tries vfork first and then fork, which together count as one start.
+        # Python tries vfork first and then fork. Count both calls as one start.
         is_vfork = _is_vfork(call, request.arguments)
         again = not is_vfork and request.pid == self._vforked
         self._vforked = request.pid if is_vfork else 0
@@ -136,20 +136,19 @@ class Memory:
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
     """Return whether libc's vfork() made this call.
 
-    On machines without the system call vfork, libc's vfork() calls clone without a stack.
-    posix_spawn makes a similar call, but with a stack of its own for the new process.
+    On machines without the system call vfork, libc's vfork() calls clone without a new stack.
+    posix_spawn also calls clone, but passes a stack for the new process.
     """
     by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
     return call == "vfork" or bool(by_clone)
 
 
 def guess_name(memory: Memory, pid: int) -> str:
-    """Guess the program's name from a list of arguments that the thread's stack points to. Return
-    "" if there is no such list.
+    """Guess the program's name from a list of arguments that the thread's stack points to.
 
-    The memory of libraries also contains lists of words that look like arguments, so a list with a
-    path or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name has
-    to be ASCII.
+    Return "" if there is no such list. The memory of libraries also contains lists of words that
+    look like arguments, so prefer a list with a path or an option. Accept only ASCII names, because
+    random memory can be valid UTF-8.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -171,8 +170,9 @@ def guess_name(memory: Memory, pid: int) -> str:
 
 
 def _read_stack_pointer(pid: int) -> int:
-    """Read the stack pointer of a sleeping thread. Raise ValueError if the thread is not asleep
-    yet, or if a signal has woken it up again.
+    """Read the stack pointer of a sleeping thread.
+
+    Raise ValueError if the thread is not yet asleep, or if a signal has woken it up.
     """
     for _ in range(STACK_TRIES):
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
@@ -184,7 +184,7 @@ def _read_stack_pointer(pid: int) -> int:
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
-    """Return the strings that a list of pointers points to, or [] if one of them is not text."""
+    """Return the strings in a list of pointers, or [] if one of them is not text."""
     found: list[bytes] = []
     for position in range(MAX_WORDS):
         pointer = memory.word(vector + 8 * position)
@@ -205,17 +205,17 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _common_name(words: list[bytes]) -> str:
-    """Return the name of the program that a list of words would start, or "" for a list of
-    environment variables.
+    """Return the name of the program that a list of words would start.
 
-    The words are either a program's arguments, which begin with the program itself, or the paths
-    that Python tries: one for each directory in PATH, all ending in the program's name.
+    The words are usually a program's arguments, which begin with the program itself. They can also
+    be the paths that Python tries: one for each directory in PATH, all with the program's name at
+    the end. Return "" if the words are environment variables.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):
         return names.pop()
     if all(b"=" in word for word in words):
-        return ""  # this list is an environment
+        return ""  # these words are environment variables
     return _base_name(words[0])
 
 

@@ -1,7 +1,7 @@
 """Provide the only channel through which descriptors leave a sandbox (SCM_RIGHTS).
 
-The sandbox's end of the channel stays open in init until init has locked itself down, and in the
-target's process until exec. The first byte of a message says what its descriptors are.
+Init closes the sandbox's end of the channel when it locks itself down, and the target's process
+closes it at exec. The first byte of a message says which kind of descriptors the message contains.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 MAX_SEND_SECONDS = 5.0
-"""How long `send` waits until the user's other processes have received their descriptors. The
-kernel refuses to send a descriptor if all of the user's processes together have more descriptors in
-flight than the sender's RLIMIT_NOFILE allows.
+"""How long `send` waits for the user's other processes to receive their descriptors.
+
+Descriptors that were sent, but not yet received, count against the user. The kernel refuses to send
+more of them than the sender's RLIMIT_NOFILE.
 """
 FIRST_DESCRIPTOR = 3
 """The lowest descriptor number for the sandbox's end of the channel, because the target's streams
@@ -65,8 +66,9 @@ class DescriptorChannel:
             time.sleep(0.01)
 
     def receive(self) -> None:
-        """Receive all messages that have arrived. `open` becomes False once the sandbox's end of
-        the channel is closed in all processes.
+        """Receive all messages that have arrived.
+
+        Set `open` to False if all processes have closed the sandbox's end of the channel.
         """
         while self.open:
             try:

@@ -3,11 +3,11 @@
 Landlock does not control these changes, so the filter passes the calls to the supervisor, which
 makes them on the target's behalf. A "place" is a file or directory that the target may write to.
 
-The supervisor copies a call's path once, and looks it up beneath a place with a flag that makes the
-kernel refuse any path that leads out of the place. So it finds only files inside a place, even if
-the target replaces files in the meantime. Paths outside all places are not looked up at all.
+The supervisor copies a call's path once, and looks it up in a place. The kernel refuses any path
+that leads out of the place. So the supervisor finds only files inside a place, even if the target
+replaces files in the meantime. Paths outside all places are not looked up at all.
 
-The lookups and changes are made in a separate thread, because they can block, for example while the
+A separate thread makes the lookups and changes, because they can block, for example while the
 target writes to the file. The thread has the target's ids and no capabilities, so the kernel checks
 ownership as it would for the target.
 """
@@ -64,15 +64,15 @@ RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
 forever.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""The kernel follows symlinks that stay inside a place. Those that lead out of a place are followed
-by corral itself: at most MAX_LINKS, and only among the first MAX_PARTS names of a path.
+"""The kernel follows symlinks that stay inside a place. corral itself follows symlinks that lead
+out of a place: at most MAX_LINKS, and only among the first MAX_PARTS names of a path.
 """
 MAX_RETRIES = 8
 """How many times corral tries to look up a path with `..` while other processes move files."""
 MICROSECONDS = 1_000_000
 OWN_DESCRIPTORS = ("/proc/self/fd/", "/proc/thread-self/fd/")
 NOT_HERE = frozenset((errno.EXDEV, errno.ENOSYS))
-"""Errors of a lookup: it left the place (EXDEV), or openat2 is not available (ENOSYS)."""
+"""The errors of a lookup that left the place (EXDEV) or for which openat2 is missing (ENOSYS)."""
 
 
 @record
@@ -88,8 +88,8 @@ class Place:
     written: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the paths under which the target may know the place. If the place was moved, this
-        is only its new path.
+        """Return the paths that the target may use for the place. After a move this is only the new
+        path.
         """
         now = os.readlink(f"/proc/self/fd/{self.fd}")
         return (now, self.written) if now == self.path else (now,)
@@ -97,7 +97,8 @@ class Place:
 
 @record
 class Arguments:
-    """The positions of a call's arguments; -1 means that the call does not have this argument.
+    """The positions of a call's arguments, or -1 for arguments that the call does not have.
+
     `change` is the position of the mode, or of the pointer to the times.
     """
 
@@ -123,8 +124,8 @@ CALLS = {
 class FileChanges:
     """Decides calls that change modes and times, and answers them in a thread.
 
-    `uid` and `gid` are the target's ids. `own` is the identity of corral's own directory, which is
-    never changed, even if it is in a grant of /tmp.
+    `uid` and `gid` are the target's ids. `own` is the identity of corral's own directory. This
+    directory is never changed, even if the user grants all of /tmp.
     """
 
     def __init__(self, places: Sequence[Place], uid: int, gid: int, own: Identity) -> None:
@@ -143,15 +144,17 @@ class FileChanges:
             if self._listener < 0:
                 self._start(request.listener)
         except (OSError, RuntimeError):
-            return DENIED  # too many open files or threads; the next call tries again
+            return DENIED  # too many open files or threads; try again at the next call
         if self._jobs.qsize() >= MAX_JOBS:
             return DENIED
         self._jobs.put((call, replace(request, listener=self._listener)))
         return LATER
 
     def release(self) -> None:
-        """Close the files of the places. If the thread has been started, it closes them later. Do
-        not wait for the thread, because a file system may be blocking it.
+        """Close the files of the places.
+
+        If the thread is running, tell it to close them, and do not wait for it. A file system may
+        be blocking the thread.
         """
         if self._listener >= 0:
             self._jobs.put(None)
@@ -159,7 +162,7 @@ class FileChanges:
             self._close()
 
     def _start(self, listener: int) -> None:
-        """Start the thread with its own copy of the listener, which only the thread closes."""
+        """Start the thread with its own copy of the listener. Only the thread closes this copy."""
         copy = os.dup(listener)
         try:
             _thread.start_new_thread(self._work, (copy,))
@@ -200,7 +203,7 @@ class Budget:
         self._seen = clock()
 
     def use(self, seconds: float) -> float:
-        """Count processor time. Return the seconds to wait before the next call."""
+        """Count processor time that was used. Return the seconds to wait before the next call."""
         now = self._clock()
         self._left = min(BURST_SECONDS, self._left + (now - self._seen) * SHARE) - seconds
         self._seen = now
@@ -208,8 +211,9 @@ class Budget:
 
 
 def _has_become(uid: int, gid: int) -> bool:
-    """Permanently give this thread the target's ids and drop its capabilities. Return whether that
-    worked.
+    """Permanently give this thread the target's ids, and drop its capabilities.
+
+    Return whether that worked.
     """
     try:
         if uid != os.geteuid():
@@ -262,8 +266,9 @@ def find_file(
 ) -> int:
     """Return an O_PATH descriptor of the file that a call would change.
 
-    First read the caller's memory and descriptors, and only then check that the caller is still
-    waiting: if it has ended, corral may have read from another process with the same pid.
+    Read the caller's memory and descriptors first, and check afterwards that the caller is still
+    waiting. If the caller has ended, another process may have its pid, and corral may have read
+    that process.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -299,9 +304,8 @@ def _find_open_file(
 ) -> int:
     """Look up an open file of the caller by its path, and check that the path leads to this file.
 
-    `by_path` is true if the call names the file by a path such as /proc/self/fd/3, and false if it
-    names the descriptor, as fchmod does. A call by descriptor fails if the file was opened with
-    O_PATH.
+    `by_path` is true for a call with a path such as /proc/self/fd/3, and false for a call with a
+    descriptor, such as fchmod. A call with a descriptor fails if it was opened with O_PATH.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:
@@ -320,7 +324,10 @@ def _find_open_file(
 
 
 def _own_descriptor(text: str) -> int | None:
-    """Return N for /proc/self/fd/N, which C libraries use to change the mode of an open file."""
+    """Return N if the path is /proc/self/fd/N, or None.
+
+    C libraries use such paths to change the mode of an open file.
+    """
     for start in OWN_DESCRIPTORS:
         number = text.removeprefix(start)
         if number != text and number.isascii() and number.isdecimal() and len(number) < 10:
@@ -329,9 +336,10 @@ def _own_descriptor(text: str) -> int | None:
 
 
 def join(base: str, text: str) -> str:
-    """Join a relative path to `base`. Resolve each `..` at the start of the path, which is safe
-    because `base` contains no symlinks. Keep any later `..`, because the name before it may be a
-    symlink.
+    """Join a relative path to `base`, and resolve each `..` at the start of the path.
+
+    This is safe because `base` contains no symlinks. Any later `..` stays in the path, because the
+    name before it may be a symlink.
     """
     parts = text.split("/")
     while parts and parts[0] in {"", ".", ".."}:
@@ -359,8 +367,8 @@ class Finder:
     def find(self, text: str, *, follow: bool) -> int:
         """Return an O_PATH descriptor of a file in a place. Raise OSError (EPERM) for other paths.
 
-        The kernel follows symlinks that stay inside one place. This function follows those that
-        lead from one place to another, such as a symlink in the private home to a grant.
+        The kernel follows symlinks inside a place. This function follows symlinks from one place to
+        another, for example from the private home to a grant.
         """
         for _ in range(MAX_LINKS):
             place, name, rest = self._locate(clean(text))
@@ -377,8 +385,9 @@ class Finder:
         raise OSError(errno.ELOOP, "too many links")
 
     def _locate(self, text: str) -> tuple[Place, str, str]:
-        """Return the innermost place that contains a path, and the two parts of the path: the
-        place's own path, and the rest.
+        """Find the innermost place that contains a path.
+
+        Return the place, its path, and the rest of the given path.
         """
         found = [
             (len(name), place, name)
@@ -406,8 +415,9 @@ def open_beneath(directory: int, path: str, *, follow: bool) -> int:
 
 
 def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
-    """Return the path with its first symlink replaced by the path that the symlink contains. Raise
-    OSError (EPERM) if the path leads out of the place without a symlink.
+    """Return the path with its first symlink replaced by the symlink's content.
+
+    Raise OSError (EPERM) if the path leads out of the place without a symlink.
     """
     parts = rest.rstrip("/").split("/")
     follow = follow or rest.endswith("/")
@@ -432,8 +442,9 @@ def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
 
 
 def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None:
-    """Copy the access and modification times, as two struct timespec. Return None if the caller
-    wants the current time.
+    """Return the access and modification times as two struct timespec.
+
+    Return None if the caller wants the current time.
     """
     if not pointer:
         return None

@@ -1,4 +1,4 @@
-"""Survey the host for a plan: system directories, /etc and the caller's ids."""
+"""Collect what a plan needs to know about the host: system directories, /etc and user ids."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SYSTEM = (
 )  # fmt: skip
 
 # The files in /etc that the target sees: the loader's cache, TLS roots, crypto policies, locale,
-# protocol names and fonts. Accounts, keys and the configuration of services are left out.
+# protocol names and fonts. The target does not see accounts, keys or the settings of services.
 ETC = (
     "ld.so.cache",
     "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
@@ -48,7 +48,10 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 @record
 class Entry:
-    """A system path in the sandbox, which is either bound from `source` or a symlink to `link`."""
+    """A system path in the sandbox.
+
+    The path is bound from the host's `source`, or is a symlink to `link`.
+    """
 
     path: str
     source: str = ""
@@ -57,10 +60,11 @@ class Entry:
 
 @record
 class Layout:
-    """The surveyed host. `home` is the sandbox's home, and `host_home` is the user's own home.
+    """The result of the survey, and the paths of this run.
 
-    If root started the run, `owners` contains (path, uid, gid) for each grant, for the state
-    directory, and for those files of the program that not every user can read.
+    `home` is the home in the sandbox, and `host_home` is the user's home on the host. If root
+    started the run, `owners` contains (path, uid, gid) for each grant, for the state directory, and
+    for the program's files that not every user can read.
     """
 
     uid: int
@@ -127,7 +131,11 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
 
 
 def home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return (name in the sandbox's home, path) for each outermost grant below the user's home."""
+    """Return (relative path, path) for each grant below the user's home, but not for grants inside
+    other grants.
+
+    The relative path is the same in the user's home and in the sandbox's home.
+    """
     paths = {grant.written or grant.path for grant in policy.grants}
     below = [path for path in paths if is_below(path, layout.host_home)]
     outermost = [path for path in below if not any(is_below(path, other) for other in below)]
@@ -192,7 +200,7 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A symlink into /usr also works in the sandbox. Otherwise bind the file that the path leads to.
+    # Keep a symlink into /usr, because it also works in the sandbox. Otherwise bind the file.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

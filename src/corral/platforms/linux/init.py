@@ -1,9 +1,12 @@
 """Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
-PID 1 is a fork of corral, and the target can see its pid, so PID 1 must not offer anything that the
-target could use. It is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has
-few descriptors, no capabilities, and a filter that allows little more than waiting. The target
-starts only after all of this is done.
+PID 1 is a fork of corral, and the target can see its pid. So PID 1 must not offer anything that the
+target could use:
+
+- It is not dumpable, and hidepid hides its environ, maps and mem in /proc.
+- It has few descriptors, no capabilities, and a filter that allows little more than waiting.
+
+The target starts only after all of this is done.
 """
 
 from __future__ import annotations
@@ -27,15 +30,19 @@ if TYPE_CHECKING:
 
 @record
 class InitProcess:
-    """The process that becomes PID 1 or the subreaper. `pid` is its pid on the host."""
+    """The process that runs as init: PID 1 of the sandbox, or the subreaper.
+
+    `pid` is its pid on the host.
+    """
 
     pid: int
 
 
 @record
 class InitDescriptors:
-    """Descriptors that the supervisor's steps open for init. The supervisor closes its copies after
-    the clone.
+    """Descriptors that the supervisor's steps open for init.
+
+    After the clone the supervisor closes its own copies.
     """
 
     fds: list[int]
@@ -47,8 +54,9 @@ class InitDescriptors:
 
 @record
 class Pipes:
-    """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
-    through which it lets the target start.
+    """One end of each pipe between the supervisor and init. The module `spawn` describes the pipes.
+
+    `start` exists only in init, which uses it to let the target start.
     """
 
     control: int
@@ -62,15 +70,17 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Make the kernel kill this process when its supervisor dies. Call this again after each change
-    of ids, which clears the setting.
+    """Make the kernel kill this process when its supervisor dies.
+
+    The kernel clears this setting when the process changes its ids, so call this again afterwards.
     """
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
 def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """Run as init, and report at the end whether `space`, the tmpfs with the private directories,
-    is full.
+    """Run as init. At the end, report the target's wait status, and whether `space` is full.
+
+    `space` is the tmpfs with the private directories.
     """
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
     children = lock_down(pipes, {disk})

@@ -1,11 +1,11 @@
-"""Bind route netlink sockets for a target without namespaces. Such a target cannot bind any other
-kind of socket.
+"""Bind netlink sockets for a target without namespaces. The target cannot bind other sockets.
 
-Without a network namespace, the target shares the abstract names of unix sockets with the host. If
-it could bind one end of a pair of unix sockets, it could take a name that a program on the host
-needs. But the C library has to bind a netlink socket to list the interfaces, and the filter cannot
-tell netlink sockets from unix sockets. So the supervisor binds a new netlink socket, which replaces
-the target's.
+The C library has to bind a route netlink socket to list the interfaces. But the filter cannot tell
+netlink sockets from unix sockets. Without a network namespace, the target shares the abstract names
+of unix sockets with the host. If the target could bind one end of a pair of unix sockets, it could
+take a name that a program on the host needs.
+
+So the supervisor binds a new netlink socket, and the target gets this socket in place of its own.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class NetlinkBinds:
 
 
 def bind_netlink(thread: CallingThread, fd: int, raw: bytes) -> Decision:
-    """Replace a netlink socket with a new one that is bound to the address `raw`. Raise OSError
-    (EPERM) for any other kind of socket or address.
+    """Replace a netlink socket with a new one that is bound to the address `raw`.
+
+    Raise OSError (EPERM) for any other kind of socket or address.
     """
     is_netlink = thread.protocol(fd) == "NETLINK"
     thread.check()
@@ -76,8 +77,9 @@ def bind_netlink(thread: CallingThread, fd: int, raw: bytes) -> Decision:
 
 
 def replace_socket(thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
-    """Return an answer that replaces the target's socket `fd` with a copy of the supervisor's
-    socket `own`.
+    """Return a decision that replaces the target's socket `fd` with a copy of `own`.
+
+    `own` is a socket of the supervisor.
     """
     flags = thread.flags(fd)
     os.set_blocking(own.fileno(), not flags & os.O_NONBLOCK)

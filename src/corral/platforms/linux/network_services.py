@@ -1,4 +1,6 @@
-"""Open the services that pass bytes into and out of a sandbox, or report denied connections."""
+"""Open the network services of a sandbox: published ports, the gateway, and reports of denied
+connections.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ POLLIN = 1
 
 
 def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServices:
-    """Open the services. Call this after the target's exec, when init has sent its sockets."""
+    """Open the services. Call this after the target's exec, when init's sockets have arrived."""
     others: list[Service] = []
     if plan.listen:
         others.append(_publish_ports(results))
@@ -78,8 +80,10 @@ def _open_denied_network(found: list[int], denials: Denials) -> Service:
 
 
 class LateNetwork:
-    """Opens a network service when the target's first packet arrives, so that the start need not
-    wait for the service. The packet waits in the socket until the service is open.
+    """Opens a network service when the target's first packet arrives.
+
+    The start of the target does not have to wait for the service, and the packet stays in the
+    socket until the service is open.
     """
 
     def __init__(self, sockets: list[int], open_service: Callable[[], Service]) -> None:

@@ -1,9 +1,9 @@
-"""Provide a run's seccomp listener, which answers the system calls that the kernel passes to it.
+"""Answer the system calls that a seccomp filter passes to the supervisor.
 
-The supervisor runs the listener even before the target executes, because the tests in `verify` make
+The supervisor runs this service even before the target executes, because the tests in `verify` make
 such calls too. The table `notified_calls.CALLS` says which decider answers each call, and which
-answers are permitted. A call is denied if it is not in the table, if this run does not have the
-decider for it, or if the decider's answer is not permitted.
+answers are permitted. A call is denied if it is not in the table, if this run does not have its
+decider, or if the decider's answer is not permitted.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     class Decider(Protocol):
         """Decides a notified call while the calling thread waits.
 
-        After each call the listener calls `pause_seconds`. For that long no call is decided, and
-        the callers wait.
+        After each call the listener calls `pause_seconds`, and decides no other call for that time.
+        The callers wait.
         """
 
         def decide(self, call: str, request: Notification) -> Decision: ...
@@ -50,7 +50,7 @@ POLLIN = 1
 def judge(
     request: Notification, names: Mapping[int, str], deciders: Mapping[str, Decider]
 ) -> Decision:
-    """Return the decision for a call, or DENIED if the table does not permit this decision."""
+    """Return the decider's answer to a call, or DENIED if the table does not permit this answer."""
     from corral.platforms.linux.notified_calls import CALLS, DENIED, name_call
 
     call = name_call(names.get(request.number, ""), request.arguments)
@@ -62,7 +62,7 @@ def judge(
 
 
 def _send(request: Notification, decision: Decision | None) -> bool:
-    """Answer a call; deny it if there is no decision. Return whether the caller got the answer."""
+    """Answer a call. Without a decision, deny it. Return whether the caller got the answer."""
     goes_on = decision is not None and decision.verdict == "continue"
     flags = abi.SECCOMP_USER_NOTIF_FLAG_CONTINUE if goes_on else 0
     error = 0 if goes_on else decision.error if decision is not None else EPERM
@@ -81,7 +81,7 @@ def _send(request: Notification, decision: Decision | None) -> bool:
 
 
 def _give(request: Notification, given: Given) -> bool:
-    """Give the caller a descriptor. Return whether this also answered the call."""
+    """Give the caller a descriptor. Return True if this has also answered the call."""
     try:
         if given.number < 0:
             abi.add_descriptor(request, given.fd, flags=given.flags)
@@ -100,8 +100,9 @@ def _call_names() -> dict[int, str]:
 
 @record
 class Deciders:
-    """The deciders that answer calls even before the target executes, and the limits that the
-    target has reached.
+    """The deciders that answer calls even before the target executes.
+
+    `hit` lists the limits that the target has reached.
     """
 
     by_name: dict[str, Decider]
@@ -109,10 +110,10 @@ class Deciders:
 
 
 class Notifications:
-    """Answers the calls that seccomp reports to the supervisor.
+    """Answers the calls that the filter passes to the supervisor.
 
-    `exec_pipe` shows whether the target's exec has happened. Calls before the exec are corral's own
-    tests, so they are answered but not recorded.
+    `exec_pipe` shows whether the target's exec has happened. Earlier calls are corral's own tests,
+    so they are answered but not recorded.
     """
 
     def __init__(
@@ -125,10 +126,10 @@ class Notifications:
     ) -> None:
         """Open the service.
 
-        With `killable`, only a fatal signal can interrupt a call that the supervisor has received.
-        So the supervisor receives calls even during a pause, and decides them after it. Otherwise
-        any signal during the pause could make a waiting fork fail with EINTR, which programs do not
-        expect.
+        `killable` says that only a fatal signal can interrupt a call that the supervisor has
+        received. The supervisor then receives calls even during a pause, and decides them later. If
+        it left them in the kernel, any signal could make a waiting fork fail with EINTR, which
+        programs do not expect.
         """
         self._channel = channel
         self._killable = killable
@@ -147,7 +148,7 @@ class Notifications:
         self._make_deciders: Callable[[], dict[str, Decider]] = dict
 
     def decide_with(self, make: Callable[[], dict[str, Decider]]) -> None:
-        """Set the function that makes the deciders when the target's first call arrives."""
+        """Set the function that makes the deciders. It is called at the target's first call."""
         self._make_deciders = make
 
     def fileno(self) -> int:
@@ -167,15 +168,17 @@ class Notifications:
             if events & POLLIN:
                 self._answer_some()
             else:
-                self._close_listener()  # no process has this filter any more
+                self._close_listener()  # no process uses this filter any more
 
     def close(self) -> None:
         self._close_listener()
         self._epoll.close()
 
     def _receive_listener(self) -> None:
-        """Take the listener from the channel. Do this even if the channel has no new message,
-        because the listener may have arrived with an earlier one.
+        """Take the listener from the channel.
+
+        Do this even without a new message, because the listener may have arrived with an earlier
+        one.
         """
         for fd in self._channel.take("listener"):
             self._listener = fd
@@ -203,8 +206,9 @@ class Notifications:
         return any(fd == self._listener and on & POLLIN for fd, on in self._epoll.poll(0))
 
     def _receive(self) -> bool:
-        """Receive one call, and answer it unless there is a pause. Return whether to receive
-        another call.
+        """Receive a call. Answer it now, or after the pause if there is one.
+
+        Return whether to receive another call.
         """
         try:
             request = abi.receive(self._listener)
@@ -222,7 +226,7 @@ class Notifications:
                 self._deciders.update(self._make_deciders())
                 self._executed = True
             except (OSError, ImportError):
-                # Usually too many files are open. Calls are denied until their deciders can be
+                # The usual reason is too many open files. Deny all calls until the deciders can be
                 # made.
                 pass
         decision = judge(request, self._names, self._deciders) if self._deciders else None

@@ -1,7 +1,7 @@
 """List the calls that the kernel passes to the supervisor, with their deciders and answers.
 
 If the supervisor answers "continue", the kernel executes the call and reads its arguments from
-memory again, where another thread of the target may have changed them since. So this answer is not
+memory again. Another thread of the target may have changed them since. So this answer is not
 permitted if the decision depends on memory, or if the policy denies the call itself.
 """
 
@@ -34,7 +34,10 @@ UNKNOWN = "an unknown address"
 
 @record
 class NotifiedCall:
-    """A call's decider and possible answers. The decider `path_watch` only answers "continue"."""
+    """A call's decider, and the answers that the decider may give.
+
+    The decider `path_watch` only answers "continue".
+    """
 
     decider: Decider
     may: tuple[Verdict, ...]
@@ -42,10 +45,11 @@ class NotifiedCall:
 
 @record
 class Given:
-    """A descriptor for the caller. This process closes its copy once the caller has the descriptor.
+    """A descriptor for the caller.
 
-    The descriptor replaces the caller's descriptor `number`. If `number` is -1, the descriptor gets
-    a new number, which the call returns. `flags` is O_CLOEXEC or 0.
+    `fd` is closed in this process once the caller has the descriptor. If `number` is -1, the
+    descriptor gets a new number, which is the call's result. Otherwise it replaces the caller's
+    descriptor `number`. `flags` is O_CLOEXEC or 0.
     """
 
     fd: int
@@ -62,7 +66,7 @@ class Decision:
     - If `verdict` is "answer_later", the decider sends the answer itself.
     - A call that is denied, or that the supervisor could not make, fails with `error`.
 
-    `then` is called once the thread has the answer.
+    `then` is called after the caller has the answer.
     """
 
     verdict: Verdict
@@ -76,20 +80,20 @@ DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
 # Without namespaces only the supervisor changes modes and times. With namespaces the kernel may
-# execute these calls, because they cannot reach files outside the private root. `change_watch` then
-# only records them for `corral learn`.
+# execute these calls, because they cannot reach files outside the private root. In this case
+# `change_watch` only records them for `corral learn`.
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# The calls in SOCKET_NAMES neither connect nor send, so the kernel may execute them on a socket
-# that the broker did not make.
+# The calls in SOCKET_NAMES neither connect nor send. So the kernel may execute them on sockets that
+# the broker did not make.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
-# In `corral learn` the target gets Unix sockets that cannot be connected, and the paths that it
-# passes to connect and bind are recorded.
+# In `corral learn` the target gets Unix sockets that it cannot connect. corral records the paths
+# that the target passes to connect and bind.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
-# With neither namespaces nor the broker, the supervisor binds netlink sockets, in `corral learn`
-# too.
+# If a run has neither namespaces nor the broker, the supervisor binds the netlink sockets. This is
+# also true for `corral learn`.
 NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
@@ -124,9 +128,10 @@ PATHS: dict[str, tuple[tuple[int, int], ...]] = {
     "symlinkat": ((2, 1),),
     "inotify_add_watch": ((1, -1),),
 }  # fmt: skip
-"""Maps each call to a pair of positions for each path among its arguments: the position of the path
-and that of its base directory, where -1 means the working directory. The text of a symbolic link
-does not count as a path.
+"""Maps each call to the positions of its paths among its arguments.
+
+Each pair contains the position of a path, and the position of the path's base directory. There -1
+means the working directory. The text of a symbolic link does not count as a path.
 """
 MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""
@@ -165,5 +170,5 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
 
 
 def name_call(name: str, arguments: tuple[int, ...]) -> str:
-    """Return the call's name in CALLS. A clone that makes a thread has its own name, THREAD."""
+    """Return the call's name in CALLS. A clone that makes a thread has the name THREAD."""
     return THREAD if name == "clone" and arguments[0] & CLONE_THREAD else name

@@ -1,4 +1,4 @@
-"""List the mechanisms that can enforce each control on Linux, best first."""
+"""List the mechanisms that can enforce each control on Linux. The best one comes first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNCOUNTED = (
 
 
 def chains(policy: Policy) -> Chains:
-    # RLIMIT_CPU limits each process separately, which is enough if the target cannot start other
+    # RLIMIT_CPU limits each process separately. This is enough if the target cannot start other
     # processes.
     alone = not policy.subprocess
     private_root, wall = "namespaces + pivot_root", ("landlock_wall", "seccomp")
@@ -87,8 +87,9 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits I/O. io.max limits each disk, so return no option if neither
-    /usr nor a grant is on a disk.
+    """Return the option that limits I/O.
+
+    io.max limits each disk. Return no option if neither /usr nor a grant is on a disk.
     """
     if policy.limits.io is None:
         return ()
@@ -102,8 +103,9 @@ def _io(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the sampling option for `control`, but only if the user states this limit, because
-    sampling keeps the processor awake.
+    """Return the sampling option for `control` if the user states this limit.
+
+    Do not sample for default limits, because sampling keeps the processor awake.
     """
     if control not in policy.stated:
         return ()
@@ -120,8 +122,8 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
     A signal that arrives before the supervisor receives the call makes a fork fail with EINTR,
     unless the signal is blocked or its handler has SA_RESTART. Common libraries block signals, but
     dash does not: a script with 400 jobs, 20 at a time, failed in each of nine runs with the limit,
-    and in none without it. So if the target may start processes, this option is used only for a
-    limit that the user states.
+    and in none without it. So if the target may start processes, use this option only for a limit
+    that the user states.
     """
     if policy.subprocess and "pids" not in policy.stated:
         return ()
@@ -137,8 +139,10 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process separately. Use this option only for a default
-    limit, because a limit that the user states must apply to the whole tree.
+    """Return the option that limits each process separately.
+
+    Use this option only for a default limit. A limit that the user states must apply to the whole
+    tree.
     """
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()

@@ -2,12 +2,12 @@
 
 The kernel reports that there is a filter, but not what it does. So make each call with invalid
 arguments. If the filter allows the call, the kernel refuses the arguments, and nothing happens. If
-the filter denies the call, the error is different. Whether the filter allows a listener is found
-out by loading a listener.
+the filter denies the call, the error is different. To find out whether the filter allows a
+listener, load one.
 
-A filter may also kill the caller, so a child makes the calls. The child first enters namespaces of
-its own if it can, because the kernel refuses some calls by an ordinary user before it checks their
-arguments.
+A filter may also kill the caller, so a child makes the calls. For calls by an ordinary user, the
+kernel sometimes checks the rights before the arguments. So the child first enters namespaces of its
+own if it can.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ ALLOW_EVERYTHING = struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def answers() -> str:
-    """Return the error number of each call. If a filter kills the child that makes all the calls,
-    make each call in its own child.
+    """Return the error number of each call.
+
+    One child makes all the calls. If a filter kills this child, make each call in its own child.
     """
     attempts: list[Attempt] = [
         partial(abi.syscall, name, *arguments) for name, arguments in (ENTER, *CALLS)

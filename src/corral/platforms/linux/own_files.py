@@ -1,4 +1,6 @@
-"""Report files that a server tries to create among its own files or in read grants."""
+"""Report files that a server tries to create where it may only read: among its own files, or in
+read grants.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ class OwnFiles:
         self._denials = denials
 
     def report(self, call: str, path: str) -> None:
-        """Report a file or directory that the target tried to create where it must not write."""
+        """Report a file or directory that the target tried to create where it may not write."""
         tops = [top for top in (*self._program.reads, *self._granted) if is_inside(path, top)]
         own = max(tops, key=len, default="")
         if not own or BYTECODE in path.split("/"):
@@ -79,17 +81,17 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 
 def find_remedy(program: Program, top: str, path: str, *, is_directory: bool) -> tuple[str, str]:
-    """Return (flag, reason) for a file or directory among the server's own files. The flag would
-    allow the server to write it, and is "" if there is no such flag.
+    """Return (flag, reason) for a file or directory among the server's own files.
 
-    A file in one of the user's directories can be made writable. A package in corral's store cannot
-    be changed, but there may be a profile that makes the server write elsewhere.
+    The flag would allow the server to write the file. It is "" if no flag can do this. A file in
+    one of the user's directories can be made writable. A package in corral's store cannot be
+    changed, but a profile may make the server write elsewhere.
     """
     if any(is_inside(top, store) for store in (directories().cache, directories().state)):
         name = _find_profile(program)
         return (f"--profile {name}", "read-only") if name else ("", ELSEWHERE)
     if dict(zip(program.reads, program.why, strict=False)).get(top) != "the server's directory":
-        return "", ELSEWHERE  # the file belongs to a runtime
+        return "", ELSEWHERE  # this file belongs to a runtime, not to the server
     if os.path.isdir(os.path.dirname(path)) and not _is_sensitive(path):
         word = shell_word(path)
         make = "mkdir -p" if is_directory else "touch"
@@ -104,11 +106,11 @@ def _is_sensitive(path: str) -> bool:
 
 
 def _find_profile(program: Program) -> str:
-    """Return the name of a profile that lets this package write elsewhere, or "" if none exists."""
+    """Return the name of a profile that lets this package write elsewhere, or ""."""
     try:
         from corral.policy import profiles
 
         found = profiles.fitting(program.server[0]) if program.server else None
     except (OSError, ImportError):
-        return ""  # corral's own files were replaced in the meantime
+        return ""  # corral's own files have been replaced in the meantime
     return found.name if found is not None and found.manifest.state else ""

@@ -1,9 +1,9 @@
 """Record the paths that a target uses.
 
-This module does not restrict the target: it lets every call with a path continue. Another thread of
-the target can change a path after corral has read it and before the kernel does, so the kernel may
-have used a different path from the recorded one. `corral learn` watches all calls with a path, and
-other runs only those that create files.
+This module does not restrict the target, because it lets every call with a path continue. Another
+thread of the target can change a path between corral's read and the kernel's read, so the kernel
+may use a different path from the recorded one. `corral learn` watches all calls with a path. Other
+runs watch only calls that create files.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
-"""The maximum total number of characters in all paths, because the target chooses the paths, and
-each of them can be long.
+"""The maximum total number of characters in all paths. The target chooses the paths, and each of
+them can be long.
 """
 MAX_READ = 1000
 """The maximum number of created files whose paths corral reads outside `corral learn`."""
@@ -52,10 +52,10 @@ CONTINUED = Decision(verdict="continue")
 class PathWatch:
     """Records for `corral learn` what the target uses.
 
-    - `seen` counts calls by (path, whether the call writes).
+    - `seen` counts calls. The key is (path, whether the call writes).
     - `directories` contains the paths at which the target tried to make a directory.
     - `unreadable` counts calls whose path could not be read.
-    - `bound` is the first name that the target wanted to give a Unix socket of its own.
+    - `bound` is the first path to which the target tried to bind a Unix socket.
     - `memory` is the largest amount of memory that a limit denied.
     - `seconds` is the total time that calls waited for this object.
 
@@ -110,11 +110,11 @@ class PathWatch:
             self._count((os.path.normpath(os.path.join("/", path)), False))
 
     def _give_socket(self, kind: int) -> Decision:
-        """Give the target one end of a socket pair instead of a new Unix socket. This end is
-        already connected, so the target's `connect` will fail, but corral can record its path.
+        """Give the target one end of a socket pair instead of a new Unix socket.
 
-        The pair was made in the sandbox, because a socket that the supervisor makes would belong to
-        the host's network namespace.
+        This end is already connected, so the target's `connect` will fail, but corral can record
+        the call's path. The pair was made in the sandbox. If the supervisor made it, the pair would
+        belong to the host's network namespace.
         """
         self._sockets += self._channel.take("unix_socket")
         if not self._sockets:
@@ -138,8 +138,9 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` with the name and the path of each call that creates a file, when the kernel may
-    execute the call. Reads no more than MAX_READ paths.
+    """Calls `then` with the name and the path of each call that creates a file.
+
+    This happens once the kernel may execute the call. At most MAX_READ paths are read.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:
@@ -161,7 +162,10 @@ class CreationWatch:
 
 
 def _read_unix_address(request: Notification) -> str | None:
-    """Return the path in a Unix address, "" for an abstract address, or None for other families."""
+    """Return the path of a Unix address, or "" for an abstract address.
+
+    Return None for an address of another family.
+    """
     with denied_starts.Memory(request.pid) as memory:
         if memory.word(request.arguments[1]) & 0xFFFF != AF_UNIX:
             return None
@@ -170,7 +174,7 @@ def _read_unix_address(request: Notification) -> str | None:
 
 
 def read_accesses(call: str, request: Notification) -> list[Access]:
-    """Return each path of a waiting call, and whether the call changes the file at this path."""
+    """Return (path, whether the call changes the file) for each path of a waiting call."""
     found = []
     with denied_starts.Memory(request.pid) as memory:
         for number, (position, directory) in enumerate(PATHS[call]):
@@ -185,8 +189,9 @@ def read_accesses(call: str, request: Notification) -> list[Access]:
 
 
 def read_denied_memory(request: Notification) -> int:
-    """Return 0 if RLIMIT_DATA allows this request for memory. Otherwise return how many bytes of
-    data the process would have after the request.
+    """Return 0 if RLIMIT_DATA allows this request for memory.
+
+    Otherwise return how many bytes of data the process would have with this memory.
     """
     with open(f"/proc/{request.pid}/limits", encoding="ascii") as file:
         limit = next(line for line in file if line.startswith("Max data size")).split()[3]
@@ -197,7 +202,7 @@ def read_denied_memory(request: Notification) -> int:
 
 
 def _read_base(request: Notification, directory: int) -> str:
-    """Return the directory that a relative path starts from, as the target sees it."""
+    """Return the base directory of a relative path, as the target sees it."""
     fd = AT_FDCWD if directory < 0 else request.arguments[directory] & WORD
     name = "cwd" if fd == AT_FDCWD else f"fd/{fd}"
     return os.readlink(f"/proc/{request.pid}/{name}")

@@ -1,10 +1,11 @@
-"""Watch the covers: mounts that hide or protect a path, but that a host program can remove.
+"""Watch the covers. A cover is a mount that hides or protects a path.
 
-The kernel detaches a mount when a process outside the namespace removes the mount point, or renames
-another file over it. The target could use the path before corral could cover it again, so the
-watcher only reports the lost cover, and ends the run if the plan says so. inotify reports the
-removal of a covered file, but not that of a directory that a process has open. So the directory
-above is watched too.
+The kernel detaches a cover when a process outside the namespace removes the covered path, or
+renames another file over it. The target could use the path before corral could cover it again. So
+the watcher only reports the lost cover, and ends the run if the plan says so.
+
+inotify reports the removal of a covered file, but not that of a directory that a process has open.
+So corral also watches the directory above.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ReplacedFiles:
     """Watches the covers, as a service of the supervisor.
 
     `replaced` contains a sentence for each path that lost its cover. The service's descriptor is an
-    epoll descriptor. It watches the inotify descriptor, except during a pause.
+    epoll descriptor that watches the inotify descriptor, except during a pause.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:
@@ -108,7 +109,7 @@ class ReplacedFiles:
         try:
             watch = abi.inotify_add_watch(self._inotify, path, events | flags)
         except (PermissionError, FileNotFoundError, NotADirectoryError):
-            return  # denied to the target too, or missing, which `_compare` reports
+            return  # the target is denied access too, or `_compare` reports the path
         paths = self._paths.setdefault(watch, [])
         if path not in paths:
             paths.append(path)
@@ -126,7 +127,7 @@ class ReplacedFiles:
             self._compare(paths)
 
     def _compare(self, paths: Iterable[str]) -> None:
-        """Report the paths at which the covered file is gone or was replaced by another one."""
+        """Report the paths where the covered file is gone or has been replaced."""
         for path in list(paths):
             cover = self._covers.get(path)
             if cover is not None and _identity(path) != (cover.device, cover.inode):
@@ -153,7 +154,7 @@ class ReplacedFiles:
         try:
             write_at_once(2, line)
         except OSError:
-            pass  # the report contains the warning too
+            pass  # the report also contains the warning
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
@@ -166,8 +167,9 @@ def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 def _directories(cover: Cover) -> Iterator[str]:
-    """Yield the directories between the grant and the covered path, and the path itself if it is a
-    directory.
+    """Yield the directories between the grant and the covered path.
+
+    If the covered path is a directory, yield it too.
     """
     path = cover.path if cover.directory else os.path.dirname(cover.path)
     while len(path) > len(cover.top):

@@ -1,9 +1,8 @@
-"""Find the directories, files and programs that git, Mercurial or Jujutsu use because a repository
-names them.
+"""Find the files, directories and programs that a repository makes git, Mercurial or Jujutsu use.
 
 The host's git uses them when the user types `git status`, so a target must not change them. The
-functions here deliberately find more files than git would use, because making a file read-only
-without need does less harm than missing one that git runs.
+functions here deliberately find more files than git would use. Making a file read-only without need
+does less harm than missing a file that git runs.
 """
 
 from __future__ import annotations
@@ -45,8 +44,9 @@ GITLINK = b"\0\0\xe0\0"
 
 
 def find_directories(entry: str) -> list[str]:
-    """Return `entry` (a `.git`, `.hg` or `.jj`) and every directory that the files in POINTERS
-    name.
+    """Return `entry`, and every directory that its files in POINTERS lead to.
+
+    `entry` is a `.git`, `.hg` or `.jj`.
     """
     found: dict[str, None] = {}
     pending = [entry]
@@ -62,16 +62,16 @@ def find_directories(entry: str) -> list[str]:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
-                    # Keep the path with its symlinks too, because a target could replace the
-                    # symlinks.
+                    # Keep the path with its symlinks too, because a target could replace them.
                     found[named] = None
                 pending.append(real)
     return list(found)
 
 
 def find_run_files(git: str) -> Iterator[str]:
-    """Yield the files of a repository, its worktrees and submodules that git runs, or that name
-    programs to run.
+    """Yield the files that git runs, and the files that name programs to run.
+
+    Search the repository, its worktrees and its submodules.
     """
     pending = [git]
     for path in pending:
@@ -80,8 +80,8 @@ def find_run_files(git: str) -> Iterator[str]:
             yield from (f"{path}/{name}" for name in GIT)
             yield from _links_in(f"{path}/hooks")
         for directory in ("modules/", "worktrees/") if is_repository else ("",):
-            # A submodule's name may contain slashes, so search directories that are not
-            # repositories too.
+            # A submodule's name may contain slashes, so also search directories that are not
+            # repositories.
             names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
             pending += [f"{path}/{directory}{name}" for name in names]
 
@@ -89,12 +89,11 @@ def find_run_files(git: str) -> Iterator[str]:
 def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
-    """Yield the files that are named in the repository's own settings and in the settings `shared`,
-    which apply to all repositories.
+    """Yield the files that the repository's settings name.
 
-    A relative hooks path is looked up in `top`, the repository's working directory. The path of an
-    included file is looked up in the directory of the settings file. Other paths are looked up in
-    both directories.
+    `shared` contains settings that apply to all repositories. A relative hooks path is looked up in
+    `top`, the repository's working directory. The path of an included file is looked up in the
+    directory of the settings file. Other paths are looked up in both directories.
     """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
@@ -112,10 +111,11 @@ def find_named(
 def _files_in_words(
     value: str, bases: tuple[str, ...], home: str, left: list[int]
 ) -> Iterator[str]:
-    """Yield the files that the words in a setting refer to. A word may be `$(...)/FILE`,
-    `$NAME/FILE`, or a file in a directory that another word names (as after `cd DIRECTORY`).
+    """Yield the files that the words in a setting refer to.
 
-    Read at most `left[0]` words, and subtract the number of words that were read from it.
+    A word may be `$(...)/FILE`, `$NAME/FILE`, or a file in a directory that another word names (as
+    after `cd DIRECTORY`). Read at most `left[0]` words, and reduce `left[0]` by the number of words
+    read.
     """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)
@@ -133,8 +133,8 @@ def _files_in_words(
 def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
     """Yield the directories below `top` that git treats as repositories.
 
-    Read them from the index, because only the index lists all of them: a submodule that was never
-    initialised is just an empty directory, but git would use a `.git` that a target puts there.
+    Read them from the index, because only the index lists all of them. A submodule that was never
+    initialised is an empty directory, but git would use a `.git` that a target puts there.
     """
     left = MAX_INDEX_BYTES
     for directory in directories:
@@ -142,7 +142,7 @@ def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
         for name in ("index", *shared[:MAX_INDEXES]):
             data = _read_bytes(f"{directory}/{name}", left)
             left -= len(data)
-            if GITLINK in data:  # most indexes have no gitlink, and parsing all entries is slow
+            if GITLINK in data:  # parsing all entries is slow, and most indexes have no gitlink
                 hash_bytes = 32 if "sha256" in _read(f"{directory}/config") else 20
                 yield from (os.path.join(top, path) for path in _gitlinks(data, hash_bytes))
 
@@ -167,7 +167,9 @@ def _gitlinks(data: bytes, hash_bytes: int) -> Iterator[str]:
 
 
 def _read_offset(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number in the offset encoding of gitformat-pack(5), and the position after it."""
+    """Return a number in the offset encoding of gitformat-pack(5), and the position after the
+    number.
+    """
     value = -1
     for byte in data[at : at + 10]:
         at += 1
@@ -178,8 +180,9 @@ def _read_offset(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_settings(files: Iterable[str], home: str) -> list[Setting]:
-    """Return (file, section and key, value) for each setting in these files and in the files that
-    they include.
+    """Return (file, section and key, value) for each setting in these files.
+
+    Read the files that they include, too.
     """
     found: list[Setting] = []
     pending = list(files)
@@ -194,16 +197,14 @@ def read_settings(files: Iterable[str], home: str) -> list[Setting]:
 
 
 def read_user_settings(home: str) -> list[Setting]:
-    """Return the settings that apply to all repositories: the user's settings, and git's
-    system-wide settings.
-    """
+    """Return the settings that apply to all repositories: the user's own and the system's."""
     config = os.environ.get("XDG_CONFIG_HOME", "")
     files = ["/etc/gitconfig", *(f"{home}/{name}" for name in USER_SETTINGS)]
     return read_settings([*files, f"{config}/git/config"] if config else files, home)
 
 
 def _links_in(directory: str) -> list[str]:
-    """Return the symbolic links in a hooks directory, which often point to project scripts."""
+    """Return the symbolic links in a hooks directory. They often point to project scripts."""
     paths = [f"{directory}/{name}" for name in _names(directory)[:MAX_DIRECTORIES]]
     return [path for path in paths if os.path.islink(path)]
 
@@ -225,9 +226,9 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
             section = head.split(" ")[0].split(".")[0].lower()
         key, mark, value = rest.partition("=")
         if not mark:
-            value = key  # Mercurial's `%include FILE`
-        # In quotes, `#` and `;` are part of the value; elsewhere they begin a comment. Since quotes
-        # are not parsed here, yield the value both with and without what follows `#` or `;`.
+            value = key  # this line can be Mercurial's `%include FILE`
+        # In quotes, `#` and `;` are part of the value. Elsewhere they begin a comment. Quotes are
+        # not parsed here, so yield both the whole value and the part before `#` or `;`.
         for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
             if key.strip():
                 plain = _until_zero(one).strip().replace('"', "")
@@ -235,9 +236,10 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _until_zero(text: str) -> str:
-    """Return a string up to its first zero byte, where git also ends a path. Python refuses a path
-    with a zero byte, so a target could otherwise make every later run fail by writing such a path
-    into a repository.
+    """Return a string up to its first zero byte, because git also ends a path there.
+
+    Python refuses a path with a zero byte. By writing such a path into a repository, a target could
+    make every later run fail.
     """
     return text.partition("\0")[0]
 
@@ -251,15 +253,15 @@ def _read(path: str) -> str:
 
 
 def _read_bytes(path: str, most: int) -> bytes:
-    """Return up to `most` bytes of a regular file, or b"" for any other file, such as a FIFO."""
+    """Return up to `most` bytes of a regular file. Return b"" for other files, such as a FIFO."""
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             return b""
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # Ask for no more bytes than the file has, because a buffer of `most` bytes would cost
-            # more time than the read itself.
+            # Do not ask for `most` bytes of a small file, because allocating a large buffer takes
+            # longer than reading the file.
             return os.read(fd, min(most, found.st_size))
         finally:
             os.close(fd)

@@ -1,10 +1,11 @@
 """Cache the directories in which the search for secrets and repositories found nothing.
 
 The kernel updates a directory's change time when an entry is added, removed or renamed, and when
-the mode changes, and programs cannot set this time back. So one system call shows whether corral
-has to list a directory again. Only directories on known file systems are cached. Encrypted
-directories are not cached, because adding or removing the key changes the names of their entries,
-but not their change time.
+the mode changes. Programs cannot set this time back. So one system call shows whether corral has to
+list a directory again.
+
+Only directories on known file systems are cached. Encrypted directories are not cached: when the
+key is added or removed, the names of the entries change, but the change time does not.
 """
 
 from __future__ import annotations
@@ -27,25 +28,28 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    # Maps a directory's inode to its change time and the names of its subdirectories, with "/"
-    # between them.
+    # Maps a directory's inode to (change time, names of the subdirectories with "/" between them).
     Known = dict[int, tuple[int, str]]
 
 FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
 )
-"""The file systems with reliable change times. vfat is missing because its root has no times, and
-network file systems and overlayfs because their files can change elsewhere: on a server, or in a
-lower directory.
+"""The file systems with reliable change times.
+
+vfat is missing because its root has no times. Network file systems and overlayfs are missing
+because their files can change elsewhere: on a server, or in a lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
-"""The file systems where a directory has exactly two links if, and only if, it has no
-subdirectories. The search then need not find out which of its entries are directories.
+"""The file systems where a directory without subdirectories has exactly two links.
+
+A directory with subdirectories never has two links there. So the search does not have to check
+which entries are directories.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""A directory without subdirectories that is not larger than this is listed completely, even if the
-search should read fewer names. On the file systems in LINK_COUNTS a directory of this size cannot
-have many names.
+"""The maximum size of a directory that is always listed completely.
+
+This applies to directories without subdirectories, even if the search should read fewer names. On
+the file systems in LINK_COUNTS a directory of this size cannot have many names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of the search. When one of them changes, the cache is discarded."""
@@ -57,8 +61,9 @@ MIN_DIRECTORIES = 50
 
 
 class SearchedDirectories:
-    """A cache of the directories below `top` that are on the same file system as `top`. If `keep`
-    is false, the cache stays empty.
+    """A cache of the directories below `top` that are on the same file system as `top`.
+
+    If `keep` is false, the cache stays empty.
     """
 
     def __init__(self, top: str, *, keep: bool) -> None:
@@ -75,8 +80,9 @@ class SearchedDirectories:
         self._kept: Known = {}
 
     def find(self, directory: str) -> list[str] | None:
-        """Return the cached subdirectories of a directory, or None if the directory is unknown or
-        has changed.
+        """Return the cached subdirectories of a directory.
+
+        Return None if the directory is unknown or has changed.
         """
         if not self._known:
             return None
@@ -91,8 +97,10 @@ class SearchedDirectories:
         return known[1].split("/") if known[1] else []
 
     def list_names(self, fd: int, seen: os.stat_result, most: int) -> tuple[list[str], list[str]]:
-        """Return the names in an open directory, and those names that are directories. Stop after
-        `most` names, but return all names of a small directory without subdirectories.
+        """Return the names in an open directory, and the names of its subdirectories.
+
+        Stop after `most` names. Only a small directory without subdirectories is always listed
+        completely.
         """
         is_small = seen.st_nlink == 2 and seen.st_size <= MAX_LEAF_BYTES
         if is_small and self._counts_links and seen.st_dev == self._device:
@@ -103,9 +111,9 @@ class SearchedDirectories:
         return [entry.name for entry in listed], inner
 
     def add(self, fd: int, seen: os.stat_result, names: Iterable[str]) -> None:
-        """Cache an open directory. `names` lists its subdirectories, and `seen` is its status from
-        before they were listed.
+        """Cache an open directory.
 
+        `names` lists its subdirectories. `seen` is the directory's status from before the listing.
         Do nothing if the directory has changed in the last two seconds, or could be encrypted.
         """
         if seen.st_dev == self._device and seen.st_ctime_ns < self._settled:
@@ -124,7 +132,7 @@ class SearchedDirectories:
             body = marshal.dumps((self._top, _identify_rules(), numbers, "\0".join(names)))
             write_checked_file(self._path(), body)
         except (OSError, struct.error):
-            pass  # the next search just takes longer
+            pass  # without the file, the next search only takes longer
 
     def _read(self) -> Known:
         if self._device < 0:
@@ -142,8 +150,8 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # The file's name contains the id of the file system, because a different file system can
-        # get the same device number later.
+        # Use the id of the file system in the name, because another file system can get the same
+        # device number later.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

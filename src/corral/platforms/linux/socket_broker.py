@@ -7,9 +7,9 @@ gateway. So the target's sockets are only ever connected to corral. If pidfd_get
 new, connected socket replaces the target's own socket.
 
 Instead of a datagram socket the target gets one end of a pair of unix sockets, which ignores
-addresses. At the other end corral answers name lookups. Resolvers check that an answer comes from
-the server that they asked, but a pair does not report a sender. So the broker writes the server's
-address into the caller's memory.
+addresses. At the other end corral answers name lookups. A resolver checks that the answer comes
+from the server that it asked, but a pair of sockets does not report a sender. So the broker writes
+the server's address into the caller's memory.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ UNIX_KINDS = {"UNIX-STREAM": _socket.SOCK_STREAM, "UNIX": _socket.SOCK_SEQPACKET
 
 
 class DatagramSocket:
-    """The pair that replaces a datagram socket. `peer` is the address that the target has connected
-    the socket to.
+    """The socket pair that replaces a datagram socket.
+
+    `peer` is the address to which the target has connected the socket.
     """
 
     def __init__(self, gateway: Gateway, forget: Callable[[], object], family: int) -> None:
@@ -89,8 +90,9 @@ class DatagramSocket:
 
     def own_address(self) -> bytes:
         """Return the address that the socket claims to have, in the family of the peer's address.
-        On an IPv6 socket, map an IPv4 address to IPv6, because glibc's getaddrinfo would otherwise
-        abort the program.
+
+        On an IPv6 socket, return an IPv4 address as a mapped address. Otherwise glibc's getaddrinfo
+        would abort the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -135,8 +137,9 @@ class SocketBroker:
             made.close()
 
     def _make_datagram_socket(self, _thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
-        """Make the socket pair that the target gets instead of a datagram socket. The filter has
-        already checked the arguments of the target's call.
+        """Make the socket pair that the target gets instead of a datagram socket.
+
+        The filter has already checked the arguments of the target's call.
         """
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         inode = os.fstat(theirs.fileno()).st_ino
@@ -185,7 +188,7 @@ class SocketBroker:
         """Replace the socket with a new one that is connected to a granted socket file.
 
         Compare paths as text, because otherwise the target could make the supervisor look up any
-        path. Connect to the granted file itself, even if another file is now at its path. Do not
+        path. Connect to the granted file itself, even if its path now leads to another file. Do not
         use the target's own socket, because the target could make it block.
         """
         name = os.fsdecode(raw[2:].partition(b"\0")[0])
@@ -213,7 +216,7 @@ class SocketBroker:
             self.gateway.admit(end, destination)
 
     def _find_socket(self, thread: CallingThread, fd: int) -> _socket.socket:
-        """Return the target's TCP socket, or a new socket of the same family to replace it."""
+        """Return the target's TCP socket, or a new one of the same family that will replace it."""
         if self._prepared.step.same_file:
             own = thread.take(fd)
             try:
@@ -234,10 +237,10 @@ class SocketBroker:
         return own
 
     def _join(self, own: _socket.socket) -> _socket.socket:
-        """Connect a socket to the supervisor's listener without a long wait. Return the accepted
-        socket.
+        """Connect a socket to the supervisor's listener. Return the accepted socket.
 
-        Other users on the host can connect to this listener too, so close all other connections.
+        Do not wait long. Other users on the host can connect to this listener too, so close all
+        other connections.
         """
         listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
@@ -256,8 +259,7 @@ class SocketBroker:
             if peer[:2] == name:
                 return end
             end.close()
-        # The target can cause this wait, so count it as RATE calls, to limit how often the
-        # supervisor has to wait.
+        # The target can cause this wait. Count it as RATE calls, so that it happens rarely.
         self._rate_limit.use(RATE)
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
@@ -265,8 +267,8 @@ class SocketBroker:
     def _listener(self, family: int) -> tuple[_socket.socket, tuple[str, int]]:
         """Return the supervisor's listener for a family, and its address."""
         if family not in self._listeners:
-            # Container engines disable IPv6 by removing its addresses, but keep IPv6 sockets. Such
-            # a socket can still use a mapped IPv4 address.
+            # Container engines disable IPv6 by removing its addresses, but IPv6 sockets remain
+            # possible. They can still use mapped IPv4 addresses.
             six = family == _socket.AF_INET6
             addresses = ("::1", "::ffff:127.0.0.1") if six else ("127.0.0.1",)
             made = _listen_on_first(family, addresses)
@@ -281,8 +283,8 @@ class SocketBroker:
     def _bind(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
         """Replace the socket with one that is bound on the host, if the policy allows the port.
 
-        If the target asks for port 0, leave the socket unbound. The target can then connect it, but
-        cannot listen on it.
+        If the target asks for port 0, leave the socket unbound. The target can then connect this
+        socket, but cannot listen on it.
         """
         fd, pointer, size = arguments[:3]
         raw = _copy_address(thread, pointer, size)
@@ -306,8 +308,10 @@ class SocketBroker:
         return netlink_binds.replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
-        """Return a socket that is bound to `port`: preferably one from an earlier bind that does
-        not listen yet, else the one that was bound before the start, else a new one.
+        """Return a socket that is bound to `port`.
+
+        Prefer a socket from an earlier bind that does not listen yet. Otherwise use the socket that
+        was bound before the start, or bind a new one.
         """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
@@ -322,8 +326,8 @@ class SocketBroker:
         thread.check()
         own = self._bound.pop(inode, None)
         if own is None:
-            # The socket already listens, or is not bound. An unbound socket is refused, because the
-            # kernel would choose the port.
+            # The socket already listens, or is not bound. Refuse to listen on an unbound socket,
+            # because the kernel would choose the port.
             return DONE if inode in self._peers else _failed(errno.EACCES)
         try:
             own.listen(min(max(calling_thread.to_int(arguments[1]), 0), MAX_BACKLOG))
@@ -362,7 +366,7 @@ class SocketBroker:
         return replace(DONE, value=len(data) if whole else min(len(data), arguments[2]))
 
     def _take_datagram(self, thread: CallingThread, arguments: tuple[int, ...]) -> bytes | None:
-        """Receive a datagram for the caller. Return None if the caller would have to wait."""
+        """Receive a datagram for the caller. Return None if there is no datagram yet."""
         own = thread.take(arguments[0])
         flags = calling_thread.to_int(arguments[3]) & _socket.MSG_PEEK
         try:
@@ -398,7 +402,10 @@ NAMES = frozenset(("getsockname", "getpeername", "recvfrom", "recvmsg"))
 
 
 def parse_address(raw: bytes) -> tuple[bytes, int]:
-    """Return the address and port of a sockaddr. An IPv4 address has 4 bytes, even if mapped."""
+    """Return the address and the port of a sockaddr.
+
+    An IPv4 address has 4 bytes, even if the sockaddr contains it as a mapped IPv6 address.
+    """
     family = _family(raw)
     if family == _socket.AF_INET and len(raw) >= 16:
         return raw[4:8], int.from_bytes(raw[2:4], "big")
@@ -452,16 +459,17 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 
 def _check_unconnected(own: _socket.socket) -> None:
-    """Raise OSError for a socket that is not TCP, or is connected or connecting. A second connect
-    could complete an unfinished one, and the supervisor would then wait for a connection to its
-    listener that never comes.
+    """Raise OSError if the socket is not TCP, or if it is connected or connecting.
+
+    On a connecting socket, a second connect could complete the first. The supervisor would then
+    wait for a connection to its listener that never comes.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
     if own.getsockopt(_socket.SOL_SOCKET, _socket.SO_PROTOCOL) != _socket.IPPROTO_TCP:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
-    # The first byte of TCP_INFO is the state. `getpeername` would be slower for an unconnected
-    # socket, because it would raise an exception.
+    # The first byte of TCP_INFO is the state. Do not use `getpeername`: it would raise an exception
+    # for an unconnected socket, which is slower.
     if own.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 1)[0] != TCP_CLOSE:
         raise OSError(errno.EISCONN, "the socket is connected already")
 
@@ -473,14 +481,15 @@ def _failed(code: int | None) -> Decision:
 def _accept(
     listener: _socket.socket, own: _socket.socket
 ) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection to the listener, usually the connection from `own`. Return None if
-    no connection comes within ACCEPT_SECONDS.
+    """Return the next connection to the listener. This is usually the connection from `own`.
+
+    Return None if no connection comes within ACCEPT_SECONDS.
     """
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
         # The target may have set options that delay the handshake by 0.2 s. TCP_QUICKACK prevents
-        # the delay.
+        # this.
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)

@@ -1,6 +1,7 @@
-"""Prepare a spare: a sandbox that waits for its command, with all steps applied and verified.
+"""Prepare a spare: a sandbox with all steps applied and verified, which waits for its command.
 
-A spare serves a single command. It ends with its supervisor, which in turn ends with the caller.
+A spare serves a single command. It ends with its supervisor, and the supervisor ends with the
+caller.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ GONE = select.POLLHUP | select.POLLRDHUP
 
 
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
-    """Return a function that makes a spare for a plan, or None if the plan does not allow one.
+    """Return a function that makes a spare for a plan, or None if the plan cannot use one.
 
-    A spare is impossible if the plan has a step that the supervisor has to apply for each run. It
-    is also impossible if the streams must be known from the start, as they must be for the MCP
-    guard and without Landlock.
+    A plan cannot use a spare if the supervisor has to apply a step for each run, or if the streams
+    must be known from the start. The MCP guard needs the streams from the start, and so does a run
+    without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -50,7 +51,7 @@ def find_maker(plan: Plan) -> Callable[[], Spare] | None:
 class Spare:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        # Observe the sources before they are opened, so that later changes are noticed.
+        # Record the state of the sources before opening them, so that later changes are noticed.
         self._seen = _observe_sources(plan)
         self._mounts = b""
         self._request, inner = _socket.socketpair()
@@ -62,13 +63,14 @@ class Spare:
         os.close(null)
 
     def wait(self, channel: int) -> bool:
-        """Wait until the sandbox is ready and the caller has sent a command. Return False if the
-        sandbox has failed or the caller has ended.
+        """Wait until the sandbox is ready and the caller has sent a command.
+
+        Return False if the sandbox has failed or the caller has ended.
         """
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
-        poll.register(channel, select.POLLRDHUP)  # not read until the sandbox is ready
+        poll.register(channel, select.POLLRDHUP)  # no command is read before the sandbox is ready
         for service in self.child.services:
             poll.register(service.fileno(), select.POLLIN)
         while True:
@@ -80,19 +82,18 @@ class Spare:
             if self.child.exec_pipe in events:
                 if os.read(self.child.exec_pipe, 4096) != steps.WAITS:
                     return False
-                self.child.target()  # read the pid now, because a short target could end first
+                self.child.target()  # read the pid now, before the target can end
                 self._mounts = self._read_mounts()
                 poll.register(channel, select.POLLIN | select.POLLRDHUP)
             elif channel in events:
                 return True
 
     def is_current(self) -> bool:
-        """Return whether the sandbox's sources and mounts are the same as when the sandbox was
-        made.
+        """Return whether the sandbox's sources and mounts are still the same as at its start.
 
-        The kernel detaches a mask when its path is removed on the host, but a new file at this path
-        may get the same inode. So it is not enough to compare the sources; the sandbox's mounts are
-        compared too.
+        Comparing the sources is not enough. The kernel detaches a mask when its path is removed on
+        the host, but a new file at this path may get the same inode. So compare the sandbox's
+        mounts too.
         """
         if not self._mounts or self._mounts != self._read_mounts():
             return False
@@ -126,8 +127,9 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """Wait in the target's process until the supervisor sends the command and its streams. Return
-    the plan to execute. Before waiting, close all descriptors that are not needed for this.
+    """Wait until the supervisor sends the command and its streams, and return the plan to execute.
+
+    This runs in the target's process. First close all descriptors that are not needed for the wait.
     """
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})
     os.write(exec_pipe, steps.WAITS)

@@ -2,10 +2,11 @@
 
 Three pipes connect these processes. All of them are close-on-exec, so the target does not get them.
 
-- The control pipe carries signal numbers from the supervisor to init. Its end of file means that
-  the supervisor has ended.
+- The control pipe carries signal numbers from the supervisor to init. End of file means that the
+  supervisor has ended.
 - The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec. End of
-  file after this byte means that exec succeeded; without the byte, the process died before exec.
+  file after this byte means that exec succeeded. End of file without the byte means that the
+  process died before exec.
 - The status pipe carries the target's wait status.
 """
 
@@ -70,8 +71,8 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Without namespaces, the kernel must not execute calls that change modes, because they
-            # could change any of the user's files.
+            # Without namespaces, the supervisor must not let the kernel change modes, because the
+            # call could change any of the user's files.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -84,21 +85,22 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Remember the streams and the home of the command that this sandbox will execute."""
+        """Remember the streams and the home for the command that this sandbox will execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
     def signal(self, number: int) -> None:
-        """Send a signal to init, which passes it on to every process of the target."""
+        """Send a signal to init. Init passes it on to every process of the target."""
         try:
             os.write(self._pipes.control, bytes([number]))
         except BrokenPipeError:
-            pass  # init has ended, and the whole sandbox with it
+            pass  # init has ended, and so has the whole sandbox
 
     def kill(self) -> None:
-        """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
+        """Kill the whole tree.
 
-        Without a PID namespace, tell the subreaper to kill the tree.
+        If PID 1 is killed, the kernel kills all other processes of the namespace before PID 1 can
+        be reaped. Without a PID namespace, tell the subreaper to kill the tree.
         """
         if not self._has_pid_namespace:
             self.signal(SIGKILL)
@@ -122,8 +124,9 @@ class Child:
         return self._target
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """Return the files in the private home, and whether the list is complete. Call this only
-        when no process can change the files any more.
+        """Return the files in the private home, and whether the list is complete.
+
+        Call this only when no process can change the files any more.
         """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
@@ -145,8 +148,9 @@ class Child:
         return f"{directory.path}/home" if directory else ""
 
     def preload(self) -> None:
-        """Import modules that a run may need later, because an update of corral can replace their
-        files during the run.
+        """Import modules that the run may need later.
+
+        An update of corral can replace their files during the run.
         """
         from corral.network.gateway import denied_network  # noqa: F401
         from corral.platforms.linux import (
@@ -203,7 +207,9 @@ class Child:
         return usage.measure(self.pid, exact=exact, objects=objects, interrupted=interrupted)
 
     def reap(self) -> Reaped:
-        """Wait for init. Return the tree's usage, and the target's wait status if init sent it."""
+        """Wait for init. Return the tree's usage and, if init has sent it, the target's wait
+        status.
+        """
         rusage = os.wait4(self.pid, 0)[2]
         status = os.read(self._pipes.status, 5)
         self._pipes.close()
@@ -229,8 +235,9 @@ class Child:
 
 
 def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """List the files below a directory and close its descriptor. Import `discarded_writes` only if
-    the directory has entries, because most homes are empty.
+    """List the files below a directory, and close the directory's descriptor.
+
+    Most homes are empty, so import `discarded_writes` only if the directory has entries.
     """
     try:
         with os.scandir(home) as entries:
@@ -246,8 +253,10 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. If `request` is given, the target's process calls it when all steps have
-    been applied, and executes the plan that it returns.
+    """Start the target.
+
+    If `request` is given, the target's process calls `request` after all steps, and executes the
+    plan that `request` returns.
     """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
@@ -269,8 +278,10 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Replace streams that are files with pipes, because the target could reopen a file with more
-    rights. Return None and replace nothing if Landlock prevents both reopening and truncation.
+    """Replace streams that are files with pipes.
+
+    The target could reopen such a file with more rights. Return None and replace nothing if
+    Landlock prevents reopening and truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -315,8 +326,10 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
-    """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
-    paths itself, so only denied process starts have to be reported.
+    """Return the deciders that report denials.
+
+    In `corral learn`, `plan` is None. `corral learn` watches all paths itself, so only denied
+    process starts have to be reported.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
@@ -341,8 +354,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # Make the path watch before the clone, because this imports modules that the filter is made
-    # from and that cannot be read in the sandbox.
+    # Make the path watch before the clone. This imports modules that the filter needs too, and
+    # modules cannot be read in the sandbox.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:
@@ -394,18 +407,18 @@ def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
 def _become_init(
     plan: Plan, results: Results, stdio: Stdio, pipes: init.Pipes, request: Request | None
 ) -> NoReturn:
-    """Run in the new PID 1 or subreaper. Never return into the supervisor's code."""
+    """Run as the new PID 1 or as the subreaper. Never return into the supervisor's code."""
     try:
         init.follow_supervisor()
         run_init = _choose_init(plan)
-        # The supervisor sends this byte when it has written the id maps.
+        # The supervisor sends this byte after it has written the id maps.
         if os.read(pipes.control, 1) != b"\0":
             os._exit(1)
         os.setsid()
-        abi.reset_signals()  # otherwise the target could trigger one of Python's handlers
+        abi.reset_signals()  # without this the target could trigger one of Python's handlers
         _check_namespaces(plan, results)
         steps.apply(plan.steps, "init", results)
-        init.follow_supervisor()  # the change of ids has cleared this setting
+        init.follow_supervisor()  # again, because the change of ids has cleared this setting
         start_read, start_write = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -418,7 +431,7 @@ def _become_init(
 
 
 def _choose_init(plan: Plan) -> RunInit:
-    """Return init's main function. Import it now, because no file can be read later."""
+    """Return init's main function. Import its module now, because it cannot be read later."""
     view = _find_view(plan)
     if view is None:
         from corral.platforms.linux.subreaper import Subreaper, run_subreaper
@@ -429,8 +442,9 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in one of the host's namespaces, because later steps change the settings
-    of the current namespaces.
+    """Refuse to continue if this process is still in one of the host's namespaces.
+
+    Later steps would change the settings of the host's namespace.
     """
     if (step := _find_namespaces(plan)) is not None:
         steps.attempt(step, step.verify, results)
@@ -458,12 +472,12 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the streams on 0 to 2, make exec close all other files, and return the moved pipes."""
+    """Move the streams to 0, 1 and 2. Make exec close all other files. Return the moved pipes."""
     moved = target.arrange_streams(stdio, *pipes)
     try:
         abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)
     except OSError as error:
         if error.errno != EINVAL:
             raise
-        target.close_on_exec()  # close_range in Linux 5.10 lacks this flag
+        target.close_on_exec()  # Linux 5.10 has close_range, but not this flag
     return moved

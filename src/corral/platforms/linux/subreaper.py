@@ -1,16 +1,16 @@
 """Run a subreaper between supervisor and target, to keep the tree together without namespaces.
 
 Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
-so the whole tree is below it. When the target ends or the supervisor dies, the subreaper goes on
-killing processes until it has no child left, dead or alive.
+so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills
+processes until it has no children left, dead or alive.
 
 If this kernel's Landlock can confine signals to a domain, the subreaper and the tree get a domain
 of their own. Then one call signals the whole tree and no other process, even if the tree is
 starting new processes. Otherwise the subreaper walks the tree and signals each process.
 
 The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
-subreaper, the target dies too (PDEATHSIG, which the target is not allowed to clear). But processes
-that the target has started then survive, unless they are in a cgroup.
+subreaper, the target dies too. The kernel does this because of PDEATHSIG, which the target is not
+allowed to clear. But other processes of the tree then survive, unless they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
     Send = Callable[[int], bool]
 
-WALL = 0x40000000  # __WALL: children of any kind, even those made without SIGCHLD
+WALL = 0x40000000  # __WALL: wait for all children, even for those made without SIGCHLD
 
 
 @record
 class Subreaper:
-    """Makes this process the reaper of all its descendants, before the target exists. With
-    `scoped`, signals from this process reach only these descendants.
+    """Makes this process the reaper of all its descendants, before the target exists.
+
+    With `scoped`, signals from this process reach only these descendants.
     """
 
     name = "subreaper"
@@ -62,7 +63,9 @@ class Subreaper:
 
 @record
 class ParentDeathSignal:
-    """Makes the target die with its subreaper. Seccomp keeps the target from changing this."""
+    """Makes the target die with its subreaper. The seccomp filter keeps the target from undoing
+    this.
+    """
 
     name = "parent_death_signal"
     stage: Stage = "target"
@@ -80,14 +83,13 @@ class ParentDeathSignal:
 def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
-    # This process must no longer die with the supervisor, because the processes that the target has
-    # started would keep running. From here on, it notices the supervisor's death by the end of file
-    # on the control pipe.
+    # If this process died with the supervisor, the processes that the target has started would keep
+    # running. From now on, the end of file on the control pipe shows that the supervisor has died.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 
     def pass_on(numbers: bytes) -> None:
-        for number in numbers or (SIGKILL,):  # no number means that the supervisor has ended
+        for number in numbers or (SIGKILL,):  # no numbers: the supervisor has ended
             if number == SIGKILL:
                 _end(target, pipes.status, send)
             elif number:
@@ -111,9 +113,9 @@ def _end(target: int, status_pipe: int, send: Send, status: int | None = None) -
 def _kill_tree(target: int, send: Send) -> int | None:
     """Kill all processes of the tree. Return the target's wait status if it was reaped here.
 
-    A walk through the tree can miss a process that forks faster than the walk, and a process whose
-    first thread has ended looks dead. So the loop ends only when waitpid reports that there is no
-    child, dead or alive.
+    A walk through the tree can miss a process that forks faster than the walk. A process whose
+    first thread has ended looks dead. So repeat this until waitpid reports that there is no child,
+    dead or alive.
     """
     status: int | None = None
     while True:
@@ -127,7 +129,10 @@ def _kill_tree(target: int, send: Send) -> int | None:
 
 
 def _send_scoped(number: int) -> bool:
-    """Signal every process of the Landlock domain except this one, before any of them can fork."""
+    """Signal every process of the Landlock domain except this one, with a single call.
+
+    No process can fork in the meantime.
+    """
     try:
         os.kill(-1, number)
     except OSError:
@@ -136,8 +141,9 @@ def _send_scoped(number: int) -> bool:
 
 
 def _send(number: int) -> bool:
-    """Signal the descendants that a walk finds, and return whether it found any. To kill them, stop
-    all of them first, so that they cannot fork in the meantime.
+    """Signal the descendants that a walk finds. Return whether there were any.
+
+    Before killing them, stop all of them, so that they cannot fork in the meantime.
     """
     pids = usage.tree(os.getpid())
     for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):

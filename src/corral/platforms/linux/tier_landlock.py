@@ -2,8 +2,8 @@
 
 Landlock restricts access to files, and seccomp restricts everything else. The supervisor connects
 the target's sockets. corral refuses a grant that contains a secret, because Landlock cannot mask a
-file. The names and metadata of the host's files stay visible to stat, and so does the list of
-processes if the target may start processes.
+file. The target can still see the names and metadata of the host's files with stat. If the target
+may start processes, it can also see the list of the host's processes.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 SCOPE = "signal scope"
 # The target may read these files. They contain user and machine names, but no passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# With `network.allow` the target cannot read these files. A resolver could use them to find a
-# name's real address, but the policy allows only the name. Without these files every resolver asks
+# With `network.allow` the target cannot read these files. With them a resolver could find a name's
+# real address, but the policy allows only the name. Without these files every resolver asks
 # 127.0.0.1, where corral answers.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
@@ -52,8 +52,10 @@ STATE_HINT = (
 
 
 def place_state(layout: Layout) -> Layout:
-    """Return the layout with a state directory that the target can reach if root runs corral and
-    the target has another user id. Otherwise return the layout unchanged.
+    """Return the layout with a state directory that the target can reach.
+
+    If root runs corral, the target has another user id and cannot reach root's own state directory.
+    In all other cases the layout stays unchanged.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout
@@ -127,8 +129,10 @@ def _state(program: Program, layout: Layout, links: tuple[tuple[str, str], ...])
 
 
 def _file_changes(policy: Policy, layout: Layout, *, broker: bool) -> Iterator[Step]:
-    """Yield the steps for calls that the supervisor makes on the target's behalf: changes to modes
-    and times and, without a broker, binding a netlink socket.
+    """Yield the steps for calls that the supervisor makes on the target's behalf.
+
+    These are changes to modes and times. Without a broker, the supervisor also binds netlink
+    sockets.
     """
     from corral.platforms.linux.mechanisms import writable_places
 
@@ -180,8 +184,8 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
 
 
 def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
-    # A repository that the user granted by name is not refused. Instead the plan warns that git may
-    # run programs.
+    # Do not refuse a repository that the user granted by name. The plan only warns that git may run
+    # programs.
     masks = [mask for mask in layout.masks if mask.role != "named"]
     readable = os.R_OK | os.X_OK
     locked = [one.path for one in masks if one.directory and not os.access(one.path, readable)]
@@ -222,8 +226,9 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Describe the read-only paths in write grants, which corral has to refuse because Landlock
-    cannot remove rights below a writable directory.
+    """Describe the read-only paths inside write grants. corral has to refuse them.
+
+    Landlock cannot remove rights below a writable directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
@@ -236,9 +241,10 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
 
 
 def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
-    """Describe the paths that the target could not open, because root runs corral and the target
-    has another user id. The program's own files can be among them, because only root can read
-    root's cache.
+    """Describe the paths that the target could not open with its own user id.
+
+    The target has another user id if root runs corral. The program's own files can be among these
+    paths, because only root can read root's cache.
     """
     wanted = {"read": user_ids.READ, "write": user_ids.WRITE}
     paths = [
@@ -263,9 +269,10 @@ def _closed_state(uid: int, gid: int) -> list[str]:
 
 
 def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:
-    """Return the path that denies this user the wanted access to `path`: the first directory above
-    it that the user cannot search, or else `path` itself. Return "" if the user has this access.
-    Raise OSError if a path does not exist.
+    """Return the path that keeps this user from the wanted access to `path`.
+
+    This is the first directory above `path` that the user cannot search, or otherwise `path`
+    itself. Return "" if the user has the access. Raise OSError if a path does not exist.
     """
     parts = path.split("/")
     for depth in range(1, len(parts)):

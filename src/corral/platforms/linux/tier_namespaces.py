@@ -1,4 +1,4 @@
-"""Plan the tier with namespaces. `compose` lists the steps in the order they are applied."""
+"""Plan the tier with namespaces. `compose` lists the steps in the order of their application."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def _landlock(
         return []
     granted = [grant.path for grant in policy.grants if grant.access == "write"]
     own = [*view.private, *([STATE] if layout.state else [])]
-    # Landlock's rights apply to everything below a directory, so a private directory that contains
-    # a write grant gets only the rights of a write grant.
+    # A right on a directory applies to everything below it. So a private directory that contains a
+    # write grant gets only the rights of the write grant.
     shared = [path for path in own if any(is_below(grant, path) for grant in granted)]
     return [
         landlock.Landlock(
@@ -158,12 +158,11 @@ def _task_limit(policy: Policy, mechanisms: Mapping[Control, str]) -> list[Step]
 
 
 def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
-    """Refuse a policy with `own_unix_sockets` if another program could have a socket in a directory
-    that the target sees, because the target could connect to this socket.
+    """Refuse `own_unix_sockets` if the target could connect to another program's socket.
 
-    A read-only mount does not prevent a connection, and sockets can appear at any time. The
-    system's directories are allowed because they belong to root, and corral's store because only
-    corral writes to it.
+    Another program could make a socket at any time in a directory that the target sees. A read-only
+    mount does not prevent a connection. Two kinds of directories are allowed: the system's, because
+    they belong to root, and corral's store, because only corral writes to it.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system
@@ -239,8 +238,8 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return all masks: one for each path that the policy covers as a whole, and those of the
-    layout that are not inside such a path.
+    """Return the masks for `policy.covered`, and the layout's masks that are not inside these
+    paths.
     """
     covered = policy.covered
     reached = [
@@ -254,7 +253,7 @@ def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
 
 
 def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:
-    """Return the directories in a write grant that contain a bound or masked path."""
+    """Return the directories in write grants that contain a bound or masked path."""
     layers: dict[str, str] = {mask.path: mask.kind for mask in masks}
     layers |= {bind.target: bind.access for bind in binds}
     found: dict[str, None] = {}
@@ -304,8 +303,9 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _grant_links(policy: Policy, shown: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the symlinks that grants contain as the user wrote them, so that the target can use
-    the written paths. Leave out links at and below `shown`, which the target sees already.
+    """Return the symlinks in the paths of grants, so that the target can use the paths as written.
+
+    Leave out links at or below `shown`, because the target sees them already.
     """
     if not policy.grants:
         return ()
@@ -324,9 +324,7 @@ def _grant_links(policy: Policy, shown: Iterable[str]) -> tuple[tuple[str, str],
 
 
 def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return the symlinks that make grants below the user's home also appear below the sandbox's
-    home.
-    """
+    """Return symlinks in the sandbox's home that lead to the grants below the user's home."""
     return tuple(
         (f"{layout.home}/{name}", path)
         for name, path in host_files.home_links(policy, layout)
@@ -335,7 +333,7 @@ def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
-    """Return the sandbox's own writable directories, except those inside a grant."""
+    """Return the sandbox's own writable directories, but not those inside a grant."""
     granted = [grant.path for grant in policy.grants if grant.directory]
     paths = ("/dev/shm", "/tmp", "/var/tmp", layout.home)  # noqa: S108 - paths inside
     return tuple(

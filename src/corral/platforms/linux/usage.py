@@ -12,14 +12,13 @@ Memory is the sum of three parts:
   mappings
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
-measurement divides the size of a shared page by the number of processes that use it. But processes
-are read one after the other, so the sum is too high if a process that uses shared pages ends in the
-meantime, and too low if one starts. The tree uses at least the memory of its largest process, so
-this lower bound is returned as `certain`. If a process has started during the measurement, `steady`
-is false.
+measurement divides the size of a shared page by the number of processes that use the page. But
+corral reads one process after the other. The sum is too high if a process that shares pages ends in
+the meantime, and too low if one starts. `steady` is false if a process has started during the
+measurement. `certain` is a lower bound: the memory of the largest process.
 
 A target chooses how much there is to read, so a `Budget` limits the work. When the budget is used
-up, no more descriptors and mappings are read, so a file in memory may be missed or counted twice.
+up, no more descriptors and mappings are read. A file in memory may then be missed or counted twice.
 """
 
 from __future__ import annotations
@@ -46,8 +45,9 @@ FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Errors which mean that corral itself, or the host, has too many open files or too little memory.
-They say nothing about the measured process, and if its usage were then counted as zero, no limit
-would be enforced.
+
+They say nothing about the measured process. If its usage were then counted as zero, no limit would
+be enforced.
 """
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
@@ -71,7 +71,7 @@ orphan to the list.
 
 
 class Budget:
-    """How many descriptors, and how many bytes of mapping lists, a measurement may still read."""
+    """How many descriptors and how many bytes of mapping lists a measurement may still read."""
 
     def __init__(self) -> None:
         self.descriptors = MAX_DESCRIPTORS
@@ -92,9 +92,9 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`, which is one of corral's processes. The usage of `root`
-    itself does not count, but the CPU time of its reaped children does.
+    """Measure the descendants of `root`, which is one of corral's processes.
 
+    The usage of `root` itself does not count, but the CPU time of its reaped children does.
     `objects` is the size of the tree's System V objects in bytes. When `interrupted` returns True,
     return the memory found so far.
     """
@@ -126,7 +126,7 @@ def measure(
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:
-    """Return the living descendants of `root`, the CPU ticks of the tree, and the number of its
+    """Return the living descendants of `root`, the CPU ticks of the tree, and its number of
     threads.
     """
     ticks = tasks = 0
@@ -154,8 +154,8 @@ def count_tasks(root: int) -> int:
 def tree(root: int) -> list[int]:
     """Return every descendant of `root`. A process that forks during the walk may be missed.
 
-    If a process ends during the walk, its children move to `root`, which adopts orphans, so the
-    children of `root` are read again until nothing new appears.
+    If a process ends during the walk, its children become children of `root`. So read the children
+    of `root` again until there are no new ones.
     """
     found: dict[int, None] = {}
     for _ in range(MAX_READS_OF_ROOT):
@@ -170,13 +170,12 @@ def tree(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Return a process's children. The kernel keeps one list for each thread, with the children
-    that this thread forked.
+    """Return a process's children. The kernel lists the children of each thread separately.
 
-    When a thread ends, its children move to the list of the process's first living thread, so a
-    child that moves while the lists are read may be missed. Therefore read the lists again at the
-    end, but only up to that of the first living thread. Otherwise a target whose threads keep
-    ending could make one walk last for minutes.
+    When a thread ends, its children move to the list of the first living thread. A child that moves
+    while the lists are read may be missed, so read the lists again at the end. Stop at the list of
+    the first living thread. Otherwise a target whose threads keep ending could make one walk last
+    for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -201,8 +200,10 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 
 
 def _lives(pid: int, thread: int) -> bool:
-    """Return whether a thread has not yet begun to exit. Check its flags, because a process's first
-    thread stays in the list of threads after its exit.
+    """Return whether a thread has not yet begun to exit.
+
+    Check the thread's flags, because a process's first thread stays in the list of threads after
+    its exit.
     """
     try:
         fields = _fields(f"/proc/{pid}/task/{thread}/stat")
@@ -213,22 +214,24 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Raise the error if its cause lies in corral itself, such as too many open files. Do nothing
-    if the measured process has ended or hides its data.
+    """Raise the error if its cause is in corral itself, such as too many open files.
+
+    Ignore the error if the measured process has ended or hides its data.
     """
     if error.errno in UNREADABLE:
         raise error
 
 
 def _fields(path: str) -> list[bytes]:
-    """Return the fields of a `stat` file that follow the process's name. Search for the end of the
-    name from the right, because the name may contain spaces and brackets.
+    """Return the fields of a `stat` file that follow the process's name.
+
+    Search for the end of the name from the right, because the name may contain spaces and brackets.
     """
     return abi.read_file(path).rpartition(b") ")[2].split()
 
 
 def _threads(pid: int) -> list[int]:
-    """Return the ids of a process's threads, with the main thread first."""
+    """Return the ids of a process's threads. The main thread is first."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda thread: thread != pid)
     except OSError as error:
@@ -237,8 +240,9 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return the sum of `rows` in bytes, from the status of the first thread that has memory. A
-    process's first thread has no memory after its exit, even if other threads still run.
+    """Return the sum of `rows` in bytes, from the status of the first thread that shows memory.
+
+    After its exit, a process's first thread shows no memory, even if other threads still run.
     """
     for thread in _threads(pid):
         try:
@@ -256,8 +260,9 @@ def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
     """Return a process's memory in bytes, with each shared page divided by the number of its users.
+
     Leave out mappings of files in memory, because `measure` adds the whole size of these files. If
-    smaps cannot be read, return `_resident`.
+    the process's smaps cannot be read, return its resident memory.
     """
     for thread in _threads(pid):
         try:
@@ -273,8 +278,8 @@ def _proportional(
 
 
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
-    """Return the sum of the lines that start with one of `names`, converted from kilobytes to
-    bytes.
+    """Return the sum of the lines that start with one of `names`, in bytes. The lines give
+    kilobytes.
     """
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
@@ -295,13 +300,15 @@ def counted_elsewhere(
         elif mapped and line.startswith((b"Pss:", b"SwapPss:")):
             found += int(line.split()[1])
         elif mapped and line.startswith(b"Anonymous:"):
-            found -= int(line.split()[1])  # privately changed pages no longer belong to the file
+            found -= int(line.split()[1])  # privately changed pages are not part of the file
     return max(0, found) * 1024
 
 
 def _is_segment(head: bytes) -> bool:
-    """Return whether a mapping is a System V segment. Check only the start of the mapping's name,
-    because a target could give a memfd a name that contains "/SYSV".
+    """Return whether a mapping is a System V segment.
+
+    Check only the start of the mapping's name, because a target can give a memfd a name that
+    contains "/SYSV".
     """
     return head.split(None, 5)[-1].startswith(b"/SYSV")
 
@@ -314,14 +321,15 @@ def _inode(head: bytes) -> Inode:
 
 
 def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the memfds that a process's threads have open. Each thread can have its own
-    descriptors.
+    """Return the memfds that the threads of a process have open.
+
+    Look at each thread, because a thread can have its own descriptors.
     """
     found: dict[Inode, int] = {}
     first = 0
     for thread in _threads(pid):
         if budget.descriptors <= 0:
-            break  # a target chooses how many threads have their own descriptors
+            break  # the target decides how many threads have their own descriptors
         if first and _shares_files(thread, first):
             continue
         first = first or thread
@@ -338,7 +346,7 @@ def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
 
 
 def _shares_files(thread: int, other: int) -> bool:
-    """Return whether two threads share their descriptors; False if the kernel cannot tell."""
+    """Return whether two threads share their descriptors, or False if the kernel cannot tell."""
     try:
         return abi.syscall("kcmp", thread, other, KCMP_FILES, 0, 0) == 0
     except OSError:
@@ -356,8 +364,9 @@ def _memfd(path: str) -> dict[Inode, int]:
 
 
 def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the size of each file in memory that a process has mapped, or {} if corral is not
-    root.
+    """Return the sizes of the files in memory that a process has mapped.
+
+    Return {} if corral is not root.
     """
     found: dict[Inode, int] = {}
     if os.geteuid():
@@ -374,15 +383,17 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
                         found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
         except OSError as error:
             _check_readable(error)
-            continue  # the mapping is gone, or this root is not allowed to read map_files
+            continue  # the mapping is gone, or this root may not read map_files
         if listed:
-            break  # all threads share their memory, but an exited thread lists no mappings
+            break  # the other threads have the same mappings; only an exited thread lists none
     return found
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, used bytes) of the tmpfs that contains /tmp, HOME and /dev/shm, or (-1, 0) if
-    the target does not have such a tmpfs.
+    """Return (device, used bytes) of the target's own tmpfs, which contains /tmp, HOME and
+    /dev/shm.
+
+    Return (-1, 0) if the target has no tmpfs of its own.
     """
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"
@@ -391,7 +402,7 @@ def _private_space(pids: list[int]) -> tuple[int, int]:
         except OSError:
             continue
         if device == _own_device():
-            break  # without a private root this is the host's /dev/shm, for all threads alike
+            break  # without a private root every thread sees the host's /dev/shm
         return device, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
     return -1, 0
 

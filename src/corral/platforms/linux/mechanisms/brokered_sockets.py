@@ -1,8 +1,8 @@
 """Prepare the sockets that `socket_broker` uses to serve a target without a network namespace.
 
-The supervisor binds the ports of `network.listen` before the target starts, and the run fails if
-one of them is in use. It also opens the granted unix sockets before the start, so that later
-connections go to the granted files even if other files have taken their paths.
+Before the target starts, the supervisor binds the ports of `network.listen` and opens the granted
+unix sockets. The run fails if a port is in use. Later connections go to the opened sockets, even if
+other files have taken their paths.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 @record
 class PreparedSockets:
-    """The opened sockets. `ports` maps ports to bound sockets. `unix` maps paths of granted sockets
-    to O_PATH descriptors. `step` is the step that opened them.
+    """The opened sockets.
+
+    `ports` maps ports to bound sockets. `unix` maps the paths of granted sockets to O_PATH
+    descriptors. `step` is the step that opened the sockets.
     """
 
     step: BrokeredSockets
@@ -39,12 +41,13 @@ class PreparedSockets:
 
 @record
 class BrokeredSockets:
-    """Opens the sockets before the target starts, and contains the broker's settings.
+    """Opens the sockets before the target starts. The broker reads its settings from this step.
 
-    - `unix` contains (path as written, path, device, inode) for each granted socket.
+    - `unix` contains (path as the user wrote it, resolved path, device, inode) for each granted
+      socket.
     - `uid` and `gid` are the target's ids.
     - If `same_file` is true, the broker connects the target's own TCP socket. Otherwise it connects
-      a new socket, which replaces the target's.
+      a new socket and gives the target this socket in place of its own.
     """
 
     name = "brokered_sockets"

@@ -1,10 +1,11 @@
-"""Limit the whole tree with cgroup v2, whose limits the kernel enforces. corral never uses v1.
+"""Limit the whole process tree with cgroup v2. corral never uses v1.
 
 Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user can write to. The
-leaf is beside the cgroups that contain processes, not below them, because a cgroup with processes
-of its own cannot enable controllers for its children. corral reads back every value that it writes.
-Init is moved into the leaf while it waits for its id maps, so the target is in the leaf before its
-first instruction.
+leaf cannot be below a cgroup that contains processes, because such a cgroup cannot enable
+controllers for its children.
+
+corral reads back every value that it writes. It moves init into the leaf while init still waits for
+its id maps, so the target is in the leaf from its first instruction.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ share below a hundredth needs a period longer than PERIOD.
 @record
 class Base:
     """A cgroup directory in which corral can create leaves, and the controllers that the leaves
-    get. If `manager` is true, the directory is systemd's own, and systemd makes a cgroup in it for
-    the leaf.
+    get.
+
+    If `manager` is true, the directory belongs to systemd, and systemd creates a cgroup for the
+    leaf in this directory.
     """
 
     path: str
@@ -58,8 +61,9 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add the kernel's counts, and the limits that were reached, to the result of a run. Call
-        this before the leaf is removed.
+        """Add the kernel's numbers, and the limits that were reached, to the result of a run.
+
+        Call this before the leaf is removed.
         """
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
@@ -80,8 +84,10 @@ class Cgroup:
 
 @record
 class Leaf:
-    """Creates a leaf. `settings` contains pairs (file, value). `controllers` are enabled in every
-    directory from `base` down to the leaf.
+    """Creates a leaf.
+
+    `settings` contains pairs (file, value) to write in the leaf. `controllers` are enabled in
+    `base` and in the directory between `base` and the leaf.
     """
 
     name = "cgroup"
@@ -130,8 +136,9 @@ class Enter:
 
 
 def find() -> Base | None:
-    """Return the best base directory for leaves, or None. Search only once, because this process
-    stays in its cgroup.
+    """Return the best base directory for leaves, or None.
+
+    The result of the first search is kept, because this process stays in its cgroup.
     """
     if not _found:
         _found.append(_find())
@@ -157,8 +164,9 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd, or None if `best` has at least as many controllers,
-    or if systemd cannot be called.
+    """Return the cgroup of this user's systemd if it has more controllers than `best`.
+
+    Otherwise return None. Also return None if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
@@ -173,8 +181,9 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """Return the mount point of cgroup v2 and a process's directory in it, even in a hybrid layout
-    with cgroup v1.
+    """Return the mount point of cgroup v2, and the directory of a process below the mount point.
+
+    This also works if cgroup v1 is mounted beside v2.
     """
     mounts, own = abi.read_file("/proc/self/mountinfo"), abi.read_file(f"/proc/{process}/cgroup")
     found = locate(mounts, own)
@@ -187,8 +196,8 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
-    A mount may show only a part of the hierarchy, so prefer a mount that contains this process. If
-    no mount does, return the mount point as the own directory.
+    A mount may show only a part of the hierarchy. Prefer a mount that shows this process's cgroup.
+    If there is none, the mount point is also the own directory.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -241,9 +250,9 @@ def settings(
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
-        # Swap is off, because memory.max does not limit swapped memory. If memory runs out, the
-        # kernel kills the whole group, because a server does not work with only some of its
-        # processes.
+        # Turn swap off, because memory.max does not limit swapped memory. If memory runs out, the
+        # kernel kills the whole group, because a server that has lost some of its processes does
+        # not work.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:
@@ -267,7 +276,7 @@ def _set(path: str, value: str) -> None:
     try:
         write(path, value)
     except FileNotFoundError:
-        # A kernel without swap accounting has no memory.swap.max, and does not need it.
+        # A kernel without swap accounting does not have memory.swap.max.
         if path.endswith("/memory.swap.max"):
             return
         raise
@@ -277,8 +286,10 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Return whether `seen`, the content of a file, matches the `value` that was written to it. The
-    kernel rounds sizes down to whole pages, and io.max has a line for each disk.
+    """Return whether the content of a file (`seen`) matches the `value` that was written to the
+    file.
+
+    The kernel rounds sizes down to whole pages, and io.max has a line for each disk.
     """
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
@@ -289,7 +300,7 @@ def kill(path: str) -> None:
     try:
         write(f"{path}/cgroup.kill", "1")
     except OSError:
-        pass  # this file came with Linux 5.14; without it, init's death kills the tree
+        pass  # before Linux 5.14 this file does not exist; the end of init then kills the tree
 
 
 def is_leaf(path: str) -> bool:
@@ -305,7 +316,7 @@ def is_leaf(path: str) -> bool:
 
 
 def _open_cgroup(path: str) -> int:
-    """Open a directory in the hierarchy without following any symlink in its path."""
+    """Open a cgroup's directory. Raise OSError if its path contains a symlink."""
     fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     for name in path.removeprefix("/").split("/"):
         above = fd
@@ -357,19 +368,20 @@ def _remove_when_free(name: str, above: int) -> bool:
             return True
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                return False  # a later run removes it as a leftover
+                return False  # a later run removes the leaf
             time.sleep(0.001)
 
 
 def _remove_around(path: str) -> None:
-    """Remove the directory around a leaf if no other run uses it. If systemd made a scope around
-    the leaf, end the scope.
+    """Remove the parent directory of a removed leaf if no other run uses it.
+
+    If systemd made a scope for this run, end the scope.
     """
     group = os.path.dirname(path)
     try:
         os.rmdir(group)
     except OSError:
-        pass  # other runs have their leaves there
+        pass  # the directory still contains the leaves of other runs
     scope = os.path.dirname(group)
     if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
         from corral.platforms.linux.mechanisms import systemd_scope
@@ -378,7 +390,10 @@ def _remove_around(path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file in a cgroup. Raise OSError for a symlink, pipe or file outside cgroups."""
+    """Write to a file in a cgroup.
+
+    Raise OSError if the path is a symlink, or is not in the cgroup v2 file system.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_cgroup(fd, path)

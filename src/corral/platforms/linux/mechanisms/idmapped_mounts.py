@@ -1,9 +1,10 @@
-"""Make idmapped mounts, which show another user's files as the target's own.
+"""Make idmapped mounts, in which another user's files seem to belong to the target.
 
 On disk the files still belong to their owner. Only the host's root can make such mounts, so the
-supervisor makes them before the namespaces exist, and init attaches them. Some file systems, such
-as overlayfs, cannot be idmapped. There the target can use only files that are open to its own id,
-and the run fails if a grant needs more.
+supervisor makes them before the namespaces exist, and init attaches them.
+
+Some file systems, such as overlayfs, do not support idmapping. On these the target has only the
+access that the files' modes give to its user id. The run fails if a grant needs more.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """Makes a mount for each bind, in which the owner's files belong to the target.
+    """Makes a mount for each bind. In this mount the owner's files belong to the target.
 
-    Each entry of `binds` is a bind with the uid and gid of the owner on disk. `uid` and `gid` are
-    the target's ids. All ids are those on the host, not in the target's namespace.
+    Each entry of `binds` is (bind, uid, gid) with the ids of the files' owner. `uid` and `gid` are
+    the target's ids. All of these are ids on the host, not in the target's namespace.
 
-    `state` is the directory that corral keeps for the target. If it cannot be idmapped, corral
-    gives it to the target with chown.
+    `state` is the directory that corral keeps for the target. If this directory's file system does
+    not support idmapping, corral makes the target the owner of the directory.
     """
 
     name = "idmapped_mounts"
@@ -65,7 +66,8 @@ class IdmappedMounts:
                 source = root_filesystem.open_source(bind)
                 try:
                     # If masks cover the mounts below a path, clone the path without these mounts.
-                    # They may be the kernel's own file systems, which cannot be idmapped.
+                    # They may be file systems of the kernel, such as proc, which cannot be
+                    # idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree

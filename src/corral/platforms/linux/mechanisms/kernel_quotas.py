@@ -1,9 +1,9 @@
 """Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
 
-Everything that a user namespace uses also counts against the quotas of the user outside. Without a
-lower maximum a target could, for example, use up that user's inotify instances. The maxima for
-System V objects and message queues belong to the IPC namespace. They are lowered because the
-supervisor has to read the list of all these objects.
+What a target uses in its user namespace also counts against the quotas of the user who runs corral.
+Without lower quotas a target could, for example, use up that user's inotify instances. The number
+of System V objects and message queues is limited for another reason: the supervisor has to read the
+list of all these objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 INOTIFY_SHARE = 4
-# Maps a file below /proc/sys to the position of the maximum among its words, and the new maximum.
+# Maps a file below /proc/sys to (the position of the maximum in the file, the new maximum).
 IPC = {
     "kernel/msgmni": (0, 1024),
     "kernel/shmmni": (0, 1024),
@@ -52,8 +52,10 @@ class KernelQuotas:
 
 
 def _lower(path: str, position: int, most: int) -> None:
-    """Lower a maximum of the IPC namespace. Only uid 0 in the namespace may do this. If an ordinary
-    user runs corral, the namespace has no uid 0, so the maximum stays as it is.
+    """Lower a maximum of the IPC namespace.
+
+    Only uid 0 in the namespace may do this. If an ordinary user runs corral, the namespace has no
+    uid 0, and the maximum stays as it is.
     """
     words = _read(path)
     if len(words) > position and int(words[position]) > most:

@@ -1,6 +1,6 @@
 """Give the target a new session keyring.
 
-Otherwise the target would inherit the caller's keyring, whose keys /proc/keys lists.
+Otherwise the target would inherit the caller's keyring and could list its keys in /proc/keys.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Keyring:
         try:
             abi.syscall("keyctl", KEYCTL_JOIN_SESSION_KEYRING, None)
         except OSError as error:
-            # A kernel without keyrings has nothing to hide. The call may also fail because a
-            # container's filter forbids it, or because the user's servers have used up
-            # kernel.keys.maxkeys (200). In these cases the target keeps the caller's keyring, but
-            # cannot use its keys: the target's filter denies the system calls for keys, and a
-            # private root masks /proc/keys. Without a private root, a target that may start
-            # processes can still read the names of the keys in /proc/keys.
+            # The call fails on a kernel without keyrings, where the target cannot use keys anyway.
+            # It also fails if a container's filter forbids it, or if the user's servers have used
+            # up kernel.keys.maxkeys (200). The target then keeps the caller's keyring, but cannot
+            # use its keys: the target's filter denies the system calls for keys, and a private root
+            # masks /proc/keys. Without a private root, a target that may start processes can still
+            # read the names of the keys in /proc/keys.
             if error.errno not in {errno.ENOSYS, errno.EPERM, errno.EDQUOT}:
                 raise

@@ -1,4 +1,4 @@
-"""Apply Landlock path rules, with the rights of the ABI version that the kernel reports."""
+"""Restrict files, TCP, unix sockets and signals with Landlock, as far as the kernel supports it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PROC_FILES = (
     "/proc/uptime", "/proc/loadavg", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
-# The files that the target may read in its own /proc directory. `net` and `task` are missing: `net`
-# shows the host's sockets, and `task` has a `net` for each thread. Symlinks such as `exe` need no
-# rule, because Landlock uses the rules of the files that they lead to.
+# The files that the target may read in its own /proc directory. `net` and `task` are missing,
+# because they show the host's sockets (`task` contains a `net` for each thread). Symlinks such as
+# `exe` need no rule, because Landlock checks the file that a symlink leads to.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
@@ -41,21 +41,22 @@ MAKE_CHAR, MAKE_SOCK = 1 << 6, 1 << 9
 RESOLVE_UNIX = 1 << 16
 READ = EXECUTE | READ_FILE | READ_DIR
 FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
-# ABI 1 has 13 rights; 2 adds REFER, 3 TRUNCATE, 5 IOCTL_DEV.
+# ABI 1 has 13 rights. ABI 2 adds REFER, ABI 3 adds TRUNCATE, and ABI 5 adds IOCTL_DEV.
 RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 SIGNALS = 0b10  # ABI 6: denies signals to processes outside the domain
-SCOPES = SIGNALS | 0b01  # also denies abstract unix sockets outside
-TCP_RIGHTS = 0b11  # ABI 4: bind and connect
+SCOPES = SIGNALS | 0b01  # ABI 6: also denies abstract unix sockets from outside the domain
+TCP_RIGHTS = 0b11  # ABI 4: the rights to bind and to connect TCP sockets
 
 
 @record
 class Landlock:
-    """Restricts files: the target may read and execute everything below `read` and `write`, and
-    change everything below `write`.
+    """Restricts files.
 
+    - The target may read and execute everything below `read`. Below `write` it may also change
+      everything.
     - `private` is writable too. It is the only place where the target can make sockets, because a
-      socket in `write` could deceive a program on the host. A directory cannot be moved from
-      `write` into `private`, because the kernel refuses moves that add rights.
+      program on the host might trust a socket that it finds in `write`. The kernel does not let the
+      target move a directory from `write` to `private`, because the move would add rights.
     - With `unix_scope` the target can connect only to its own unix sockets and to those in
       `sockets`.
     - If the target sees the host's /proc, `proc` says what it can read there: nothing, its own
@@ -114,8 +115,9 @@ class Landlock:
             os.close(ruleset)
 
     def verify(self, _results: Results) -> None:
-        """Check that the host's root directory can no longer be listed. Skip the check if "/" is in
-        `read`, as it is in a sandbox with a private root.
+        """Check that the host's root directory cannot be listed.
+
+        Skip the check if "/" is in `read`. That is the case in a sandbox with a private root.
         """
         if "/" in self.read:
             return
@@ -127,16 +129,15 @@ class Landlock:
 
 
 def scope_signals() -> None:
-    """Put this process and everything that it starts into a domain that no signal can leave.
+    """Confine the signals of this process and its future children: they can signal only each other.
 
-    Raise OSError if this process can still send a signal to its parent, which is outside the
-    domain.
+    Raise OSError if this process can still send a signal to its parent.
     """
     parent = os.getppid()
     os.kill(parent, 0)
     ruleset = abi.landlock_create_ruleset(struct.pack("=QQQ", REFER, 0, SIGNALS))
     try:
-        _add_rules(ruleset, ("/",), REFER)  # every domain denies REFER unless a rule allows it
+        _add_rules(ruleset, ("/",), REFER)  # without a rule, Landlock always denies REFER
         abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
         abi.landlock_restrict_self(ruleset)
     finally:
@@ -149,18 +150,19 @@ def scope_signals() -> None:
 
 
 def open_proc_files(pid: int) -> list[int]:
-    """Open the files in /proc that have rules, so that the rules stay valid. The caller has to keep
-    the files open until the target has ended.
+    """Open the files in /proc that have rules, so that the rules stay valid.
 
-    A rule belongs to an inode. When memory is short, procfs drops inodes that no process has open,
-    and later makes new ones without the rule, so the target would lose access to its own directory.
+    A rule belongs to an inode. When memory is short, the kernel drops the inodes in /proc that no
+    process has open. It later makes new inodes without the rules, and the target would lose access
+    to its own directory. So the caller has to keep the files open until the target has ended.
     """
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (f"/proc/{pid}", *_proc_files(pid))]
 
 
 def _proc_files(pid: int) -> list[str]:
-    """Return the files in /proc that get rules. The rules stay valid after exec, because a process
-    keeps its directory in /proc.
+    """Return the files in /proc that get rules.
+
+    The rules stay valid after exec, because a process keeps its directory in /proc.
     """
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]

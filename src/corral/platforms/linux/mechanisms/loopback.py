@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """Brings up loopback. If `alone` is true, `verify` checks that there is no route to an address
-    outside the sandbox.
+    """Brings up loopback.
+
+    If `alone` is true, `verify` checks that there is no route to an address outside the sandbox.
     """
 
     name = "loopback"
@@ -40,12 +41,14 @@ class Loopback:
             os.close(fd)
 
     def verify(self, _results: Results) -> None:
-        """Check that there is a route to loopback, but none to TEST-NET-1, which has no hosts."""
+        """Check that there is a route to loopback, but no route to TEST-NET-1, a network without
+        hosts.
+        """
         if not self.alone:
             return
         fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)
         try:
-            # connect on a datagram socket only looks up a route and sends nothing.
+            # On a datagram socket, connect only looks up a route and sends nothing.
             abi.syscall("connect", fd, _address(127, 0, 0, 1), 16)
             try:
                 abi.syscall("connect", fd, _address(192, 0, 2, 1), 16)

@@ -1,4 +1,4 @@
-"""Find the paths inside granted directories to hide from the target or to make read-only.
+"""Find the paths in granted directories that the target must not see or must not change.
 
 corral *hides* these in every grant: credentials, browser and client data, shell start-up files and
 `.env` files. It *protects* these in write grants, which means that they are read-only:
@@ -8,9 +8,9 @@ configuration. It does not mask a path that the user grants by name.
 `package.json`, `Makefile` and sources are not protected, because they run only when the user starts
 them, and a coding server has to change them.
 
-A mask does not always last: `replaced_files` says why. A path that does not exist cannot be covered
-without leaving a file behind, so corral reports the path if it exists after the run. The search
-does not find hard links to a secret, and skips `node_modules` and `site-packages`.
+A mask can be lost during a run; `replaced_files` explains how. A missing path cannot be masked
+without creating a file on the host. corral reports such a path if it exists after the run. The
+search does not find hard links to a secret, and skips `node_modules` and `site-packages`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LISTABLE = os.R_OK | os.X_OK
 MAX_READ_DEPTH = 2
 """The number of levels that the search enters in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
-MAX_PATH = 4000  # in bytes: the kernel accepts 4095, but a target can make longer paths
+MAX_PATH = 4000  # in bytes; the kernel accepts 4095, but the target can make longer paths
 
 
 @record
@@ -61,11 +61,10 @@ class Found:
     """The result of a search.
 
     - `masks` is ordered from the outermost to the innermost.
-    - `absent` lists paths that should be covered but do not exist yet, and that the target can
-      create.
-    - `named` lists paths to warn about, because the target can use them to make git run programs:
-      repositories, and paths that a repository's settings name. Each of them is a write grant or
-      contains one.
+    - `absent` lists missing paths that need a mask, and that the target can create.
+    - `named` lists paths to warn about, because the target can use them to make git run programs.
+      They are repositories, or paths in the settings of a repository. Each of them is a write grant
+      or contains one.
     - `unsearched` lists the paths that the search had to skip.
     """
 
@@ -78,14 +77,16 @@ class Found:
 def find(
     grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Found:
-    """Return the paths to cover in these grants. `needed` lists paths that stay visible because the
-    program itself has to read them. `empty` lists directories that are not searched because the
-    target sees them as empty.
+    """Find the paths in these grants that have to be hidden or made read-only.
+
+    `needed` lists paths that stay visible, because the program itself has to read them. `empty`
+    lists directories that the target sees as empty, so the search skips them.
     """
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
-    # The user's own git settings apply to every repository, so protect the files that they name.
+    # Protect the files that the user's own git settings name, because git uses them in every
+    # repository.
     for path in repositories.find_named(search.home, (), search.home, search.settings):
         search.protect(path)
     for grant in directories:
@@ -119,18 +120,19 @@ class _Search:
         self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Cover the known paths (AT_HOME) in the caller's home, and in other users' homes that are
-        in a grant. Also hide corral's own directories.
+        """Cover the known paths (AT_HOME) in this user's home, and in other users' homes in grants.
+
+        Also hide corral's own directories.
         """
         table = read_mounts()
-        bases: list[tuple[str, str]] = []  # (a directory, its path in a home)
+        bases: list[tuple[str, str]] = []  # (a directory, its relative path in a home)
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
                 bases.append((f"{home}/", ""))
             device, top = on_disk(home, table)
             for grant in grants:
-                # Compare the places on the disk, not the paths, because a part of a home may be
-                # mounted a second time.
+                # Compare positions on the disk, not paths, because a part of a home may also be
+                # mounted at another path.
                 own, place = on_disk(grant.path, table)
                 if device and own == device and is_inside(place, top):
                     bases.append((f"{grant.path}/", f"{place}/"[len(top) + 1 :]))
@@ -142,7 +144,7 @@ class _Search:
             self.consider(path, "hide")
 
     def look_up(self, grant: Grant) -> None:
-        """Cover the known paths in a grant. Raise PolicyError if a write grant is unreadable."""
+        """Cover the known paths in a grant. Raise PolicyError if a write grant cannot be listed."""
         if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
 
@@ -156,15 +158,18 @@ class _Search:
             self.project(above := grant.path)
             if os.path.basename(grant.path) in VERSION_CONTROL:
                 self.repository(grant.path)
-            # A repository around the grant may have settings that name files in the grant.
+            # If the grant is inside a repository, the repository's settings may name files in the
+            # grant.
             while above := above.rpartition("/")[0]:
                 for name in secret_files.VERSION_CONTROL:
                     if os.path.lexists(f"{above}/{name}"):
                         self.repository(f"{above}/{name}", above)
 
     def walk(self, top: str, empty: Container[str], *, writable: bool) -> None:
-        """Search a grant level by level, so that the upper levels are searched even if the search
-        of a huge inner tree reaches MAX_ENTRIES or MAX_SECONDS.
+        """Search a grant level by level.
+
+        If the search reaches MAX_ENTRIES or MAX_SECONDS in a huge inner tree, the upper levels have
+        then already been searched.
         """
         searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
@@ -187,16 +192,18 @@ class _Search:
     def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
         """Return the subdirectories to search. Hide `.env` files, and record repositories.
 
-        In a write grant, also hide a directory that this user cannot list, because the target runs
-        as the same user and could make it readable again. Also hide a directory that has just
-        disappeared or become a file or a symlink, because the target of another run could move the
-        directory back after the search.
+        In a write grant, also hide two kinds of directories:
+
+        - directories that this user cannot list: the target runs as the same user, and could make
+          them readable again
+        - directories that have just disappeared, or become a file or a symlink: the target of
+          another run could move them back after the search
         """
         fd = -1
         try:
             if len(directory) * 4 > MAX_PATH and len(os.fsencode(directory)) > MAX_PATH:
                 raise OSError(errno.ENAMETOOLONG, directory)
-            # Later calls use the descriptor, because another run's target could replace the
+            # Use this descriptor from now on, because the target of another run could replace the
             # directory.
             fd = os.open(directory, OPEN_FLAGS)
             seen = os.fstat(fd)
@@ -206,8 +213,8 @@ class _Search:
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
-            # Test all names of a directory at once. This is fast, because most directories contain
-            # none of the names that are searched for.
+            # Test all names of a directory at once. This is fast, because in most directories no
+            # name needs a closer look.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
             is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
@@ -227,9 +234,10 @@ class _Search:
         return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
-        """Hide the `.env` files in a directory. If the directory is a repository that the target
-        can write to, record it, so that the method `project` covers it later. Return whether the
-        directory is a repository or contains `.env` files.
+        """Hide the `.env` files in a directory. Return whether it has such files or is a
+        repository.
+
+        If the target can write to the repository, record the repository for `project`.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -242,7 +250,7 @@ class _Search:
         return is_repository or bool(secrets)
 
     def project(self, top: str) -> None:
-        """Cover a project's repository, and files that programs run without asking the user."""
+        """Cover a project's repository, and the files that programs run without asking the user."""
         if top in self.projects:
             return
         self.projects.add(top)
@@ -282,8 +290,9 @@ class _Search:
                 self.protect(path)
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
-        """Protect a path, unless the user granted its repository by name (`named`). If the path is
-        a write grant or contains one, record it for a warning.
+        """Make a path read-only, unless the user granted its repository by name (`named`).
+
+        If the path is a write grant or contains one, record the path for a warning.
         """
         if not named:
             self.consider(path, "protect", role=role)
@@ -291,8 +300,10 @@ class _Search:
             self.named[path] = None
 
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
-        """Return whether a write grant that contains the path names the repository's own directory,
-        such as `.git`, and not only the project around it.
+        """Return whether the user granted the path's repository by name, for writing.
+
+        That is the case if the write grant is, for example, `.git` itself and not the project
+        around it.
         """
         return any(
             os.path.basename(grant) in VERSION_CONTROL
@@ -302,10 +313,10 @@ class _Search:
         )
 
     def consider(self, path: str, kind: str, *, role: Role = "") -> None:
-        """Cover a path if it exists. If it is missing but the target can create it, record it as
-        absent.
+        """Cover a path if it exists. Otherwise record it as absent if the target can create it.
 
-        If the path is a symlink, cover the file that it points to, and protect the symlink itself.
+        If the path is a symlink, cover the file that it points to, and make the symlink itself
+        read-only.
         """
         if not os.path.lexists(path):
             if self._layer_above(path) == "write":
@@ -322,15 +333,16 @@ class _Search:
             self.absent[end] = None
 
     def _layer_above(self, path: str) -> str:
-        """Return the access of the innermost grant or mask around a path."""
+        """Return the access that the innermost grant or mask around a path gives."""
         while path := path.rpartition("/")[0]:
             if path in self.layers:
                 return self.layers[path]
         return ""
 
     def refuse(self, path: str) -> None:
-        """Raise PolicyError because there are too many masks. The hint is based on `path`, one of
-        the masked paths.
+        """Raise PolicyError because there are too many masks.
+
+        `path` is one of the masked paths. The hint names the directory that contains it.
         """
         above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
         less = f"grant less, such as {flag} {above}"
@@ -340,8 +352,9 @@ class _Search:
         raise PolicyError(text, hint=less)
 
     def result(self) -> Found:
-        """Return the masks. A path is hidden only if the target would see it, and protected only if
-        the target could change it.
+        """Return the masks.
+
+        Hide only paths that the target would see. Protect only paths that the target could change.
         """
         masks: list[root_filesystem.Mask] = []
         for path in sorted(self.covered, key=lambda path: (path.count("/"), path)):
@@ -352,7 +365,7 @@ class _Search:
             try:
                 seen = os.lstat(path)
             except FileNotFoundError:
-                continue  # the target of another run has removed the path
+                continue  # another run's target has removed the path
             self.layers[path] = kind
             if len(masks) == MAX_MASKS:
                 self.refuse(path)
@@ -373,8 +386,10 @@ class _Search:
 
 
 def _has(fd: int, name: str) -> bool:
-    """Return whether a directory contains a name. Ask the kernel, because some file systems ignore
-    case or invisible characters in names.
+    """Return whether a directory contains a name.
+
+    Ask the kernel instead of comparing names, because some file systems ignore case or invisible
+    characters.
     """
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -384,8 +399,9 @@ def _has(fd: int, name: str) -> bool:
 
 
 def _accounts() -> list[str]:
-    """Return the homes in /etc/passwd. Leave out users that only a directory server such as LDAP
-    knows, because asking the server could take seconds.
+    """Return the homes in /etc/passwd.
+
+    Do not ask directory servers such as LDAP for more users, because that could take seconds.
     """
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:
@@ -396,7 +412,11 @@ def _accounts() -> list[str]:
 
 
 def _moved(home: str) -> Iterator[str]:
-    """Yield corral's own directories, and secret paths in directories that XDG variables name."""
+    """Yield corral's own directories.
+
+    If XDG variables name other directories for settings and data, also yield the secret paths
+    there.
+    """
     from corral.directories import directories, target_homes
 
     own = directories(home=home)

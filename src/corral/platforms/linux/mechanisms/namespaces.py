@@ -1,7 +1,7 @@
-"""Create new namespaces.
+"""Create the sandbox's namespaces.
 
 The clone that starts init creates the user, mount, pid, network, ipc and uts namespaces. Init
-itself creates the cgroup namespace later.
+creates the cgroup namespace later.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The links in /proc that identify the host's namespaces, by kind. The sandbox's links must
-    differ from these.
+    """The links in /proc that identify the host's namespaces, by kind.
+
+    In the sandbox each link must be different.
     """
 
     links: dict[str, str]
@@ -60,8 +61,9 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Creates the cgroup namespace. Its root is the cgroup that init is in at this moment, so init
-    must already have been moved into the run's own cgroup.
+    """Creates the cgroup namespace.
+
+    The namespace's root is init's current cgroup, so init must already be in the run's own cgroup.
     """
 
     name = "cgroup_namespace"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @record
 class NetlinkSockets:
-    """Passes the target's `bind` calls to `NetlinkBinds`. `uid` and `gid` are the target's ids."""
+    """Makes `NetlinkBinds` decide the `bind` calls. `uid` and `gid` are the target's ids."""
 
     name = "netlink_sockets"
     uid: int

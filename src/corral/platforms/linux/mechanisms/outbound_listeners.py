@@ -1,4 +1,4 @@
-"""Create sockets in the target's network namespace, which init then sends to the supervisor.
+"""Create sockets in the target's network namespace. Init sends them to the supervisor.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
 With `network.allow`, local routes send the packets for all addresses to loopback. So a connection
@@ -39,13 +39,13 @@ DNS_PORT = 53
 LOCALHOST = bytes((127, 0, 0, 1))
 ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
 RST = 4
-# Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The filters
-# accept TCP resets with sequence number 0. The kernel sends such a reset when it refuses a
-# connection, but never to end an open one. Only IPv4 raw sockets see the IP header.
+# Each instruction is (code, jump if true, jump if false, constant), as in linux/bpf_common.h. The
+# filters accept TCP resets with sequence number 0. The kernel sends such a reset only to refuse a
+# connection, not to end an open one. Raw sockets see the IP header in IPv4, but not in IPv6.
 IF_ZERO = ((0x15, 1, 0, 0), (0x06, 0, 0, 0), (0x06, 0, 0, 128))
 REFUSED = {
     sockets.AF_INET: (
-        (0xB1, 0, 0, 0),  # x: the length of the IP header
+        (0xB1, 0, 0, 0),  # register x: the length of the IP header
         (0x50, 0, 0, 13),
         (0x45, 0, 2, RST),
         (0x40, 0, 0, 4),
@@ -58,8 +58,7 @@ REFUSED = {
         *IF_ZERO,
     ),
 }
-# The raw sockets skip datagrams to 127.0.0.0/8, such as name lookups, because corral does not
-# record them.
+# Skip datagrams to 127.0.0.0/8, such as name lookups, because corral does not record them.
 DATAGRAMS = {
     sockets.AF_INET: (
         (0x30, 0, 0, 16),
@@ -72,14 +71,15 @@ DATAGRAMS = {
 
 
 def families() -> list[int]:
-    """Return the address families that this kernel supports. Not every kernel supports IPv6."""
+    """Return the address families that this kernel supports. Some kernels do not support IPv6."""
     return [family for family in SCOPES if _exists(family)]
 
 
 @record
 class NetworkSockets:
-    """The sockets of a run, in the order in which init sends them. A run without network has no
-    `datagrams` and no `listeners`.
+    """The sockets of a run, in the order in which init sends them.
+
+    Without network access, `datagrams` and `listeners` are empty.
     """
 
     dns_udp: int
@@ -100,8 +100,10 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Creates the sockets for a run without network. With them the supervisor answers name lookups,
-    sees refused connections, and reports both.
+    """Creates the sockets for a run without network access.
+
+    With these sockets the supervisor answers name lookups, sees refused connections, and reports
+    both.
     """
 
     name = "denied_network"
@@ -119,7 +121,7 @@ class DeniedNetwork:
 
 @record
 class OutboundListeners:
-    """Listens on `ports` of every address, and for DNS on port 53 of loopback."""
+    """Listens on `ports` of all addresses, and on port 53 of loopback for DNS."""
 
     name = "outbound_listeners"
     ports: tuple[int, ...]
@@ -138,7 +140,9 @@ class OutboundListeners:
         _send(results, made)
 
     def verify(self, _results: Results) -> None:
-        """Check that loopback is the only device, so that no packet can leave."""
+        """Check that loopback is the only network device. Without other devices no packet can
+        leave.
+        """
         lines = abi.read_file("/proc/self/net/dev").splitlines()
         devices = [line.partition(b":")[0].strip() for line in lines[2:]]
         if devices != [b"lo"]:
@@ -199,7 +203,7 @@ def _listen(family: int, port: int) -> int:
 
 
 def _route_everything(family: int) -> None:
-    """Do `ip route add local default dev lo table local` with one netlink message."""
+    """Send one netlink message that does `ip route add local default dev lo table local`."""
     body = struct.pack(
         "=BBBBBBBBI", family, 0, 0, 0, RT_TABLE_LOCAL, RTPROT_BOOT, SCOPES[family], RTN_LOCAL, 0
     )

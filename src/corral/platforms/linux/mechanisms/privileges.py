@@ -1,6 +1,7 @@
-"""Drop capabilities, and set securebits and no_new_privs, so that no exec can gain rights.
+"""Drop capabilities, and set securebits and no_new_privs, so that the target cannot gain rights
+through exec.
 
-Securebits and the bounding set need CAP_SETPCAP, so they are set before capabilities are dropped.
+Securebits and the bounding set need CAP_SETPCAP, so set them before dropping capabilities.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
-# NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE are on, KEEP_CAPS is off, and all are locked.
+# On: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE. Off: KEEP_CAPS. All four are locked.
 SECUREBITS = 0b1110_1111
 EINVAL = 22
-FEWEST = 38  # kernels with user namespaces and seccomp have at least this many capabilities
+FEWEST = 38  # every kernel with user namespaces and seccomp has at least 38 capabilities
 
 
 @record
@@ -28,7 +29,7 @@ class BoundingSet:
 
     def apply(self, _results: Results) -> None:
         abi.prctl(abi.PR_SET_SECUREBITS, SECUREBITS)
-        # The kernel returns EINVAL for the first number that is not a capability.
+        # The kernel returns EINVAL for numbers above the last capability.
         for number in range(64):
             try:
                 abi.prctl(abi.PR_CAPBSET_DROP, number)

@@ -1,9 +1,10 @@
-"""Publish the target's ports on the host's loopback (`network.listen`).
+"""Publish the target's ports on the host (`network.listen`).
 
-corral binds the ports on the host before anything starts, on loopback unless the user chose all
-addresses. To connect to the target, corral needs sockets in the target's network namespace. So a
-small process joins the target's user and network namespaces, makes sockets there, and sends them to
-the supervisor. It does not join the other namespaces, so the target cannot see it.
+corral binds the ports on the host's loopback, or on all addresses if the user chose that. It does
+this before anything starts. To connect to the target, corral needs sockets in the target's network
+namespace. So a small process joins the target's user and network namespaces, makes sockets there,
+and sends them to the supervisor. The process does not join the target's other namespaces, so the
+target cannot see it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BACKLOG = 128
 
 @record
 class HostSockets:
-    """The listening sockets on the host by port, until a service takes them over."""
+    """Maps ports to the listening sockets on the host, until a service takes the sockets over."""
 
     fds: dict[int, int]
 
@@ -68,7 +69,7 @@ class PublishedPorts:
 
 @record
 class NamespaceHandles:
-    """Descriptors of the target's user and network namespaces, until a dialer takes them over."""
+    """Descriptors of the target's user and network namespaces, until a `Dialer` takes them over."""
 
     fds: list[int]
 
@@ -79,8 +80,9 @@ class NamespaceHandles:
 
 @record
 class OpenNamespaces:
-    """Opens init's namespaces while init waits, because they cannot be opened after init has
-    dropped its privileges.
+    """Opens init's namespaces while init waits.
+
+    After init has dropped its privileges, the supervisor could not open them.
     """
 
     name = "namespace_handles"
@@ -115,7 +117,7 @@ def bind_port(port: int, *, everywhere: bool) -> int:
 
 
 class Dialer:
-    """Makes sockets in the target's network namespace."""
+    """Starts a process that makes sockets in the target's network namespace."""
 
     def __init__(self, handles: NamespaceHandles) -> None:
         self._channel, theirs = socket.socketpair()
@@ -126,7 +128,7 @@ class Dialer:
         handles.release()
 
     def make(self) -> int:
-        """Return a new non-blocking stream socket. Raise OSError if the dialer has ended."""
+        """Return a new non-blocking stream socket. Raise OSError if the process has ended."""
         self._channel.send(b"S")
         found = socket.recv_fds(self._channel, 1, 1)[1]
         if not found:

@@ -1,9 +1,9 @@
 """Build the filesystem view: a private root that contains only granted paths.
 
-Each mount gets its flags before it is attached, so nothing is ever visible with too many rights.
-Sources and mount points are opened without following symlinks, and sources are compared with the
-files that the policy saw. Mount points are made only on the sandbox's own tmpfs, so corral never
-creates a directory on the host.
+Each mount gets its flags before it is attached, so no mount ever has too many rights. Sources and
+mount points are opened without following symlinks, and sources are compared with the files that the
+policy saw. Mount points are made only on the sandbox's own tmpfs, so corral never creates a
+directory on the host.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Bind:
     """A path on the host to mount in the sandbox.
 
     `device` and `inode` identify the file that the policy saw. Both are 0 for a system path, which
-    is not compared. If `covers` is true, masks cover the mounts below the path, so an idmapped
-    mount of the path can leave these mounts out.
+    is not compared. `covers` is true if masks cover the mounts below the path. An idmapped mount of
+    the path can then leave these mounts out.
     """
 
     source: str
@@ -70,11 +70,11 @@ class Bind:
 class Mask:
     """A path in the sandbox to hide or protect.
 
-    - `hide` shows an empty, read-only file or directory instead. `protect` makes the path
-      read-only.
+    - A path with `hide` becomes an empty, read-only file or directory. A path with `protect`
+      becomes read-only.
     - A grant below a masked path stays visible, because it is mounted later.
-    - `role` is "repository" for a version-control directory. It is "named" for a file in a
-      version-control directory that was itself granted by name.
+    - `role` is "repository" for a version-control directory. If the user granted such a directory
+      by name, `role` is "named" for the masked files in it.
     """
 
     path: str
@@ -87,22 +87,23 @@ class Mask:
 
 @record
 class OpenedSources:
-    """Init's descriptors of the sources to mount, by path on the host."""
+    """Init's descriptors of the sources to mount. The keys are paths on the host."""
 
     fds: dict[str, int]
 
 
 @record
 class DetachedTrees:
-    """The detached mounts to use instead of sources, by the source's path on the host."""
+    """Detached mounts that replace sources. The keys are the sources' paths on the host."""
 
     fds: dict[str, int]
 
 
 @record
 class Sources:
-    """Opens the sources of binds before init changes its ids, because the new ids might not be
-    allowed to open them.
+    """Opens the sources of binds before init changes its ids.
+
+    With the new ids init might not be allowed to open them.
     """
 
     name = "bind_sources"
@@ -127,11 +128,12 @@ class Sources:
 class View:
     """Builds the private root and enters it.
 
-    The `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
+    The `private` directories share one tmpfs of `size` bytes, so this size limits all of them
+    together.
 
-    `anchors` lists the directories in a write grant that contain a bind or a mask. Each is bound
-    onto itself, so that the target cannot rename it. Otherwise programs on the host could later
-    find a different directory under its name.
+    `anchors` lists the directories in a write grant that contain a bind or a mask. corral binds
+    each of them onto itself, so that the target cannot rename it. After a rename, programs on the
+    host could find a different directory at the same path.
     """
 
     name = "root_filesystem"
@@ -182,7 +184,8 @@ class View:
     def verify(self, _results: Results) -> None:
         """Check that the root refuses writes and shows only granted paths."""
         try:
-            # The supervisor would deny mkdir() even if the root were writable.
+            # Do not test with mkdir(), because the supervisor would deny it even on a writable
+            # root.
             os.symlink("none", TRIED)
         except OSError:
             pass
@@ -219,8 +222,9 @@ def _check_mask(mask: Mask, binds: list[str]) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Return whether the mount at `path` is read-only. If `path` is a symlink, do not follow it,
-    because a protected symlink has its own mount.
+    """Return whether the mount at `path` is read-only.
+
+    Do not follow a symlink at `path`, because a protected symlink has its own mount.
     """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -245,7 +249,7 @@ def _detached(results: Results) -> dict[str, int]:
 
 
 class _NewRoot:
-    """The new root while it is built. Only this process can see it."""
+    """The new root during its construction. Only this process can see it."""
 
     def __init__(self, size: int) -> None:
         inodes = str(max(1024, size // BYTES_PER_INODE))
@@ -261,7 +265,7 @@ class _NewRoot:
         os.close(space)
         self.made = 0
         self.hidden: list[str] = []
-        # The descriptors of parent directories by path, so that each is looked up only once.
+        # Open descriptors of parent directories by path, so that each path is looked up only once.
         self.parents: dict[str, int] = {}
         self.own = {self.root}
         """The descriptors in `parents` that are on the sandbox's own tmpfs, not on the host."""
@@ -302,20 +306,21 @@ class _NewRoot:
         try:
             os.close(self._open(mask.path))
         except PermissionError:
-            # The directory has lost its permissions since the search. Hide it as a whole, because
-            # the target could restore them.
+            # The directory has lost its permissions since the search, and the target could restore
+            # them. So hide the whole directory.
             self.mask(Mask(path=os.path.dirname(mask.path), kind="hide", directory=True))
             return
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        # The mask is made read-only later, in `enter`, because a bind below it needs a mount point.
+        # A bind below the mask needs a mount point, so `enter` makes the mask read-only later.
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
     def _make_empty(self, *, directory: bool) -> int:
         """Make an empty file or directory in the private space, where the target cannot reach it.
-        Do not remove its name, because an unlinked file cannot be mounted (ENOENT).
+
+        Keep its name, because the kernel does not mount an unlinked file (ENOENT).
         """
         self.made += 1
         name = f".space/{self.made}"
@@ -331,7 +336,7 @@ class _NewRoot:
         tree = abi.fsmount("proc", {"hidepid": "2"}, attributes=flags | abi.MOUNT_ATTR_RDONLY)
         self._attach(tree, "/proc", 0, directory=True)
         for path in ("/proc/keys", "/proc/key-users"):
-            # Both files show this user's keys from all sessions.
+            # Both files show this user's keys, even those of other sessions.
             try:
                 self.mask(Mask(path=path, kind="hide", directory=False))
             except FileNotFoundError:
@@ -345,8 +350,8 @@ class _NewRoot:
         os.close(fd)
 
     def enter(self) -> None:
-        """Make the new root the process's root with pivot_root, make it read-only, and detach the
-        old root.
+        """Switch to the new root with pivot_root, detach the old root, and make the new root
+        read-only.
         """
         for path in self.hidden:
             fd = self._open(path)
@@ -379,7 +384,8 @@ class _NewRoot:
         if directory is None:
             directory = stat.S_ISDIR(os.fstat(tree).st_mode)
         try:
-            # The mount point is one name in an open directory, so no symlink is followed.
+            # The mount point is a plain name in an open directory, so the kernel follows no
+            # symlink.
             abi.move_mount(tree, *self._point(path, directory=directory))
             self._forget_parents(path)
         except FileNotFoundError:
@@ -388,7 +394,10 @@ class _NewRoot:
             os.close(tree)
 
     def _point(self, path: str, *, directory: bool) -> tuple[int, str]:
-        """Make a missing mount point on the sandbox's own tmpfs. Return its parent and its name."""
+        """Return a mount point as (parent directory, name).
+
+        If the mount point is missing and is on the sandbox's own tmpfs, create it.
+        """
         parent, name = self._parent(path)
         if parent in self.own:
             self._make(parent, name, directory=directory)
@@ -426,7 +435,7 @@ class _NewRoot:
         return fd
 
     def _forget_parents(self, path: str) -> None:
-        """Close descriptors at or below `path`, because a new mount now covers them."""
+        """Close descriptors at or below `path`, because a new mount hides their directories."""
         for known in [known for known in self.parents if f"{known}/".startswith(f"{path}/")]:
             self._forget_parent(known)
 

@@ -1,8 +1,9 @@
 """Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules`, and the compiled filters are kept on disk. If subprocess is
-false, the filter allows exec only with a random cookie in the call's registers. The cookie exists
-only in the memory of the process that becomes the target, so it is gone after the first exec.
+The rules are data in `seccomp_rules`, and the compiled filters are cached on disk. If subprocess is
+false, the filter allows exec only with a random cookie in the call's registers. Only the process
+that becomes the target has the cookie in its memory. The first exec replaces this memory, so a
+second exec is not possible.
 """
 
 from __future__ import annotations
@@ -31,16 +32,19 @@ if TYPE_CHECKING:
 
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
-"""The errors which mean that an outer filter has a listener (EBUSY) or forbids listeners (EPERM).
-corral's own filter also forbids listeners, so corral gets EPERM if it runs inside another corral's
-sandbox.
+"""EBUSY means that an outer filter has a listener, and EPERM that an outer filter forbids
+listeners.
+
+corral's own filter forbids listeners too, so corral gets EPERM inside another corral's sandbox.
 """
 TIOCSTI = 0x5412
 
 
 @record
 class ExecCookie:
-    """The value that execve must have in its last three registers, which the kernel ignores."""
+    """The cookie that execve must have in its last three registers. The kernel ignores these
+    registers.
+    """
 
     words: Cookie
 
@@ -84,10 +88,10 @@ class Seccomp:
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
         """Load the filter with a listener, and return whether that worked.
 
-        Return False if a seccomp filter around corral prevents a listener and this run can do
-        without one. The caller then loads a filter that has no listener: it denies process starts
-        and changes to modes and times, but corral does not see these denials. Raise OSError for any
-        other failure, and if the run needs the listener.
+        Another seccomp filter around corral can prevent a listener. Return False in that case if
+        this run can do without a listener. The caller then loads a filter without one. Process
+        starts and changes to modes and times are still denied, but corral does not see these
+        denials. Raise OSError for any other failure, and if the run needs the listener.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -97,7 +101,7 @@ class Seccomp:
         flags = abi.SECCOMP_FILTER_FLAG_NEW_LISTENER
         if self.is_killable:
             # Without this flag a signal would interrupt calls that wait for the supervisor. A fork
-            # would then fail with EINTR, and other calls would be done twice.
+            # would then fail with EINTR, and the supervisor would do other calls twice.
             flags |= abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
         try:
             listener = abi.seccomp_set_filter(target_filter(self, cookie), flags)
@@ -111,9 +115,7 @@ class Seccomp:
         return True
 
     def verify(self, _results: Results) -> None:
-        """Check that the filter denies a call that no policy allows, and calls that this policy
-        denies.
-        """
+        """Check that the filter denies what no policy allows, and what this policy denies."""
         if not is_filtered():
             raise OSError(0, "the filter has no effect")
         if not self.subprocess:
@@ -124,7 +126,7 @@ class Seccomp:
             _check_no_connection()
 
 
-# These six words take the place of the cookie in a cached filter. They occur nowhere else in the
+# A cached filter contains these six words instead of the cookie. They occur nowhere else in the
 # filter, because no address, flag or jump looks like them.
 PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
 SOURCES = (
@@ -158,7 +160,9 @@ def init_filter(machine: str) -> bytes:
 
 
 def load_filters(steps: Iterable[Step]) -> None:
-    """Load the filters of a run before the clone, because no file can be read in the sandbox."""
+    """Load the filters of a run. Do this before the clone, because the sandbox cannot read the
+    files.
+    """
     for step in steps:
         if not isinstance(step, Seccomp) or step in _templates:
             continue
@@ -172,7 +176,9 @@ def load_filters(steps: Iterable[Step]) -> None:
 
 
 def warm_up(machine: str) -> None:
-    """Load the filters that most runs need into the process that is forked for each run."""
+    """Load the filters that most runs need. The processes that are forked for the runs inherit
+    them.
+    """
     default = Seccomp(machine=machine, subprocess=False, unix_sockets=False, notices=True)
     load_filters((default, replace(default, subprocess=True, notices=False)))
 
@@ -238,8 +244,9 @@ def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
 
 
 def is_filtered() -> bool:
-    """Return whether a filter denies TIOCSTI. Without a filter, the kernel answers EBADF, because
-    the descriptor is invalid.
+    """Return whether this process has a filter that denies TIOCSTI.
+
+    The descriptor of the call is invalid, so without a filter the kernel answers EBADF.
     """
     try:
         abi.syscall("ioctl", -1, TIOCSTI, 0)
@@ -257,8 +264,10 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that socket calls are passed to the supervisor for a decision. The supervisor denies
-    all of them until the target's exec, so every call tried here must fail with EPERM.
+    """Check that the filter passes socket calls to the supervisor.
+
+    Until the target's exec the supervisor denies all of them, so each call here must fail with
+    EPERM.
     """
     from corral.abi import linux_sockets as sockets
 

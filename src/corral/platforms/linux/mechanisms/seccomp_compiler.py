@@ -1,17 +1,17 @@
 """Compile rules about syscalls into a classic BPF program for seccomp(2).
 
 A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and a
-default action, which applies if no alternative matches. An alternative matches if all its
-conditions on the arguments are met. Conditions cannot test for "not equal"; use an earlier
-alternative with a different action instead.
+default action for all other calls. An alternative matches if all its conditions on the arguments
+are met. There is no condition for "not equal"; use an earlier alternative with a different action
+instead.
 
 The program kills a process that makes a call of another architecture. Then it finds the syscall's
 number by binary search over ranges that share a rule. For numbers that are always allowed, the
 program loads no argument, so kernels since 5.11 answer from a bitmap and do not run the program.
 
 The compiler emits instructions from the last to the first, so the distance of every jump is known.
-A conditional jump has only 8 bits for the distance, so for a longer jump the compiler inserts a
-copy of the return or a long unconditional jump.
+A conditional jump has only 8 bits for the distance. For a longer jump the compiler inserts a copy
+of the return or a long unconditional jump.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # (index of the argument, mask, value). The condition is met if `argument & mask == value`. For
-    # an argument that the kernel truncates, the mask has 32 bits, so that the high word is ignored.
+    # A condition is (argument number, mask, value). It is met if `argument & mask == value`. Some
+    # arguments are truncated by the kernel. Their mask has only 32 bits, so that the high word is
+    # ignored.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
     Choice = tuple[tuple[Alternative, ...], int]
@@ -56,12 +57,12 @@ ARGS_AT = 16
 
 
 def errno_action(number: int) -> int:
-    """Return the action that makes a syscall fail with this errno instead of executing it."""
+    """Return the action that makes a syscall fail with this errno and have no effect."""
     return 0x00050000 | number
 
 
 def low(index: int, value: int, mask: int = WORD) -> Condition:
-    """Return a condition on the low word of an argument that the kernel truncates to 32 bits."""
+    """Return a condition on an argument of which the kernel uses only the lower 32 bits."""
     return (index, mask & WORD, value & mask & WORD)
 
 
@@ -70,7 +71,10 @@ def whole(index: int, value: int) -> Condition:
 
 
 class Backwards:
-    """Builds a program from its last instruction to its first. Labels count from the end."""
+    """Builds a program backwards, from its last instruction to its first.
+
+    A label is the position of an instruction, counted from the end of the program.
+    """
 
     def __init__(self) -> None:
         self.emitted: list[Instruction] = []
@@ -81,18 +85,18 @@ class Backwards:
         return len(self.emitted)
 
     def action(self, value: int) -> int:
-        """Return the label of a return instruction that the next jump can reach."""
+        """Return the label of a return instruction that is near enough for the next jump."""
         label = self.returns.get(value)
         if label is None or len(self.emitted) - label > 250:
             label = self.returns[value] = self.emit(RETURN, value)
         return label
 
     def near(self, label: int) -> int:
-        """Return a label within reach of a conditional jump: `label`, or another label with the
-        same effect.
+        """Return a label that has the same effect as `label` and is within reach of a conditional
+        jump.
 
         A conditional jump reaches 255 instructions. The limit here is lower, because `near` is
-        called for both targets of a jump, and each call can add an instruction.
+        called for both branches of a jump, and each call can add an instruction.
         """
         if len(self.emitted) - label <= 250:
             return label
@@ -109,12 +113,14 @@ class Backwards:
     def program(self) -> bytes:
         if len(self.emitted) > MAX_INSTRUCTIONS:
             raise ValueError(f"a filter of {len(self.emitted)} instructions is too long")
-        # struct sock_filter: u16 code; u8 jt; u8 jf; u32 k. Packing refuses an offset over 255.
+        # struct sock_filter: u16 code; u8 jt; u8 jf; u32 k. `pack` fails if an offset is over 255.
         return b"".join([pack("<HBBI", *one) for one in reversed(self.emitted)])
 
 
 def _words(condition: Condition) -> list[tuple[int, int, int]]:
-    """Return a condition as tests of 32-bit words (offset, mask, value), without empty masks."""
+    """Split a condition into tests of 32-bit words (offset, mask, value). Omit words without a
+    mask.
+    """
     index, mask, value = condition
     if value & ~mask or not 0 <= index < 6:
         raise ValueError(f"no argument can satisfy {condition}")
@@ -126,10 +132,11 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
     """Return how to test a word of the syscall's data:
 
-    - the code and operand of the jump
+    - the code and the operand of the jump
     - whether the jump's branches are swapped
-    - the (offset, mask) of the word to load before the jump; for JSET there is no mask, because
-      JSET itself tests only the bits of its operand
+    - the (offset, mask) of the word to load before the jump
+
+    For JSET no mask is needed, because JSET itself tests only the bits of its operand.
     """
     at, mask, value = word
     if mask == WORD:
@@ -142,8 +149,8 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
 
 
 # The start of a test, as (label, label after the load, (offset, mask) of the load). The code at the
-# first label loads a masked word. Code that has already loaded the same word jumps to the second
-# label instead.
+# first label loads a masked word. A jump goes to the second label if the same word is already
+# loaded.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 
@@ -174,8 +181,10 @@ def _choice(out: Backwards, choice: Choice) -> int:
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
-    """Divide all syscall numbers into ranges with the same rule. Return (first number, rule) for
-    each range, from 0 upwards. Numbers without a rule get `unknown`.
+    """Divide all syscall numbers into ranges with the same rule.
+
+    Return (first number, rule) for each range, from 0 upwards. Numbers without a rule get
+    `unknown`.
     """
     ranges: list[tuple[int, Rule]] = []
     expected = 0
@@ -195,8 +204,9 @@ def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
 
 
 def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice, int]) -> int:
-    """Emit a balanced tree over the ranges. Return the label of its root, which is not always the
-    last emitted instruction.
+    """Emit a balanced search tree for the ranges, and return the label of its root.
+
+    The root is not always the last emitted instruction.
     """
     if len(ranges) == 1:
         rule = ranges[0][1]
@@ -213,8 +223,10 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Return the program, which kills a process that makes a syscall of another architecture, or
-    one whose number is `number_limit` or higher.
+    """Return the program for syscalls with these rules. Syscalls without a rule get `unknown`.
+
+    The program kills a process that makes a syscall of another architecture, or a syscall whose
+    number is `number_limit` or higher.
     """
     out = Backwards()
     ranges = _ranges(rules, unknown)
@@ -234,10 +246,10 @@ def assemble(
 def assemble_by_name(
     machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
 ) -> bytes:
-    """Return the program for a machine. `named` contains the rules by syscall name; those for
-    syscalls that this machine does not have are left out.
+    """Return the program for a machine.
 
-    `others` is the rule for all other syscalls of the machine, by default `unknown`.
+    `named` contains the rules by syscall name. Names that this machine does not have are left out.
+    `others` is the rule for the machine's other syscalls, by default `unknown`.
     """
     table = TABLES[machine]
     rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)

@@ -26,8 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.platforms.linux.mechanisms.seccomp_compiler import Alternative, Condition, Rule
 
-# Linux's numbers are written out, because a plan may be made on another system, whose `errno`
-# module has other numbers.
+# These are Linux's error numbers. Do not use the module `errno`, because a plan may be made on
+# another system, where the numbers differ.
 DENY = errno_action(1)  # EPERM
 ABSENT = errno_action(38)  # ENOSYS
 NO_PROTOCOL = errno_action(93)  # EPROTONOSUPPORT
@@ -36,8 +36,9 @@ NO_OPTION = errno_action(92)  # ENOPROTOOPT
 NOT_SUPPORTED = errno_action(95)  # EOPNOTSUPP
 DONE = errno_action(0)
 
-# Maps each reason for a denial to the names of the calls. mbind, set_mempolicy and seccomp are not
-# denied, because they affect only the caller, and programs should be able to sandbox themselves.
+# Maps each reason for a denial to the names of the calls. mbind and set_mempolicy are not denied,
+# because they affect only the caller. seccomp is not denied either, because programs should be able
+# to sandbox themselves.
 _DENIED = {
     "does file and socket work that no filter sees": """
         io_uring_setup io_uring_enter io_uring_register""",
@@ -66,8 +67,8 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# Calls that are also denied if there are no namespaces, because Landlock does not cover them. Calls
-# on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough to
+# Calls that are also denied without namespaces, because Landlock does not control them. Calls on
+# descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough to
 # change a file's mode. With a listener, the supervisor changes modes and times on the target's
 # behalf, but only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
@@ -90,12 +91,11 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# Calls on extended attributes fail as they do on a file system without attributes, because `ls -l`,
-# `cp -p` and `install`, which use access control lists, continue after this error, but not after
-# EPERM.
+# Calls on extended attributes fail as on a file system without attributes. `ls -l`, `cp -p` and
+# `install` use access control lists. They continue after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
-# These calls have a number, but today's kernels do not implement them on x86_64 and aarch64.
+# These calls have a number, but today's kernels for x86_64 and aarch64 do not implement them.
 _NEVER_IMPLEMENTED = (
     "_sysctl afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security "
     "set_thread_area tuxcall vserver"
@@ -103,19 +103,18 @@ _NEVER_IMPLEMENTED = (
 
 CLONE_THREAD = 0x10000
 # The flags that make namespaces: NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET.
-# NEWTIME shares a byte with the number of the exit signal, but no signal has a number with this
-# bit.
+# NEWTIME is a bit of the byte that contains the exit signal, but no signal's number has this bit.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
 # The arguments of personality(2) that are allowed, as in Docker: PER_LINUX and PER_LINUX32, each
-# with and without UNAME26, and the query of the current personality. This excludes the flags that
-# turn off address randomization or make readable pages executable.
+# with and without UNAME26, and the query of the current personality. The flags that turn off
+# address randomization or make readable pages executable are not allowed.
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
 # No process of the target may become a subreaper. Otherwise an orphan could get a new parent twice
-# while the supervisor counts the tree, and the count would miss the orphan.
+# while the supervisor counts the tree, and would not be counted.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -126,8 +125,8 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
-# The target must not change the size of a terminal, because the terminal would keep the new size
-# after the run, and corral could not tell whether the user or the target had set it.
+# The target must not change the size of a terminal. The terminal would keep the new size after the
+# run, and corral could not tell whether the user or the target had set it.
 TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
 # All ioctls of btrfs and bcachefs are denied. With a snapshot a target could put a whole subvolume,
@@ -137,8 +136,8 @@ IOC_TYPE = 0xFF00
 # type of btrfs's ioctls.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
-# ioctls that can change a file through a descriptor that was opened only for reading, such as a
-# standard stream. Enabling verity even makes the file immutable for good.
+# ioctls that can change a file even through a descriptor that is open only for reading, such as a
+# standard stream. FS_IOC_ENABLE_VERITY makes the file immutable forever.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -155,10 +154,10 @@ FS_IOC_KEYS = (
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
     0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
 )
-# Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends signals about the
-# descriptor to its owner, and the caller can choose the signal.
+# Commands of fcntl and ioctl that set a descriptor's owner. The kernel sends signals to the owner,
+# and the caller can choose which signal.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
-# A lease delays every other process that opens the file for writing.
+# With a lease, the target could delay every other process that opens the file for writing.
 F_SETLEASE = 1024
 F_SETSIG, SIGCONT, CSIGNAL = 10, 18, 0xFF
 RENAME_WHITEOUT = 4
@@ -171,8 +170,8 @@ TCP_ULP = 31
 NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# The options that the target may set on a TCP socket. Options are left out if they connect, choose
-# another device, protocol or route, or let another of the user's processes share a port.
+# The options that the target may set on a TCP socket. Other options could connect the socket,
+# choose a device, protocol or route, or share a port with another of the user's processes.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT RCVTIMEO
     # SNDTIMEO (the last two also in their 64-bit form)
@@ -183,10 +182,10 @@ SOCKET_OPTIONS = {
     SOL_IP: (1,),  # TOS
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
-# Setting one of these options succeeds but has no effect. Resolvers give up if they cannot set
-# RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets are not internet sockets and
-# do not have these options. With LINGER, the last process to close a socket has to wait, and by
-# sending its socket to the supervisor the target could make the supervisor wait.
+# These options can be set, but that has no effect. Resolvers give up if they cannot set RECVERR,
+# MTU_DISCOVER and PKTINFO. The target's datagram sockets do not have these options, because they
+# are not internet sockets. LINGER is ignored because the last process that closes such a socket has
+# to wait: the target could send its socket to the supervisor, and so make the supervisor wait.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -197,13 +196,14 @@ PRIO_USER, IOPRIO_WHO_USER = 2, 3
 def _sockets(
     *, unix_sockets: bool, namespaces: bool, broker: bool, notices: bool
 ) -> dict[str, Rule]:
-    """Return the rules for sockets. With namespaces or the broker, the target may make TCP and UDP
-    sockets, with protocol 0 or with the protocol's own number. MPTCP, SCTP, SMC and raw sockets are
-    denied.
+    """Return the rules for sockets.
 
-    An unknown family fails with the error of a kernel that does not support it, which clients can
-    handle. Only SOCK_STREAM and SOCK_DGRAM are allowed, so AF_INET with SOCK_PACKET, which the
-    kernel turns into AF_PACKET, is denied too.
+    With namespaces or the broker, the target may make TCP and UDP sockets. Their protocol must be 0
+    or the protocol's own number. MPTCP, SCTP, SMC and raw sockets are denied.
+
+    An unknown family fails as on a kernel that does not support it, because clients can handle this
+    error. Only the types SOCK_STREAM and SOCK_DGRAM are allowed. This also denies AF_INET with
+    SOCK_PACKET, which the kernel would turn into AF_PACKET.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []
@@ -222,14 +222,14 @@ def _sockets(
                 typed = (low(0, family), low(1, kind, SOCK_TYPE_MASK))
                 choices.append(((*typed, low(2, 0)), action))
                 choices.append(((*typed, low(2, protocol)), action))
-        # Denied AF_INET6 sockets are not reported, because libraries make such a socket only to see
-        # whether the host has IPv6.
+        # Do not report denied AF_INET6 sockets. Libraries often make one only to see whether the
+        # host has IPv6.
         denied = NOTIFY if notices and family == AF_INET else DENY
         choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else denied))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
-    # Pairs of datagram sockets are denied, because either end can connect or send to another
-    # socket, such as the host's log socket. To the kernel, a SOCK_RAW pair is also a datagram pair.
+    # Deny pairs of datagram sockets, because either end can connect or send to another socket, such
+    # as the host's log socket. The kernel treats SOCK_RAW pairs in the same way.
     pairs: list[Alternative] = [
         ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
         for kind in (SOCK_STREAM, SOCK_SEQPACKET)
@@ -238,8 +238,8 @@ def _sockets(
     return {
         "socket": (tuple(choices), NO_FAMILY),
         "socketpair": (tuple(pairs), NO_FAMILY),
-        # Deny upper-layer protocols: "smc" would turn a TCP socket into an SMC socket, which the
-        # rules for socket() deny.
+        # Deny upper-layer protocols. "smc" would turn a TCP socket into an SMC socket, and the
+        # rules for socket() deny SMC sockets.
         "setsockopt": ((((low(1, IPPROTO_TCP), low(2, TCP_ULP)), DENY),), ALLOW),
         **(_brokered() if broker else {}),
     }
@@ -248,9 +248,9 @@ def _sockets(
 def _brokered() -> dict[str, Rule]:
     """Return the rules for sockets that the supervisor connects and binds on the target's behalf.
 
-    An unconnected socket reaches nothing, but a send with MSG_FASTOPEN would connect it, so the
-    filter denies this flag. The supervisor also answers calls that return the addresses of a
-    socket.
+    An unconnected socket cannot send data to any address. MSG_FASTOPEN would connect the socket
+    while sending, so the filter denies this flag. The supervisor also answers calls that return a
+    socket's addresses.
     """
     fast_open = (3, 2, 3)
     options: list[Alternative] = [
@@ -275,10 +275,12 @@ def _brokered() -> dict[str, Rule]:
 def _netlink_binds(*, notified: bool) -> Rule:
     """Return the rule for `bind` without namespaces and without a broker.
 
-    The target then has only unix pairs and netlink sockets. It must not bind unix sockets, because
-    their abstract names belong to the host. The filter sees only the length of the address, so it
-    denies all lengths except that of a netlink address. With a listener, the supervisor checks the
-    address itself. Without one, the target can still bind a unix name of exactly this length.
+    In this mode the target has only pairs of unix sockets, and netlink sockets. It must not bind
+    unix sockets, because their abstract names belong to the host.
+
+    The filter sees only the length of the address, so it denies all lengths except that of a
+    netlink address. With a listener, the supervisor checks the address itself. Without a listener,
+    the target can still bind a unix name of exactly this length.
     """
     return (((low(2, NETLINK_ADDRESS_BYTES),), NOTIFY if notified else ALLOW),), DENY
 
@@ -288,9 +290,9 @@ def _processes(
 ) -> dict[str, Rule]:
     """Return the rules for processes.
 
-    clone3 fails with ENOSYS, because its flags are behind a pointer. libc then uses clone instead.
-    With `notices`, the filter passes process starts to the supervisor, which denies and reports
-    them.
+    The filter cannot check clone3, whose flags are behind a pointer. So clone3 fails with ENOSYS,
+    and libc uses clone instead. With `notices`, the filter passes process starts to the supervisor,
+    which denies and reports them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
@@ -309,8 +311,8 @@ def _processes(
 
 
 def _ioctl(*, namespaces: bool) -> Rule:
-    # FIOSETOWN and SIOCSPGRP pass the owner by pointer, which the filter cannot follow, so they are
-    # always denied.
+    # Always deny FIOSETOWN and SIOCSPGRP, because the filter cannot read the owner that they point
+    # to.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
     denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
     choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
@@ -327,7 +329,7 @@ OPEN_FLAGS = {"open": 1, "openat": 2}
 
 
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
-    """Return the rules that compare arguments and are the same for every policy."""
+    """Return the rules that check arguments and do not depend on the policy."""
     prctl = (
         (PR_SET_MM, PR_SCHED_CORE) if namespaces else (PR_SET_MM, PR_SCHED_CORE, PR_SET_PDEATHSIG)
     )
@@ -342,8 +344,8 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "personality": (tuple(((low(0, value),), ALLOW) for value in PERSONALITIES), DENY),
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
-        # Device files are denied. Most of them would work only where the mount allows devices, but
-        # any user can make a whiteout, which is also a character device.
+        # Deny device files. Most of them work only on mounts that allow devices. But a whiteout is
+        # also a character device, and any user can make one.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -362,12 +364,13 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """Deny calls that make a set-user-ID or set-group-ID file. Such a file in a write grant could
-    be executed on the host with the rights of its owner, who may be root: the sandbox's mounts are
-    nosuid, but the host's are not.
+    """Deny calls that make a set-user-ID or set-group-ID file.
 
-    openat2 takes its mode from memory, which a filter cannot read, so it fails with ENOSYS, and
-    programs use another call.
+    The sandbox's mounts are nosuid, but the host's are not. On the host, such a file in a write
+    grant would run with the rights of its owner, who may be root.
+
+    openat2 takes the mode from memory, which a filter cannot read. So openat2 fails with ENOSYS,
+    and programs use another call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -396,11 +399,10 @@ ADJUSTING = (
 
 
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
-    """Deny calls on other processes, because without a PID namespace the target shares its pids
-    with the host's processes.
+    """Deny calls on other processes. Without a PID namespace they could reach the host's processes.
 
-    The pid 0 stays allowed. It means the caller or, for kill, the caller's process group, whose
-    processes are all in the target's own session.
+    The pid 0 stays allowed. It means the caller or, for kill, the caller's process group. This
+    group contains only processes of the target.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -418,10 +420,10 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
 
 
 def not_init() -> dict[str, Rule]:
-    """Deny calls that limit or slow down PID 1. All other processes are the target's own, so they
-    need no protection.
+    """Deny calls that limit or slow down PID 1.
 
-    PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, including PID 1.
+    All other processes are the target's own, so they need no protection. PRIO_USER and
+    IOPRIO_WHO_USER are denied, because they change all processes of a user, including PID 1.
     """
     of_users = {"setpriority": PRIO_USER, "ioprio_set": IOPRIO_WHO_USER}
     return {
@@ -436,11 +438,11 @@ def not_init() -> dict[str, Rule]:
 def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
     """Let every change of RLIMIT_CORE succeed without effect.
 
-    corral sets this limit to 1. At any other value the kernel runs the host's core handler
-    (systemd-coredump, apport), outside the sandbox and as root, when a process crashes. The change
-    does not fail, because some programs end if they cannot set the limit to 0.
+    corral sets this limit to 1, which turns off the host's core handler (systemd-coredump, apport).
+    The kernel would run the handler outside the sandbox and as root when a process crashes. The
+    change does not fail, because some programs end if they cannot set the limit to 0.
     """
-    core = (1, 0xF, RLIMIT_CORE)  # there are 16 limits, so four bits are enough
+    core = (1, 0xF, RLIMIT_CORE)  # there are only 16 limits, so compare four bits
     rest, otherwise = ((), prlimit) if isinstance(prlimit, int) else prlimit
     judged: tuple[Alternative, ...] = (*rest, ((), otherwise))
     reads = [((core, whole(2, 0), *when), action) for when, action in judged]
@@ -451,9 +453,9 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
 
 
 def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Deny calls that make the kernel send SIGCONT. corral enforces the target's CPU share with
-    SIGSTOP, and SIGCONT would resume the target too early.
+    """Deny calls that make the kernel send SIGCONT.
 
+    corral enforces the target's CPU share with SIGSTOP. SIGCONT would resume the target too early.
     timer_create and mq_notify take their signal through a pointer, so they are always denied.
     """
     denied: dict[str, tuple[Condition, ...]] = {
@@ -480,19 +482,22 @@ def target_rules(
     limit_tasks: bool = False,
     file_changes: bool = False,
 ) -> dict[str, Rule]:
-    """Return the rule of every syscall that is not simply allowed, by name.
+    """Return the rules by syscall name. The machine's other syscalls are allowed.
 
     - Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
       the kernel ignores. If `cookie` is None, execve is denied.
-    - `own_pid` matters only without namespaces. The target may then signal and adjust only the
-      process `own_pid`, and pid 0, which means the caller.
+    - Without `namespaces`, the target may signal and adjust only the processes `own_pid` and 0. The
+      pid 0 means the caller.
     - With `duty_cycle`, calls that make the kernel send SIGCONT are denied, because corral enforces
       a CPU share with SIGSTOP and SIGCONT.
 
-    The other flags say which calls are passed to the supervisor's listener: denied process starts
-    and created files (`notices`), all calls with a path (`watch_paths`), new processes and threads
-    (`limit_tasks`), calls on sockets (`broker`), and changes to modes and times (`file_changes`,
-    only without namespaces).
+    The other flags choose the calls that are passed to the supervisor's listener:
+
+    - `notices`: denied process starts, and created files
+    - `watch_paths`: all calls with a path
+    - `limit_tasks`: new processes and threads
+    - `broker`: calls on sockets
+    - `file_changes`: changes to modes and times (only without namespaces)
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
@@ -532,9 +537,7 @@ def target_rules(
 def _without_namespaces(
     own_pid: int | None, *, scoped: bool, broker: bool, file_changes: bool
 ) -> dict[str, Rule]:
-    """Return the rules that take the place of namespaces, which would hide the host's files and
-    processes.
-    """
+    """Return the rules that protect the host's files and processes in a run without namespaces."""
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
     }
@@ -544,8 +547,8 @@ def _without_namespaces(
     if not broker:
         rules["bind"] = _netlink_binds(notified=file_changes)
     own = _own_process_only(own_pid)
-    # With Landlock's signal scope, no rules for signals are needed: Landlock denies signals to
-    # other processes but, unlike the rules, permits them to the caller's children.
+    # With Landlock's signal scope, no rules for signals are needed. Landlock denies signals to
+    # processes outside the sandbox. Unlike the rules, it permits signals to the caller's children.
     rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 
@@ -556,9 +559,11 @@ def _watched_paths(rules: dict[str, Rule]) -> dict[str, Rule]:
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
-    """Return the rules that `corral learn` uses to watch connections. If Unix sockets are denied,
-    the supervisor is also notified when the target makes one. It then gives the target a Unix
-    socket without a peer, and records the name that the target binds it to.
+    """Return the rules that `corral learn` uses to watch connections.
+
+    If Unix sockets are denied, the filter also passes attempts to make one to the supervisor. The
+    supervisor then gives the target a Unix socket without a peer, and records the name that the
+    target binds it to.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -570,16 +575,18 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 
 
 def _large_mappings() -> Rule:
-    """Return the rule that notifies the supervisor of large writable mappings, which count towards
-    RLIMIT_DATA.
+    """Return the rule that passes large writable mappings to the supervisor.
+
+    Such mappings count towards RLIMIT_DATA.
     """
     small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
     return (((small,), ALLOW), ((low(2, 0, PROT_WRITE),), ALLOW)), NOTIFY
 
 
 def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Return rules that notify the supervisor of calls that create a file or directory. Calls that
-    only open a file do not wait for the supervisor, so they stay fast.
+    """Return rules that notify the supervisor of calls that create a file or directory.
+
+    Calls that only open a file stay fast, because the supervisor does not see them.
     """
     found: dict[str, Rule] = {}
     for name in CREATES:
@@ -593,14 +600,15 @@ def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
 
 
 def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
-    """Return `rule` with one more alternative: deny a call that meets all these conditions."""
+    """Return `rule`, but deny calls that meet all these conditions."""
     alternatives, otherwise = ((), rule) if isinstance(rule, int) else rule
     return ((conditions, DENY), *alternatives), otherwise
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return a rule that denies the same calls as `rule`, and notifies the supervisor of the calls
-    that `rule` allows.
+    """Return a rule that passes a call to the supervisor where `rule` allows the call.
+
+    The rule denies the same calls as `rule`.
     """
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule

@@ -1,13 +1,13 @@
 """Get a cgroup from systemd, for users who cannot make a cgroup in their session's cgroup.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. systemd changes nothing below a delegated unit, so corral
-can make a leaf inside the scope, as `cgroup` describes. The leaf's settings make the kernel kill
-the whole tree at once when memory runs out.
+properties, and systemd puts init into it. systemd changes nothing inside a delegated unit, so
+corral can make a leaf there, as `cgroup` describes. The leaf's settings make the kernel kill the
+whole tree at once when memory runs out.
 
-systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
-process, which dies with the supervisor, stays in the scope beside the leaf until corral has read
-the counts.
+systemd removes an empty unit at once, and the kernel's counts would be lost. So an idle process
+stays in the scope beside the leaf until corral has read the counts. It ends when the supervisor
+ends.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ INTERFACE = "org.freedesktop.systemd1.Manager"
 OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""The cgroup of those processes of the scope that are not in the leaf. They cannot be in the
-scope's own cgroup, because that one enables controllers for its children.
+"""The cgroup for the scope's processes that are not in the leaf.
+
+They cannot be in the scope's own cgroup, because it enables controllers for its children.
 """
 START_SECONDS = 5.0
 END_SECONDS = 1.0
@@ -62,7 +63,7 @@ kernel's records of the leaf.
 
 @record
 class Scope:
-    """Starts a scope. `leaf` already has the path that the leaf will have in this scope."""
+    """Starts a scope. `leaf` contains the path that the leaf will have in the scope."""
 
     name = "systemd_scope"
     unit: str
@@ -80,8 +81,9 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
-        """Start the scope, make the leaf in it and move init into the leaf. On failure kill the
-        idle process.
+        """Start the scope, make the leaf in it and move init into the leaf.
+
+        Kill the idle process if any of this fails.
         """
         idle = _fork_idle()
         try:
@@ -107,12 +109,15 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Return the slice that systemd would choose, so that a later run can find the scope."""
+    """Return the slice that systemd would choose.
+
+    A later run can find the scope, because the slice is always the same.
+    """
     return "app.slice" if os.geteuid() else "system.slice"
 
 
 def buses(uid: int) -> list[str]:
-    """Return the sockets at which this user's systemd might answer, the most likely one first."""
+    """Return the sockets where this user's systemd might answer. The most likely one is first."""
     if uid == 0:
         return [SYSTEM_BUS]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -124,7 +129,7 @@ def buses(uid: int) -> list[str]:
 
 
 def addresses(text: str) -> list[str]:
-    """Return the socket files in a D-Bus address list. Leave out other transports."""
+    """Return the paths of the unix sockets in a list of D-Bus addresses. Skip other transports."""
     found: list[str] = []
     for address in text.split(";"):
         transport, _, options = address.partition(":")
@@ -151,7 +156,9 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Close all descriptors and wait. The client would take an open pipe for a live server."""
+    """Close all descriptors and wait. With an open pipe, the client would think that the server
+    runs.
+    """
     init.follow_supervisor()
     if os.getppid() != parent:
         os._exit(1)
@@ -165,8 +172,10 @@ def _idle(parent: int) -> NoReturn:
 
 
 def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> str:
-    """Start a scope with these processes, move them to OWN_CGROUP in it, and return the scope's
-    path.
+    """Start a scope with these processes, and return the scope's path.
+
+    systemd puts the processes into the scope. corral then moves them to OWN_CGROUP, a cgroup inside
+    it.
     """
     with _Manager(START_SECONDS) as manager:
         manager.start(unit, properties(pids, settings))
@@ -190,17 +199,18 @@ def end(path: str) -> None:
 
 
 def stop(unit: str) -> None:
-    """Stop a unit, if it still exists and systemd answers."""
+    """Stop a unit. Do nothing if the unit does not exist or systemd does not answer."""
     try:
         with _Manager(END_SECONDS) as manager:
             manager.stop(unit)
     except OSError:
-        pass  # systemd removes the scope anyway when it is empty
+        pass  # systemd removes an empty scope by itself
 
 
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
-    """Return the properties of a scope around a leaf. The scope's limits are at least as high as
-    the leaf's limits.
+    """Return the properties of the scope for a leaf with these settings.
+
+    Each limit of the scope is at least as high as the same limit of the leaf.
     """
     from corral.platforms.linux.dbus import Variant
 
@@ -217,8 +227,7 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
         found.append(("MemoryMax", "t", int(chosen["memory.max"]) + OWN_MEMORY))
     if "memory.swap.max" in chosen:
         found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
-    # If the policy has no limit on tasks, ask systemd for none, because it would otherwise set its
-    # default limit.
+    # If the policy does not limit tasks, turn off systemd's default limit.
     tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
     found.append(("TasksMax", "t", tasks))
     if "cpu.max" in chosen:
@@ -255,8 +264,8 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # corral and systemd are in different PID namespaces, so systemd would mistake the pids
-            # of this run for other processes.
+            # corral and systemd are in different PID namespaces. systemd would take the pids of
+            # this run for other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
@@ -266,8 +275,10 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Ask systemd for a job, wait until the job ends, and return its result. First subscribe to
-        the signal that reports the end, so that it is not missed.
+        """Ask systemd for a job, wait until the job ends, and return its result.
+
+        Subscribe to the signal that reports the end before the job starts, so that it is not
+        missed.
         """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)
@@ -302,8 +313,9 @@ def _connect(seconds: float) -> tuple[Bus, str]:
 
 
 def _until_owned(bus: Bus) -> str:
-    """Wait until systemd joins the bus, and return its name there. A session's first client starts
-    the bus, and systemd joins only afterwards.
+    """Wait until systemd joins the bus, and return systemd's name on the bus.
+
+    The first client of a session starts the bus. systemd joins only afterwards.
     """
 
     def owned(message: Message) -> bool:

@@ -1,8 +1,8 @@
-"""Count the System V objects of the sandbox, where no cgroup counts memory.
+"""Count the memory of the sandbox's System V objects, on hosts where no cgroup counts it.
 
 The kernel keeps these objects even if no process uses them, so they are not part of the processes'
-memory. A file in /proc/sysvipc lists the objects of the namespace in which it was opened, so init
-opens the files, and the supervisor reads them.
+memory. The files in /proc/sysvipc list the objects of the namespace in which they were opened. So
+init opens the files, and the supervisor reads them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ whole list.
 
 @record
 class SysvLists:
-    """The supervisor's descriptors for the lists, once init has sent them over `channel`."""
+    """The files in /proc/sysvipc, opened by init.
+
+    `fds` is empty until the supervisor has received the files over `channel`.
+    """
 
     channel: DescriptorChannel
     fds: list[int]
 
     def count(self) -> int:
-        """Return the bytes that all System V objects use, or 0 before init has sent the lists."""
+        """Return the bytes that all System V objects use, or 0 until init has sent the files."""
         if not self.fds:
             self.fds.extend(self.channel.take("sysv_lists"))
         if not self.fds:
@@ -79,11 +82,11 @@ def _open(name: str) -> int:
     try:
         return os.open(f"/proc/sysvipc/{name}", flags)
     except FileNotFoundError:
-        return os.open(os.devnull, flags)  # a kernel without System V objects
+        return os.open(os.devnull, flags)  # this kernel does not support System V objects
 
 
 def _sums(fd: int) -> Callable[[bytes], int]:
-    """Read a list, and return a function that adds up the column with a given name."""
+    """Read a list. Return a function that adds up the values in a column."""
     parts: list[bytes] = []
     at = 0
     while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):

@@ -1,10 +1,12 @@
 """Limit processes and threads where no cgroup and no user namespace counts them.
 
 The kernel passes every clone, fork and vfork to the supervisor, which counts the tree and answers
-EAGAIN at the limit. Below the limit the supervisor lets the call continue. That is safe, because
-the decision depends only on registers and counts, and not on memory, which the target could change
-afterwards. The supervisor counts the tree again only after it has allowed so many calls that the
-tree may have reached the limit.
+EAGAIN at the limit. Below the limit the supervisor lets the call continue. This is safe, because
+the decision depends only on registers and counts, not on memory that the target could change
+afterwards.
+
+The supervisor does not count the tree for every call. It counts again when it has allowed so many
+calls that the tree may have reached the limit.
 """
 
 from __future__ import annotations
@@ -44,8 +46,9 @@ that it spends at most a tenth of its time on counting.
 
 @record
 class TaskLimit:
-    """Limits processes and threads. With `threads_only`, new processes are denied and only threads
-    are counted.
+    """Limits processes and threads.
+
+    With `threads_only`, new processes are denied, and only threads are counted.
     """
 
     name = "task_limit"
@@ -90,7 +93,7 @@ class TaskCount:
     def decide(self, call: str, request: Notification) -> Decision:
         if self._threads_only and call != THREAD:
             return DENIED
-        self._allowed.pop(request.pid, None)  # a thread that asks again has finished its last clone
+        self._allowed.pop(request.pid, None)  # when a thread makes a call, its last clone has ended
         if self._room <= 0:
             self._count()
         if self._room <= 0:
@@ -101,10 +104,11 @@ class TaskCount:
         return Decision(verdict="continue")
 
     def _count(self) -> None:
-        """Set how many more tasks may start. Count the unfinished clones first, then the tree.
+        """Set how many more tasks may start. Count the unfinished clones first, and then the tree.
 
-        If a clone finishes between the two counts, it is counted twice, which is better than not
-        counting it. No new clone can begin, because its call waits for the supervisor's answer.
+        A clone that finishes between these two counts is counted twice. In the opposite order it
+        might not be counted at all. No new clone can begin meanwhile, because its call waits for
+        the supervisor's answer.
         """
         started = time.thread_time()
         self._allowed = {
@@ -117,10 +121,10 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return None if a thread can no longer be inside its clone. Otherwise return how much
-    processor time, in nanoseconds, the thread had used when it was first seen inside the clone.
+    """Return how much processor time a thread had used when it was first seen in its clone.
 
-    `before` is the result for this thread at the last count, or None at the first count.
+    The time is in nanoseconds. Return None if the thread can no longer be in its clone. `before` is
+    the result for this thread at the last count, or None at the first count.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]

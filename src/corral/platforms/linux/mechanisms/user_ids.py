@@ -1,7 +1,8 @@
 """Choose and set the target's ids. The user namespace maps one id, and never the host's root.
 
-Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So if root
-starts a run, its target has another id on the host, from a range that no distribution uses.
+The host's uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So
+if root starts a run, the target gets another id on the host, from a range that no distribution
+uses.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class SetIds:
 
 @record
 class NoNestedUserNamespaces:
-    """Forbids nested user namespaces, in which the target would have every capability again."""
+    """Forbids nested user namespaces, because they would give the target all capabilities."""
 
     name = "no_nested_user_namespaces"
     stage: Stage = "init"
@@ -102,11 +103,12 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids. If an ordinary user runs corral, the target has that user's ids. If
-    root runs corral, the target has ids that own no files, if this namespace has such ids.
+    """Return the target's ids.
 
-    If root lacks a capability in NEEDED, as in a container that drops all capabilities, the target
-    has root's ids on the host.
+    - If an ordinary user runs corral, the target has this user's ids.
+    - If root runs corral, the target has ids that own no files, if this namespace has such ids.
+    - But if root lacks a capability in NEEDED, as in a container that drops all capabilities, the
+      target has root's ids on the host.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -124,8 +126,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    If the user namespace maps only root, the last mapped id is root's own, which outside the
-    namespace is the id of an ordinary user.
+    If the namespace maps only root, the last mapped id is root. Outside the namespace this root is
+    an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -141,10 +143,9 @@ def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
 
 
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write the maps of a waiting child from outside, because the child itself could map only its
-    own ids.
+    """Write the maps of a waiting child from outside. The child itself could map only its own ids.
 
-    Refuse to map the host's root, which would own /proc/sys in the sandbox and be exempt from
+    Refuse to map the host's root. It would own /proc/sys in the sandbox and be exempt from
     RLIMIT_NPROC.
     """
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":

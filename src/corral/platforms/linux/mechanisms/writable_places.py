@@ -1,8 +1,8 @@
 """Open the places where a target without namespaces may write, for `file_changes`.
 
-corral changes modes and times only of files in these places, which it opens before the start. A
-place is the opened file, not its path, just as in Landlock's rules. So nothing changes if another
-file takes the path of a grant later.
+corral changes modes and times only of files in these places. It opens the places before the start.
+A place is the opened file, not its path, just as in Landlock's rules. So nothing changes if another
+file later takes the path of a grant.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """Opens every file and directory that Landlock lets the target write to. The step fails if a
-    granted path no longer leads to the same file as when the run was planned.
+    """Opens every file and directory that Landlock lets the target write to.
+
+    The step fails if a granted path now leads to another file than in the plan.
     """
 
     name = "writable_places"
@@ -52,7 +53,8 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # Set this before the target's first call, because nothing else may ever decide these calls.
+        # Set this decider before the target's first call. No other decider may ever answer these
+        # calls.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

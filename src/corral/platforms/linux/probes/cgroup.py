@@ -1,5 +1,6 @@
-"""Probe whether a cgroup enforces limits: exceed each limit, and then do the same under a higher
-limit or without one.
+"""Probe whether a cgroup enforces limits.
+
+Exceed each limit, and then do the same under a higher limit or without a limit.
 """
 
 import contextlib
@@ -75,7 +76,10 @@ def is_cgroup(finding: Finding) -> bool:
 
 
 def doctor_lines(findings: list[Finding]) -> list[Line]:
-    """Return a line for the proven controllers, and a line for the absent ones with the reason."""
+    """Return a line for the proven controllers, and a line for the absent ones.
+
+    The second line gives the reason.
+    """
     proven = [item for item in findings if item.status == "proven"]
     absent = [item for item in findings if item.status != "proven"]
     names = ", ".join(item.capability.removeprefix(PREFIX) for item in absent)
@@ -90,8 +94,9 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe a controller in a scope that systemd makes. The probe's process stays in the scope,
-    because systemd removes empty scopes.
+    """Probe a controller in a scope that systemd makes.
+
+    The probe's own process stays in the scope, because systemd removes empty scopes.
     """
     from corral.platforms.linux.mechanisms import systemd_scope
 
@@ -111,7 +116,9 @@ def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
 def _started(
     base: cgroup.Base, controller: str, settings: Settings, act: Callable[[], int]
 ) -> Iterator[tuple[str, int]]:
-    """Start `act` in a leaf with `settings`. Yield the leaf's path and the pid."""
+    """Start a process that calls `act` in a leaf with `settings`. Yield the leaf's path and the
+    pid.
+    """
     run = f"probe-{controller}-{os.getpid()}"
     leaf = cgroup.Leaf(base=base.path, run=run, controllers=(controller,), settings=settings)
     try:
@@ -146,7 +153,8 @@ def _memory(base: cgroup.Base) -> str:
     free = _inside(base, "memory", (("memory.max", str(256 * MIB)),), _hog)
     if killed != 9 or free != 0:
         raise RuntimeError(
-            f"memory.max did not work: wait status {killed} beyond the limit, and {free} below it"
+            "memory.max did not work: a process above the limit ended with wait status"
+            f" {killed}, and a process below it with {free}"
         )
     return "a process with 64 MiB is killed at memory.max 16 MiB, but not at 256 MiB"
 
@@ -164,7 +172,8 @@ def _pids(base: cgroup.Base) -> str:
     free = _inside(base, "pids", (("pids.max", "2"),), _fork)
     if denied != 1 << 8 or free != 0:
         raise RuntimeError(
-            f"pids.max did not work: wait status {denied} beyond the limit, and {free} below it"
+            "pids.max did not work: a process that forked above the limit ended with wait status"
+            f" {denied}, and one that forked below it with {free}"
         )
     return "a fork beyond pids.max is denied, but a fork below it is not"
 
@@ -175,7 +184,10 @@ def _spin() -> int:
 
 
 def _is_throttled(base: cgroup.Base, quota: str) -> bool:
-    """Return whether a spinning process is throttled before it has used far more than MIN_QUOTA."""
+    """Return whether cpu.max slows down a process that runs in a loop.
+
+    Wait until the kernel reports throttling, or until the process has used far more than MIN_QUOTA.
+    """
     with _started(base, "cpu", (("cpu.max", f"{quota} {cgroup.PERIOD}"),), _spin) as (leaf, pid):
         seen: dict[str, int] = {}
         while not seen.get("nr_throttled") and seen.get("usage_usec", 0) < 100 * MIN_QUOTA:
@@ -198,14 +210,16 @@ def _io(base: cgroup.Base) -> str:
         held = _is_held(base, file, disk, (("io.max", f"{disk} rbps={MIN_QUOTA}"),))
         free = _is_held(base, file, disk, ())
     if not held or free:
-        text = "io.max did not hold back a read, or a read waited without it"
-        raise RuntimeError(f"{text} (waited with io.max: {held}, without: {free})")
+        text = "io.max did not delay a read, or a read also waited without io.max"
+        raise RuntimeError(f"{text} (with io.max the read waited: {held}, without it: {free})")
     return "an uncached read waits under io.max, but not without it"
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether io.max holds back a read: the reading process waits, and the kernel has not
-    counted a byte. The duration of the read is not used, because it proves little on a busy host.
+    """Return whether io.max delays a read.
+
+    A read is delayed if its process waits and the kernel has not counted any bytes. The duration of
+    the read proves little on a busy host, so it is not used.
     """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0
@@ -226,8 +240,9 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
 
 @contextlib.contextmanager
 def _file_on_a_disk() -> Iterator[tuple[str, str]]:
-    """Yield the path and disk of the interpreter, or of a temporary file if the interpreter is not
-    on a disk.
+    """Yield the path and the disk of the interpreter.
+
+    If the interpreter is not on a disk, yield those of a temporary file.
     """
     program = os.path.realpath(sys.executable)
     if disk := block_devices.disk_of(program):

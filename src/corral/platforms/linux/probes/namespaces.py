@@ -1,4 +1,4 @@
-"""Probe namespaces with a real sandbox that has the steps of a run and a `Trial` as its target."""
+"""Probe namespaces with a real sandbox. It has the steps of a run, and a `Trial` as its target."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 @record
 class Trial:
-    """Runs in place of a target: tries what a sandbox must deny, and writes the errors to `fd`."""
+    """Runs in place of a target. Tries what a sandbox must deny, and writes the errors to `fd`."""
 
     name = "trial"
     fd: int
@@ -95,8 +95,9 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _fill_space() -> str:
-    """Write a file that fits into the private space. Return the error for a second one, which no
-    longer fits.
+    """Write a file that fits into the private space, and then a file that does not fit.
+
+    Return the error for the second file.
     """
 
     def write(name: str) -> None:
@@ -110,8 +111,9 @@ def _fill_space() -> str:
 
 
 def _try_sandbox() -> str:
-    """Create a sandbox as `run` does, and try forbidden operations in it. First try the same
-    operations outside, where they must succeed.
+    """Create a sandbox as `run` does, and try forbidden operations in it.
+
+    First try the same operations outside the sandbox, where they must succeed.
     """
     read, write = os.pipe()
     port, listener = network.listen()
@@ -126,7 +128,7 @@ def _try_sandbox() -> str:
         steps = tier_namespaces.compose(policy, program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
-        # The trial does not need streams, so the pipe for its answer takes the place of all three.
+        # The trial needs no streams. Use the pipe for its answer in place of all three.
         child = spawn.spawn(plan, (write, write, write))
         os.close(write)
         with open(child.exec_pipe, "rb", closefd=False) as pipe:
@@ -136,8 +138,8 @@ def _try_sandbox() -> str:
     os.close(listener)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    # After the trial the plan executes "/", which must fail because "/" is a directory. If a
-    # different step failed, the sandbox does not work here.
+    # After the trial the plan executes "/". This must fail, because "/" is a directory. If another
+    # step failed, the sandbox does not work on this host.
     if failed is None or failed.step != "exec":
         raise failed or StepFailed("trial", "the plan could execute a directory")
     return words

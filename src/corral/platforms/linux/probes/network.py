@@ -1,6 +1,4 @@
-"""Probe whether corral can catch connections from a network namespace, and connect into a
-namespace.
-"""
+"""Probe whether corral can catch connections from a network namespace, and connect into it."""
 
 import os
 import select
@@ -31,7 +29,7 @@ capability counts as absent until the next boot if the connection comes too late
     "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
 )
 def catch_connection() -> str:
-    """Check that a connection to an address without a host reaches a listener in the namespace."""
+    """Check that a listener in the namespace gets a connection to an address that no host has."""
     results = Results()
     channel = DescriptorChannel()
     results.add(channel)
@@ -55,7 +53,9 @@ def catch_connection() -> str:
         wanted = listener.accept()[0].getsockname()
     status = os.waitpid(pid, 0)[1]
     if status or wanted != ("198.18.0.7", 443):
-        raise RuntimeError(f"the listener got a connection to {wanted} (wait status {status})")
+        raise RuntimeError(
+            f"the listener got a connection to {wanted}; the child ended with wait status {status}"
+        )
     return (
         "a connection to an address without a host reaches corral's listener, "
         "but was refused before"
@@ -68,7 +68,7 @@ def catch_connection() -> str:
     hint="a kernel with network namespaces that their owner may join",
 )
 def connect_into() -> str:
-    """Check that a port in a namespace can be reached only by a socket from the same namespace."""
+    """Check that only a socket from the same namespace can reach a port in a namespace."""
     results = Results()
     port_read, port_write = os.pipe()
 
@@ -90,7 +90,7 @@ def connect_into() -> str:
     dialer.close()
     status = os.waitpid(pid, 0)[1]
     if status:
-        raise RuntimeError(f"the port was not reached (wait status {status})")
+        raise RuntimeError(f"no connection reached the port (the child's wait status: {status})")
     return f"a socket made inside reaches a port inside, but a socket made outside fails ({words})"
 
 

@@ -1,4 +1,4 @@
-"""Define a probe of one capability, with its name in `corral doctor`."""
+"""Define what a probe is: a test of one capability, with its label for `corral doctor`."""
 
 import os
 import sys
@@ -20,12 +20,11 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 class Probe:
     """Tests whether this host has one capability.
 
-    `attempt` runs in a disposable child. It checks that an act is denied and that the same act is
-    possible where it is allowed, and returns the evidence.
+    `attempt` runs in a disposable child and returns the evidence. It checks that an operation is
+    denied, and that the same operation succeeds where it is allowed.
 
     `doctor` shows `label`, followed by `word` if the capability is proven, or by `hint` if it is
-    absent. `hints` contains pairs (error text, hint): for such an error the pair's hint replaces
-    `hint`.
+    absent. `hints` contains pairs (error text, hint) with special hints for some errors.
     """
 
     attempt: Callable[[], str]
@@ -44,15 +43,16 @@ class Probe:
 
 
 def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
-    """Start a child that calls `act` in new namespaces, with the id maps of a target. Return the
-    child's pid.
+    """Start a child that calls `act` in new namespaces, and return its pid.
+
+    The child has the id maps of a target.
     """
     go_read, go_write = os.pipe()
     pid, pidfd = abi.clone(flags)
     if pid == 0:
         init.follow_supervisor()
         os.close(go_write)
-        if os.read(go_read, 1) == b"\0":  # otherwise the parent has failed
+        if os.read(go_read, 1) == b"\0":  # without this byte the parent has failed
             act()
             os._exit(0)
         os._exit(1)
@@ -65,8 +65,9 @@ def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
 def probe(
     capability: str, label: str, hints: tuple[tuple[str, str], ...] = (), **words: str
 ) -> Callable[[Callable[[], str]], Probe]:
-    """Return a decorator that turns a function into a probe. `words` may contain the probe's `hint`
-    and `word`.
+    """Return a decorator that turns a function into a probe.
+
+    `words` may contain the probe's `hint` and `word`.
     """
     return lambda attempt: Probe(
         attempt=attempt, capability=capability, label=label, hints=hints, **words

@@ -1,4 +1,4 @@
-"""Probe whether corral can adopt orphans, and limit, count and measure processes."""
+"""Probe whether corral can adopt orphans, and whether it can limit, count and measure processes."""
 
 import os
 import sys
@@ -52,7 +52,7 @@ def _fork_until_denied(who: user_ids.IdMaps) -> str:
 
 @probe.probe("guardian", "Guardian")
 def adopt_orphan() -> str:
-    """Check that an orphan in another session becomes a child of the subreaper, which reaps it."""
+    """Check that an orphan that left its session becomes a child of the subreaper."""
     abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
     ready_read, ready_write = os.pipe()
     end_read, end_write = os.pipe()
@@ -76,8 +76,9 @@ def adopt_orphan() -> str:
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """Check that the measured memory includes 32 MiB that a grandchild allocates. The evidence also
-    contains the measurement from before the allocation.
+    """Check that corral measures 32 MiB that a grandchild allocates.
+
+    The evidence also contains the measurement before the allocation.
     """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
@@ -102,5 +103,5 @@ def measure_grandchild() -> str:
     os.kill(pid, 9)
     os.waitpid(pid, 0)
     if seen.memory < 32 << 20 or seen.tasks < 1:
-        raise RuntimeError(f"a grandchild has 32 MiB, but corral measured {seen.memory} bytes")
+        raise RuntimeError(f"a grandchild uses 32 MiB, but corral measured {seen.memory} bytes")
     return f"corral measures 32 MiB of a grandchild ({before >> 20} MiB before it allocated them)"

@@ -1,5 +1,7 @@
-"""Probe whether a filter can deny calls, allow exec only with a cookie, and pass a call to a
-listener for a decision.
+"""Probe what seccomp filters can do on this kernel.
+
+A filter should be able to deny calls, to allow exec only with a cookie, and to pass a call to a
+listener.
 """
 
 import os
@@ -30,14 +32,17 @@ def deny_call() -> str:
         raise RuntimeError(ALREADY_DENIED)
     _load(subprocess=True)
     if not seccomp.is_filtered():
-        raise RuntimeError("a filter that denies TIOCSTI makes no difference")
+        raise RuntimeError("the filter did not deny TIOCSTI")
     os.getppid()
     return "the filter denies TIOCSTI, which the kernel answered before"
 
 
 @probe.probe("exec_cookie", "Subprocess blocking", hint=HINT, word="supported")
 def exec_with_cookie() -> str:
-    """Check that the kernel ignores the registers of the cookie, and that the filter reads them."""
+    """Check that exec works with the cookie and fails without it.
+
+    The kernel has to ignore the cookie's registers, and the filter has to read them.
+    """
     cookie = (1 << 63, 2, 3)
     pid = os.fork()
     if pid == 0:
@@ -59,7 +64,7 @@ def exec_with_cookie() -> str:
     word="reported",
 )
 def report_start() -> str:
-    """Check that a listener receives a filtered process's fork and can deny it."""
+    """Check that a listener receives the fork of a process with a filter, and can deny the fork."""
     disposable.fork_once()
     channel = DescriptorChannel()
     pid = os.fork()

@@ -1,4 +1,6 @@
-"""Probe whether the supervisor can connect sockets for a process that cannot do so itself."""
+"""Probe whether the supervisor can connect sockets for a process that is not allowed to connect
+them.
+"""
 
 import os
 import select
@@ -55,9 +57,9 @@ def connect_same() -> str:
 def _try_broker(*, same_file: bool) -> str:
     """Try the broker with a process under the filter, and return the evidence.
 
-    First check that both ports can be reached without the filter. Raise RuntimeError unless the
-    process under the filter reaches the allowed port but not the other one, and can no longer reach
-    even the allowed port once the seccomp listener is closed.
+    First check that both ports can be reached without the filter. Then the process under the filter
+    must reach the allowed port, but not the other port. After the seccomp listener is closed, the
+    process must not reach any port. Raise RuntimeError if one of these checks fails.
     """
     allowed, server = network.listen()
     other, second = network.listen()
@@ -81,7 +83,7 @@ def _try_broker(*, same_file: bool) -> str:
     theirs.close()
     os.close(channel.inner)
     with socket.socket(fileno=server) as listener, socket.socket(fileno=second):
-        listener.accept()[0].close()  # the connection from the check without the filter
+        listener.accept()[0].close()  # this connection comes from the check without the filter
         words = _serve(results, channel, ours, listener)
     if os.waitpid(pid, 0)[1]:
         raise RuntimeError("the process under the filter failed")
@@ -97,7 +99,7 @@ def _serve(
     gateway = gateways.Gateway(DestinationCheck(rules, denials, host_addresses=()), listeners=())
     broker = brokers.SocketBroker(gateway, prepared, denials)
     executed = os.pipe()
-    os.close(executed[1])  # a closed pipe means that the target has executed
+    os.close(executed[1])  # to the broker, a closed pipe means that the target has executed
     notifications = listening.Notifications(
         channel, executed[0], listening.Deciders(by_name={}, hit=[])
     )

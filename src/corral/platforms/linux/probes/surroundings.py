@@ -38,7 +38,8 @@ class Surroundings:
     """Says what prevents namespaces on this host.
 
     `label` is the name of the obstacle, and `forbids` describes it. Both are "" if corral does not
-    know the obstacle. `hint` says how to get namespaces, and `space_hint` how to limit disk space.
+    know the obstacle. `hint` says how to make namespaces available, and `space_hint` says how to
+    limit disk space.
     """
 
     label: str
@@ -51,7 +52,7 @@ def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
         around = "container" if engine else "sandbox"
-        # If the outer sandbox is like corral's own, corral cannot use seccomp inside it either.
+        # If the outer sandbox is one of corral's own, corral cannot use seccomp inside it either.
         inside = "" if seccomp.is_filtered() else f"; inside, {_walls_left()}"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
@@ -77,8 +78,9 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files here without namespaces. Network and signals are
-    restricted by seccomp, so Landlock's version does not matter for them.
+    """Describe whether Landlock can restrict files on this host without namespaces.
+
+    seccomp restricts network and signals, so they do not depend on Landlock's version.
     """
     try:
         version = abi.landlock_abi()
@@ -93,7 +95,7 @@ def _walls_left() -> str:
 
 
 def find_engine() -> str:
-    """Return the engine of the container that corral runs in, or "" outside a container."""
+    """Return the name of the container engine, or "" if corral does not run in a container."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "Kubernetes"
     # podman, systemd-nspawn and LXC set the variable `container`.
