@@ -1,5 +1,5 @@
-"""Skip tests whose requirements the host does not meet. Turn off hypothesis's deadline, because
-machines may be slow.
+"""Skip tests whose requirements the host does not meet. Turn off hypothesis's limits of time,
+because machines may be slow.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import sys
 import tempfile
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from web_servers import certificate, tls, web  # noqa: F401 - fixtures
 
 import rigs
 from windows.conftest import wine
 
-settings.register_profile("short", deadline=None, database=None, max_examples=50)
-settings.register_profile("long", deadline=None, database=None, max_examples=1000)
+settings.register_profile(
+    "patient", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("short", settings.get_profile("patient"), max_examples=50)
+settings.register_profile("long", settings.get_profile("patient"), max_examples=1000)
 
 
 @pytest.hookimpl(trylast=True)  # after tests/conftest.py has declared the rigs

@@ -624,7 +624,10 @@ def test_the_comparison_of_policies_finds_fields_that_allow_more(home):
     assert not loosened(replace(base, limits=replace(Limits(), memory=1, timeout=5)), base)
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(DOCUMENTS, max_size=2), DOCUMENTS, st.integers(0, 2))
 def test_an_unapproved_request_never_allows_more(home, mine, asked, position):
     users = [Source(manifest=said(directory=home, **one)) for one in mine]
@@ -642,7 +645,10 @@ def test_an_unapproved_request_never_allows_more(home, mine, asked, position):
     assert loosened(after, before) == []
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(DOCUMENTS)
 def test_a_request_is_refused_exactly_if_it_asks_for_something(home, asked):
     asking = said("theirs", home, **asked)

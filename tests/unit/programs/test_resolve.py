@@ -581,7 +581,9 @@ def test_nested_interpreters_end_where_the_kernel_ends(run: Resolver, home: Path
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=150,
 )
 @given(
     head=st.one_of(
