@@ -230,6 +230,22 @@ WITHOUT_NAMESPACES = """
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_without_namespaces_no_file_is_opened_neither_for_reading_nor_for_writing(machine):
+    """Landlock does not check this access mode. With namespaces it is allowed."""
+    for name, position in (("open", 1), ("openat", 2)):
+        for namespaces in (True, False):
+            filter_ = target(machine, namespaces=namespaces)
+            if name not in filter_.table:
+                continue
+            for mode in range(4):
+                for word in (mode, mode | 0o2000000, mode | JUNK):
+                    arguments = [0] * 4
+                    arguments[position] = word
+                    expected = EPERM if mode == 3 and not namespaces else ALLOW
+                    assert filter_(name, *arguments) == expected
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_set_id_modes_never_reach_the_supervisor(machine):
     filter_ = target(machine, namespaces=False, file_changes=True)
     for name, position in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):

@@ -317,7 +317,7 @@ def _ioctl(*, namespaces: bool) -> Rule:
 
 
 S_ISUID, S_ISGID = 0o4000, 0o2000
-O_CREAT, O_TMPFILE = 0o100, 0o20000000
+O_ACCMODE, O_CREAT, O_TMPFILE = 3, 0o100, 0o20000000
 PROT_WRITE = 2
 OPEN_FLAGS = {"open": 1, "openat": 2}
 """The position of the flags among the arguments of each call."""
@@ -530,12 +530,17 @@ def _without_namespaces(
 ) -> dict[str, Rule]:
     """Return the rules that take the place of namespaces, which would hide the host's files and
     processes.
+
+    Landlock does not check the opening of a file neither for reading nor for writing, which gives a
+    descriptor for locks, extended attributes and some ioctls, so the filter denies it.
     """
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
     }
+    set_ids = _set_ids()
+    for name, flags in OPEN_FLAGS.items():
+        rules[name] = _with_denied(set_ids[name], low(flags, O_ACCMODE, O_ACCMODE))
     if file_changes:
-        set_ids = _set_ids()
         rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
     if not broker:
         rules["bind"] = _netlink_binds(notified=file_changes)
