@@ -870,6 +870,9 @@ def test_status_says_what_a_profile_grants(desk):
             "--profile",
             "filesystem",
             "--best-effort",
+            "--report",
+            "/home/me/.profile",
+            "--audit=audit",
             "--pins",
             "refuse",
             "--tools",
@@ -890,6 +893,8 @@ def test_status_says_what_a_profile_grants(desk):
         f"read and write {desk.home}",
         "read and write ${HOME}/x (the client chooses the path)",
         "run even if a control cannot be enforced",
+        "have corral replace /home/me/.profile with a report of each run",
+        "have corral append each denial to audit",
     ]
     assert first["guard"] == ["set mcp.pins to 'refuse'", "set mcp.tools.allow to 'read_*'"]
     shown = desk.does("status", "some.json")

@@ -52,6 +52,38 @@ def test_the_check_accepts_wrapped_and_remote_servers(user, scratch, project):
 
 
 @pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "sh", "args": ["-c", "node server.js"]},
+        {"command": "npx", "args": ["-c", "node server.js"]},
+        {"command": "uv", "args": ["run", "server.py"]},
+        {"command": "./docker", "args": ["run", "image"]},
+        {**PLAIN, "sandboxEnabled": True},
+        {**WRAPPED, "Command": "/bin/sh", "Args": ["-c", "node server.js"]},
+    ],
+)
+def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, entry):
+    """A project could choose such a command for this purpose. A container is the control."""
+    project(".mcp.json", other=entry, box={"command": "docker", "args": ["run", "image"]})
+    done = check(user, scratch)
+    assert done.returncode == 1, done.stderr
+    assert b"other: " in done.stdout
+    assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
+
+
+@pytest.mark.parametrize("place", ["", "tools"])
+def test_the_check_refuses_a_project_with_a_program_that_windows_would_start(
+    user, scratch, project, place
+):
+    """For a program without a path, Windows first searches the current directory."""
+    project(".mcp.json", held={**WRAPPED, "command": "corral", "cwd": place})
+    (scratch / place).mkdir(exist_ok=True, mode=0o755)
+    for name, code in (("corral", 0), ("Corral.exe", 1)):
+        (scratch / place / name).write_text("")
+        assert check(user, scratch).returncode == code
+
+
+@pytest.mark.parametrize(
     "program",
     ["./bin/corral", "bin/corral", "{project}/bin/corral", "${{CLAUDE_PROJECT_DIR}}/bin/corral",
      "${{SOMEWHERE}}/corral", "/proc/self/cwd/bin/corral", ".\\bin\\corral.exe"],

@@ -155,7 +155,7 @@ def _read_server(
     status = ServerStatus(
         name=server.name, state="not wrapped", scope=server.scope, off=server.disabled
     )
-    if server.is_wrapped:
+    if server.is_wrapped and server.understood:
         own = _is_this_corral(text, server, original)
         described = client_output.describe_permissions(server.run_flags, server.inner_argv)
         return replace(
@@ -172,8 +172,10 @@ def _read_server(
             command=masked(server.inner_argv),
         )
     package = parse_runner(server.argv[0], server.argv[1:])
-    why = server.why or (package.why if isinstance(package, Refusal) else "")
-    state = "left alone" if why else "not wrapped"
+    refusal = package if isinstance(package, Refusal) and not server.why else None
+    why = refusal.why if refusal else server.why
+    is_left = refusal.leave_alone if refusal else bool(server.why)
+    state = "left alone" if is_left else "not wrapped"
     if original is not None:  # such as a project's file that the project has changed
         why = "; ".join(filter(None, (CHANGED, why)))
     return replace(
@@ -181,6 +183,7 @@ def _read_server(
         state=state if server.understood else NOT_UNDERSTOOD,
         walled=None if server.is_remote else False,
         why=why,
+        hint=refusal.hint if refusal and not is_left else "",
         command=masked(server.argv) if server.command else (),
     )
 
@@ -208,7 +211,7 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
     been wrapped on another machine.
     """
     try:
-        if not own:
+        if not own or not os.path.dirname(server.argv[0]):
             refuse_project_program(server, project)
         refuse_unencodable(server)
         refuse_unsafe_variables(server)

@@ -14,6 +14,7 @@ from corral.clients.file_formats import Format
 from corral.formats.positions import Value
 from corral.policy.variables import masked
 from corral.record import record
+from corral.safe_text import shown
 
 ANY_KEY = "*"
 SHAPES = (
@@ -35,6 +36,15 @@ REMOTE = frozenset((
 LOCAL = frozenset(("", "stdio", "local"))
 PARTS_OF_CLIENT = frozenset(("builtin", "platform", "frontend", "inline_python"))
 """The types of Goose's built-in extensions."""
+KEYS = frozenset((
+    "command", "cmd", "path", "args", "env", "envs", "environment", "env_vars", "env_keys",
+    "envFile", "cwd", "type", "transport", *ADDRESSES,
+))  # fmt: skip
+"""The keys of a server that decide what a client starts."""
+KEYS_IGNORING_CASE = frozenset(map(str.casefold, KEYS))
+"""Clients that are written in Go ignore the case of keys, so that a project could write the command
+that they start beside the command that corral reads.
+"""
 MARKS = frozenset(("command", "cmd", "type", "transport", *ADDRESSES))
 MAX_DEPTH = 12
 NOTHING = Value(data=None)
@@ -221,7 +231,7 @@ def _read_server(
     if joined and command is not None and command.items:
         args, command = command, command.items[0]
     values = env.data if env is not None and isinstance(env.data, dict) else {}
-    why, understood = _find_obstacle(entry, command, args)
+    why, understood = _find_obstacle(entry, command, args, key_path)
     return ConfiguredServer(
         name=name,
         key_path=key_path,
@@ -239,8 +249,14 @@ def _read_server(
     )
 
 
-def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> tuple[str, bool]:
+def _find_obstacle(
+    entry: Value, command: Value | None, args: Value | None, keys: tuple[str, ...]
+) -> tuple[str, bool]:
     """Return why corral cannot start this server, or "", and whether the entry is understood."""
+    names = [*(entry.members or {}), *((entry.members or {}).get("command", NOTHING).members or {})]
+    for name in names:
+        if name not in KEYS and name.casefold() in KEYS_IGNORING_CASE:
+            return f"some clients ignore the case of its key {shown(name)}, others do not", False
     kind = _text(entry, "type") or _text(entry, "transport")
     if command is None and (kind in REMOTE or any(_text(entry, key) for key in ADDRESSES)):
         return IS_REMOTE, True
@@ -260,7 +276,7 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
         return "its arguments are not a list of strings", False
     if any(part is not None and part.shared for part in (entry, command, args)):
         return "it shares its lines with other entries of the file (an alias)", False
-    if _is_set_to(entry, "sandboxEnabled", True):
+    if _is_set_to(entry, "sandboxEnabled", True) and "servers" in keys[:-1]:
         return "the client runs it in its own sandbox (sandboxEnabled)", True
     return "", True
 

@@ -74,6 +74,7 @@ HARMLESS = frozenset((
 PYTHONWARNINGS is missing here, because it may name the module `antigravity`, whose import runs the
 program in BROWSER.
 """
+WINDOWS_PROGRAMS = frozenset(f"corral.{ending}" for ending in ("exe", "com", "cmd", "bat"))
 UNKNOWN = "${unknown}"
 """Stands for an argument whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
@@ -216,7 +217,16 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
         project = ""  # programs are installed in a home
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
-        return  # found through PATH
+        # Found through PATH, but on Windows first in the current directory.
+        here = os.path.join(project, _fill(server.cwd, project))
+        found = [name.lower() for top in (project, here) if project for name in _list_names(top)]
+        if WINDOWS_PROGRAMS.isdisjoint(found):
+            return
+        raise UnfitError(
+            f"it is started by {shown(program, 200)}, and the project itself contains such a"
+            " program for Windows",
+            hint="name the program of an installed corral by its whole path",
+        )
     # The path may be for another system than this one, if the file is shared.
     is_absolute = program.startswith("/") or ntpath.isabs(program)
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
@@ -227,6 +237,13 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
             f"it is started by {shown(server.argv[0], 200)}, which the project itself may contain",
             hint="name the program of an installed corral",
         )
+
+
+def _list_names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def find_start_directory(server: ConfiguredServer, project: str) -> str:

@@ -355,8 +355,8 @@ ENTRIES_LEFT = {
     '{"type": "remote", "url": "https://x", "enabled": true}': "remote",
     '{"command": "x", "disabled": true}': "switched off",
     '{"command": "x", "enabled": false}': "switched off",
-    '{"command": "x", "sandboxEnabled": true}': "sandboxEnabled",
     '{"command": "docker", "args": ["run", "x"]}': "container",
+    '{"command": "/opt/bin/podman", "args": ["run", "x"]}': "container",
 }
 
 
@@ -370,7 +370,30 @@ def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
     assert entry in done.text
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '{"command": "x", "sandboxEnabled": true}',
+        '{"command": "./docker", "args": ["run", "x"]}',
+        '{"command": "bin\\\\docker.exe", "args": ["run", "x"]}',
+        '{"command": "${CLAUDE_PROJECT_DIR}/docker", "args": ["run", "x"]}',
+    ],
+)
+def test_no_other_sandbox_is_assumed_for_what_a_project_names(entry):
+    """Only VS Code has `sandboxEnabled`, and its table is `servers`, which is the control."""
+    done = wrap(f'{{"mcpServers": {{"a": {entry}}}}}', jsonc, REQUEST)
+    assert [one.state for one in done.outcomes] == ["wrapped"]
+    boxed = '{"servers": {"a": {"command": "x", "sandboxEnabled": true}}}'
+    (left,) = wrap(boxed, jsonc, REQUEST).outcomes
+    assert (left.state, "sandboxEnabled" in left.why) == ("left", True)
+
+
 ENTRIES_NOT_UNDERSTOOD = {
+    '{"command": "x", "Command": "y"}': "the case of its key 'Command'",
+    '{"command": "x", "args": [], "ARGS": ["y"]}': "the case of its key 'ARGS'",
+    '{"command": "x", "arg\u017f": ["y"]}': "the case of its key 'arg\u017f'",
+    '{"url": "https://x", "Command": "y"}': "the case of its key 'Command'",
+    '{"command": {"path": "x", "Args": ["y"]}}': "the case of its key 'Args'",
     '{"command": 1}': "not a string",
     '{"command": ""}': "not a string",
     '{"command": [1, 2]}': "not a string",
