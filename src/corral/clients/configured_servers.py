@@ -6,6 +6,7 @@ and opencode puts them into one list. A server at any other place in a file is r
 understood, so that no command overlooks it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from corral.clients.backups import Part
@@ -173,10 +174,10 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
         if entry.members is not None:
             yield _read_server(name, (*keys, name), entry)
     listed = [(_text(entry, "name"), entry) for entry in value.items or ()]
-    names = [name for name, _ in listed]
+    names = Counter(name for name, _ in listed)
     for name, entry in listed:
         if name:
-            yield _read_server(name, (*keys, name), entry, twin=names.count(name) > 1)
+            yield _read_server(name, (*keys, name), entry, twin=names[name] > 1)
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:

@@ -4,6 +4,7 @@ meaning, and the rest of the text must not change by a single byte.
 
 import json
 import os
+import time
 
 import pytest
 import yaml as pyyaml
@@ -343,6 +344,15 @@ def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(
     undone = unwrap(cut, form, {})
     assert [one.state for one in undone.outcomes] == ["refused", "derived"]
     assert tables(form.load(undone.text), {"a": 1})["a"]["command"] == CORRAL
+
+
+def test_a_long_list_of_servers_is_read_in_linear_time():
+    """A project can make such a list. With quadratic time this one would take half a minute."""
+    servers = [{"name": f"s{at}", "command": "x"} for at in range(60_000)]
+    start = time.process_time()
+    found = read_servers(jsonc, json.dumps({"mcpServers": [*servers, servers[0]]}))
+    assert time.process_time() - start < 15
+    assert [one.name for one in found if one.why] == ["s0", "s0"]
 
 
 ENTRIES_LEFT = {
