@@ -71,6 +71,18 @@ def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, 
     assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
 
 
+def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(user, scratch):
+    """Use a file whose servers are a comment in JSON, but not in YAML, and a link to this file."""
+    path = scratch / ".mcp.json"
+    path.write_text('{ /* : 1, "mcpServers": [ {name: other, command: x} ], y: \n# */ "z": 1\n}')
+    assert b"files checked: 1, findings: 0\n" in check(user, scratch).stdout
+    (scratch / ".continue").mkdir(mode=0o755)
+    (scratch / ".continue/config.yaml").symlink_to(path)
+    done = check(user, scratch)
+    assert done.returncode == 1
+    assert b".continue/config.yaml: other: does not start through corral" in done.stdout
+
+
 @pytest.mark.parametrize("place", ["", "tools"])
 def test_the_check_refuses_a_project_with_a_program_that_windows_would_start(
     user, scratch, project, place

@@ -10,6 +10,7 @@ from corral.clients.backups import Original
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.corral_path import find_corral, is_same_program
 from corral.clients.edit_file import read_client_file
+from corral.clients.file_formats import identify
 from corral.clients.server_needs import (
     UnfitError,
     refuse_elsewhere,
@@ -124,7 +125,7 @@ def _find_project_files() -> list[tuple[str, str]]:
         for path in catalogue.project_files(client, os.curdir)
         if os.path.lexists(path)
     ]
-    return list({os.path.realpath(path): (name, path) for name, path in found}.values())
+    return list({identify(path): (name, path) for name, path in found}.values())
 
 
 def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileStatus:

@@ -48,6 +48,14 @@ def _installation(prefix: str) -> str:
     return f"{sys.executable} -m pip install pyyaml"
 
 
+def identify(path: str) -> tuple[str, str]:
+    """Return what identifies a file, so that a file with several names is read once. The format
+    counts, because a project can write a file that contains other servers as YAML than as JSON.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    return os.path.realpath(path), ".json" if ending == ".jsonc" else ending
+
+
 def load_format(path: str) -> Format | None:
     """Choose the format by a file name's extension. Import its module only if it is needed."""
     ending = os.path.splitext(path)[1].lower()
