@@ -156,6 +156,8 @@ FS_IOC_KEYS = (
 # Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends signals about the
 # descriptor to its owner, and the caller can choose the signal.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
+# Makes a copy of a file on ocfs2, given the paths of both, which Landlock does not check.
+OCFS2_IOC_REFLINK = 0x40186F04
 # A lease delays every other process that opens the file for writing.
 F_SETLEASE = 1024
 F_SETSIG, SIGCONT, CSIGNAL = 10, 18, 0xFF
@@ -309,7 +311,8 @@ def _ioctl(*, namespaces: bool) -> Rule:
     # FIOSETOWN and SIOCSPGRP pass the owner by pointer, which the filter cannot follow, so they are
     # always denied.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
-    denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
+    files = (*FS_IOC_CHANGES, *FS_IOC_KEYS, OCFS2_IOC_REFLINK)
+    denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *files, *owners)
     choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
     choices += [((low(1, c),), ALLOW) for c in (FICLONE, FICLONERANGE, FIDEDUPERANGE)]
     choices += [((low(1, kind, IOC_TYPE),), DENY) for kind in (BTRFS_IOCTL, BCACHEFS_IOCTL)]
