@@ -38,10 +38,10 @@ LOCAL = frozenset(("", "stdio", "local"))
 PARTS_OF_CLIENT = frozenset(("builtin", "platform", "frontend", "inline_python"))
 """The types of Goose's built-in extensions."""
 KEYS = frozenset((
-    "command", "cmd", "path", "args", "env", "envs", "environment", "env_vars", "env_keys",
-    "envFile", "cwd", "type", "transport", *ADDRESSES,
+    "command", "cmd", "path", "args", "cwd", "env", "envs", "environment", "env_vars", "env_keys",
+    "envFile",
 ))  # fmt: skip
-"""The keys of a server that decide what a client starts."""
+"""The keys of a server that decide what a client starts on this machine."""
 KEYS_IGNORING_CASE = frozenset(map(str.casefold, KEYS))
 """Clients that are written in Go ignore the case of keys, so that a project could write the command
 that they start beside the command that corral reads.
