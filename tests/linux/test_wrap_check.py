@@ -60,11 +60,15 @@ def test_the_check_accepts_wrapped_and_remote_servers(user, scratch, project):
         {"command": "./docker", "args": ["run", "image"]},
         {**PLAIN, "sandboxEnabled": True},
         {**WRAPPED, "Command": "/bin/sh", "Args": ["-c", "node server.js"]},
+        {**WRAPPED, "envFile": ".env"},
+        {**WRAPPED, "envFile": "${workspaceFolder}/.env"},
     ],
 )
 def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, entry):
-    """A project could choose such a command for this purpose. A container is the control."""
-    project(".mcp.json", other=entry, box={"command": "docker", "args": ["run", "image"]})
+    """A project could choose such an entry for this purpose. Other entries are the control."""
+    box = {"command": "docker", "args": ["run", "image"]}
+    held = {**WRAPPED, "envFile": "${userHome}/.env"}
+    project(".mcp.json", other=entry, box=box, held=held)
     done = check(user, scratch)
     assert done.returncode == 1, done.stderr
     assert b"other: " in done.stdout

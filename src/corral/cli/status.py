@@ -15,6 +15,7 @@ from corral.clients.server_needs import (
     UnfitError,
     refuse_elsewhere,
     refuse_project_program,
+    refuse_project_variables,
     refuse_unencodable,
     refuse_unsafe_variables,
 )
@@ -214,6 +215,8 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
     try:
         if not own or not os.path.dirname(server.argv[0]):
             refuse_project_program(server, project)
+        if not own:
+            refuse_project_variables(server, project)
         refuse_unencodable(server)
         refuse_unsafe_variables(server)
         refuse_elsewhere(server, project, find_granted(server.run_flags))

@@ -213,8 +213,7 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     """Refuse a program named corral that the project itself may contain, because it may be any
     program. Also refuse a path that only the client knows, or that depends on the process.
     """
-    if os.path.realpath(project) in find_homes(os.path.expanduser("~")):
-        project = ""  # programs are installed in a home
+    project = "" if _is_home(project) else project  # programs are installed in a home
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
         # Found through PATH, but on Windows first in the current directory.
@@ -237,6 +236,25 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
             f"it is started by {shown(server.argv[0], 200)}, which the project itself may contain",
             hint="name the program of an installed corral",
         )
+
+
+def refuse_project_variables(server: ConfiguredServer, project: str) -> None:
+    """Refuse a file with variables that the project itself may contain. The client sets them for
+    corral itself, which they could make load other code.
+    """
+    if not server.env_file or not project or _is_home(project):
+        return
+    path = os.path.normpath(os.path.join(project, _fill(server.env_file, project)))
+    if "${" in path or is_inside(path, project):
+        raise UnfitError(
+            f"{shown(server.env_file, 200)}, which the project itself may contain, could change"
+            " corral itself, which is not sandboxed",
+            hint="name the variables under `env` instead",
+        )
+
+
+def _is_home(directory: str) -> bool:
+    return os.path.realpath(directory) in find_homes(os.path.expanduser("~"))
 
 
 def _list_names(directory: str) -> list[str]:
