@@ -102,7 +102,8 @@ def test_the_check_refuses_a_project_with_a_program_that_windows_would_start(
 @pytest.mark.parametrize(
     "program",
     ["./bin/corral", "bin/corral", "{project}/bin/corral", "${{CLAUDE_PROJECT_DIR}}/bin/corral",
-     "${{SOMEWHERE}}/corral", "/proc/self/cwd/bin/corral", ".\\bin\\corral.exe"],
+     "${{SOMEWHERE}}/corral", "/proc/self/cwd/bin/corral", ".\\bin\\corral.exe",
+     "//proc/self/cwd/bin/corral", "//host/share/corral.exe", "\\\\host\\share\\corral.exe"],
 )  # fmt: skip
 def test_the_check_refuses_a_program_named_corral_in_the_project(user, scratch, project, program):
     own = {**WRAPPED, "command": program.format(project=scratch)}

@@ -231,7 +231,9 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
     tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
     inside = any(is_inside(path, top) for path in paths for top in tops)
-    if inside or not is_absolute or "${" in program:
+    # On Windows such a path may name another machine, and on Linux //proc is /proc.
+    is_doubled = program.replace("\\", "/").startswith("//")
+    if inside or is_doubled or not is_absolute or "${" in program:
         raise UnfitError(
             f"it is started by {shown(server.argv[0], 200)}, which the project itself may contain",
             hint="name the program of an installed corral",

@@ -172,8 +172,11 @@ def _is_installed(command: str) -> bool:
     """Return whether a program is found through PATH, or has an absolute path. Under any other path
     a project could have a program of its own.
     """
-    is_absolute = posixpath.isabs(command) or ntpath.isabs(command)
-    return is_absolute or not {"/", "\\", "$"}.intersection(command)
+    path = posixpath.normpath(command.replace("\\", "/"))
+    if "/" not in path:
+        return "$" not in path
+    is_absolute = posixpath.isabs(path) or ntpath.isabs(command)
+    return is_absolute and not path.startswith(("//", "/proc/", "/dev/"))
 
 
 def _format_venv_command(words: Sequence[str]) -> str:

@@ -367,6 +367,7 @@ ENTRIES_LEFT = {
     '{"command": "x", "enabled": false}': "switched off",
     '{"command": "docker", "args": ["run", "x"]}': "container",
     '{"command": "/opt/bin/podman", "args": ["run", "x"]}': "container",
+    '{"command": "C:\\\\Docker\\\\docker.exe", "args": ["run", "x"]}': "container",
 }
 
 
@@ -387,6 +388,8 @@ def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
         '{"command": "./docker", "args": ["run", "x"]}',
         '{"command": "bin\\\\docker.exe", "args": ["run", "x"]}',
         '{"command": "${CLAUDE_PROJECT_DIR}/docker", "args": ["run", "x"]}',
+        '{"command": "/proc/self/cwd/docker", "args": ["run", "x"]}',
+        '{"command": "//host/share/docker.exe", "args": ["run", "x"]}',
     ],
 )
 def test_no_other_sandbox_is_assumed_for_what_a_project_names(entry):
