@@ -172,9 +172,9 @@ def _is_installed(command: str) -> bool:
     """Return whether a program is found through PATH, or has an absolute path. Under any other path
     a project could have a program of its own.
     """
+    if not {"/", "\\", "$"}.intersection(command):
+        return True
     path = posixpath.normpath(command.replace("\\", "/"))
-    if "/" not in path:
-        return "$" not in path
     is_absolute = posixpath.isabs(path) or ntpath.isabs(command)
     return is_absolute and not path.startswith(("//", "/proc/", "/dev/"))
 
