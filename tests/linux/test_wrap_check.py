@@ -75,6 +75,16 @@ def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, 
     assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
 
 
+def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
+    """corral cannot tell which of them a client starts."""
+    path = scratch / "list.json"
+    for second, code in (("b", 0), ("a", 1)):
+        servers = [{**WRAPPED, "name": "a"}, {**WRAPPED, "name": second}]
+        path.write_text(json.dumps({"mcpServers": servers}))
+        done = check(user, scratch, str(path))
+        assert (done.returncode, done.stdout.count(b"same name")) == (code, 2 * code)
+
+
 def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(user, scratch):
     """Use a file whose servers are a comment in JSON, but not in YAML, and a link to this file."""
     path = scratch / ".mcp.json"

@@ -49,6 +49,7 @@ that they start beside the command that corral reads.
 MARKS = frozenset(("command", "cmd", "type", "transport", *ADDRESSES))
 MAX_DEPTH = 12
 NOTHING = Value(data=None)
+IS_TWIN = "another server has the same name"
 IS_REMOTE = "it is remote, so it does not run on this machine"
 
 
@@ -233,6 +234,8 @@ def _read_server(
         args, command = command, command.items[0]
     values = env.data if env is not None and isinstance(env.data, dict) else {}
     why, understood = _find_obstacle(entry, command, args, key_path)
+    if twin:
+        why, understood = IS_TWIN, command is None
     return ConfiguredServer(
         name=name,
         key_path=key_path,
@@ -240,7 +243,7 @@ def _read_server(
         command=command,
         args=args,
         joined=joined,
-        why="another server has the same name" if twin else why,
+        why=why,
         understood=understood,
         disabled=_is_set_to(entry, "disabled", True) or _is_set_to(entry, "enabled", False),
         env={str(key): str(value) for key, value in values.items() if value is not None},

@@ -698,7 +698,7 @@ def test_two_servers_with_one_name_in_a_list_are_not_wrapped():
         "mcpServers:\n- {name: a, command: x}\n- {name: a, command: y}\n- {name: b, command: z}\n"
     )
     done = wrap(text, yaml, REQUEST)
-    assert {one.name: one.state for one in done.outcomes} == {"a": "left", "b": "wrapped"}
+    assert {one.name: one.state for one in done.outcomes} == {"a": "refused", "b": "wrapped"}
     assert done.text.startswith(text.partition("- {name: b")[0])
 
 
