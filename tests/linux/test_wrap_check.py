@@ -75,6 +75,17 @@ def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, 
     assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
 
 
+@pytest.mark.parametrize(
+    "keys", [("mcp", "command"), ("MCP", "command"), ("mcp", "COMMAND"), ("Mcp", "Command")]
+)
+def test_the_check_finds_servers_whose_keys_have_another_case(user, scratch, keys):
+    path = scratch / "crush.json"
+    path.write_text(json.dumps({keys[0]: {"own": {keys[1]: "x"}, "settings": {"a": 1}}}))
+    done = check(user, scratch)
+    assert done.returncode == 1
+    assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
+
+
 def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
     """corral cannot tell which of them a client starts."""
     path = scratch / "list.json"

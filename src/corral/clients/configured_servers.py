@@ -46,7 +46,7 @@ KEYS_IGNORING_CASE = frozenset(map(str.casefold, KEYS))
 """Clients that are written in Go ignore the case of keys, so that a project could write the command
 that they start beside the command that corral reads.
 """
-MARKS = frozenset(("command", "cmd", "type", "transport", *ADDRESSES))
+MARKS = frozenset(map(str.casefold, ("command", "cmd", "type", "transport", *ADDRESSES)))
 MAX_DEPTH = 12
 NOTHING = Value(data=None)
 IS_TWIN = "another server has the same name"
@@ -170,7 +170,7 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
     settings, or the table `servers`.
     """
     for name, entry in (value.members or {}).items():
-        if keys == ("mcp",) and not MARKS & (entry.members or {}).keys():
+        if keys == ("mcp",) and MARKS.isdisjoint(map(str.casefold, entry.members or {})):
             continue
         if entry.members is not None:
             yield _read_server(name, (*keys, name), entry)
@@ -194,7 +194,8 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
     for name, entry in data.items():
         path = (*keys, str(name))
         below = any("mcp" in key.lower() or "modelcontext" in key.lower() for key in path[:-1])
-        command = entry.get("command") if below and isinstance(entry, dict) else None
+        named = entry if below and isinstance(entry, dict) else {}
+        command = next((named[key] for key in named if str(key).casefold() == "command"), None)
         if isinstance(command, str) or _is_list_of_texts(command):
             nameless = in_list and not isinstance(entry.get("name"), str)
             if nameless or not any(_fits(shape, path[:-1]) for shape in SHAPES):
