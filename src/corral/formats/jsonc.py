@@ -13,7 +13,7 @@ MAX_DEPTH = 200
 """The maximum nesting of clients' files, because other modules visit the values recursively."""
 # Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
 TOKEN = re.compile(
-    r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
+    r"""(?P<skip>(?:[ \t\r\n]++|//[^\r\n\u2028\u2029]*+(?=\r?\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)++)
     |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
     |(?P<word>-?[0-9][0-9.eE+-]*|true|false|null)
     |(?P<mark>[][{},:])""",
@@ -80,6 +80,9 @@ class Reader:
             return "this string does not end on its line"
         if self.text.startswith("/*", self.at):
             return "this comment does not end"
+        if self.text.startswith("//", self.at):
+            # Some clients would read the rest of the comment as values.
+            return "this comment contains a line break that not all clients know"
         return f"{char!r} is not allowed here"
 
     def error(self, at: int, what: str) -> BrokenFileError:
