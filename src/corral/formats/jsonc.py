@@ -11,6 +11,10 @@ prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
 """The maximum nesting of clients' files, because other modules visit the values recursively."""
+PROTOTYPE = "__proto__"
+"""In VS Code's parser, a table with this key inherits the keys of the value, which could be servers
+that corral does not see.
+"""
 # Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\r\n\u2028\u2029]*+(?=\r?\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)++)
@@ -161,6 +165,8 @@ class Reader:
         if self.kind != "string":
             raise self.error(self.start, "a key in double quotes is missing here")
         key, name = self.start, str(self.scalar())
+        if name == PROTOTYPE:
+            raise self.error(key, f"some clients read the key {name!r} as a part of its table")
         self.outer[-1].path = (name,)
         if name in self.outer[-1].members:
             if self.repeated is None:

@@ -361,3 +361,10 @@ def test_a_yaml_file_in_which_some_clients_see_other_lines_is_refused(line_break
     with pytest.raises(BrokenFileError, match="not all clients"):
         yaml.read(text)
     assert yaml.read(text.replace(line_break, "\n")).data == {"a": 1, "b": "a: 2\n"}
+
+
+@pytest.mark.parametrize("text", ['{"__proto__": {"servers": {}}}', '{"servers": {"a": {"__proto__": 1}}}', '{"\\u005f_proto__": 1}'])  # fmt: skip
+def test_a_key_from_which_clients_inherit_values_is_refused(text):
+    with pytest.raises(BrokenFileError, match="as a part of its table"):
+        jsonc.read(text)
+    assert jsonc.read(text.replace("proto", "other")).data
