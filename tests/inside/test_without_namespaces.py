@@ -507,7 +507,8 @@ answer = sorted(one[4][0] for one in socket.getaddrinfo(None, 0, type=socket.SOC
 
 def test_attributes_of_ungranted_files_cannot_be_read(user, scratch):
     """Read extended attributes by path. Download programs store URLs there, sometimes with access
-    tokens in them. The attributes of a granted file can be read through a descriptor.
+    tokens in them. The attributes of a granted file can be read through a descriptor. It must not
+    be possible to get a descriptor of any other file, not even one without read and write access.
     """
     secret = give(user, scratch / "secret", "kept", 0o600)
     granted = give(user, scratch / "granted", "open", 0o600)
@@ -526,8 +527,10 @@ held = os.open(granted, os.O_RDONLY)
 answer = [caught(act, path) for path in (secret, granted) for act in (read, os.listxattr)]
 answer.append(caught(read, held))
 answer.append(caught(lambda: os.getxattr(secret, "user.origin", follow_symlinks=False).decode()))
+NO_ACCESS = 3  # neither for reading nor for writing, so Landlock does not check it
+answer.append(caught(lambda: read(os.open(secret, NO_ACCESS))))
 """
     free = ["token", ["user.origin"]]  # counter-check: what the calls return outside
-    assert outside(user, code, secret, granted) == [*free, *free, "token", "token"]
+    assert outside(user, code, secret, granted) == [*free, *free, *["token"] * 3]
     seen = inside(user, code, secret, granted, flags=("--read", granted))
-    assert seen == [*["ENOTSUP"] * 4, "token", "ENOTSUP"]
+    assert seen == [*["ENOTSUP"] * 4, "token", "ENOTSUP", "EPERM"]

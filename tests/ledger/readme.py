@@ -98,6 +98,8 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="`wrap --check` fails if a server in a project's MCP configuration does not start through corral.",
         tests=(
             f"{CHECK}::test_the_check_fails_for_a_server_that_is_not_wrapped",
+            f"{CHECK}::test_the_check_fails_for_a_server_that_wrap_refuses",
+            f"{CHECK}::test_the_check_finds_servers_whose_keys_have_another_case",
             f"{CHECK}::test_the_check_accepts_wrapped_and_remote_servers",
         ),
     ),
@@ -106,6 +108,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="A program named corral in the project itself does not count.",
         tests=(
             f"{CHECK}::test_the_check_refuses_a_program_named_corral_in_the_project",
+            f"{CHECK}::test_the_check_refuses_a_project_with_a_program_that_windows_would_start",
             f"{CHECK}::test_the_check_accepts_a_corral_outside_of_the_project",
         ),
     ),

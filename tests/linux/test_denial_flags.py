@@ -609,13 +609,15 @@ def test_no_flag_is_suggested_for_an_argument_that_names_a_sensitive_path(user, 
         path.mkdir(parents=True)
         os.chown(path, user.uid, user.uid)
         path.parent.chmod(0o755)
-    names = (".config/autostart/x.desktop", ".ssh", ".ssh/authorized_keys", "data/new")
+    (scratch / "linked").mkdir()
+    (scratch / ".aws").symlink_to("linked")
+    names = (".config/autostart/x.desktop", ".ssh", ".ssh/authorized_keys", "linked", "data/new")
     paths = [f"{scratch}/{name}" for name in names]
     done = user.corral("run", "--", "/bin/true", *paths, env=environment)
     *sensitive, ordinary = [
         line for line in done.stderr.decode().splitlines() if "denied: " in line
     ]
-    assert [line.partition(" (")[0].rpartition(" ")[2] for line in sensitive] == paths[:3]
+    assert [line.partition(" (")[0].rpartition(" ")[2] for line in sensitive] == paths[:4]
     assert not any("--" in line for line in sensitive), sensitive
     assert ordinary.endswith(f"; --write {scratch}/data")
 

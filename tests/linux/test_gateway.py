@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 import pytest
 from gateway_process import NAME, echo, gateway, read_all, server
@@ -84,8 +85,46 @@ def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
             return got, "end of file"
 
     assert receive(lambda copy: copy.close(reset=True)) == (b"", "reset")
-    assert receive(lambda copy: copy.finish()) == (text, "end of file")
-    assert receive(lambda copy: copy.finish(), ends=False)[1] == "reset"
+
+    def finish(copy):
+        copy.finish(time.monotonic() + 20)
+
+    assert receive(lambda copy: copy.finish(time.monotonic())) == (b"", "reset")
+    assert receive(finish) == (text, "end of file")
+    assert receive(finish, ends=False)[1] == "reset"
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_cut_data_does_not_look_complete_after_the_other_direction_has_ended(is_slow):
+    """Let a destination end its own data before it reads, with and without small socket buffers, so
+    that all or only a part of the target's data arrives by the end of the run.
+    """
+    size = 8192 if is_slow else 4 << 20
+    text = os.urandom(100_000)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        theirs = socket.create_connection(listener.getsockname(), timeout=20)
+        peer = listener.accept()[0]
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+    theirs.setblocking(False)
+    target, ours = connected_pair()
+    loop, pipes = event_loop.Loop(), splice.Pipes()
+    copy = splice.SplicedCopy(loop, ours, theirs, pipes=pipes, idle_seconds=60, done=lambda: None)
+    copy.start()
+    with peer:
+        peer.shutdown(socket.SHUT_WR)
+        target.sendall(text)
+        target.close()
+        copy.finish(time.monotonic() + 20)
+        pipes.close()
+        loop.close()
+        if is_slow:
+            with pytest.raises(ConnectionResetError):
+                read_all(peer)
+        else:
+            assert read_all(peer) == text
 
 
 def test_the_gateway_keeps_no_descriptor_of_an_ended_connection(gateway, server):

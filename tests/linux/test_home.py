@@ -143,3 +143,16 @@ answer = sorted(os.listdir(os.path.dirname(path)))
     names = user.inside(code, "run", flags=("--state", "--write", str(out)))
     assert out.read_text() == "run "
     assert {"out.txt", "out.txt.before-grant"} <= set(names)
+
+
+@pytest.mark.parametrize("mode", [0, 0o500])
+def test_a_server_that_closed_its_kept_home_can_use_it_again(user, mode):
+    code = f"""
+home = os.path.expanduser("~")
+answer = sorted(os.listdir(home))
+open(home + "/mine", "w").close()
+os.chmod(home, {mode})
+"""
+    first, *later = [user.inside(code, flags=("--state",)) for _ in range(3)]
+    assert "mine" not in first
+    assert ["mine" in names for names in later] == [True, True]

@@ -465,6 +465,25 @@ def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
     assert f"--read {key}" not in told
 
 
+def test_wrap_does_not_grant_secrets_to_which_links_of_the_home_lead(desk):
+    """Let `~/.ssh` be a link into a repository of settings, and the home itself a link. A project
+    may then name the other end of the link.
+    """
+    key, token = desk.put("dotfiles/ssh/id", "x"), desk.put(".config/gh/hosts.yml", "x")
+    kept = desk.put("kept/data", "x")
+    home = desk.home.with_name(f"{desk.home.name}-link")
+    (desk.home / ".ssh").symlink_to("dotfiles/ssh")
+    home.symlink_to(desk.home)
+    entry = {"command": "/bin/cat", "args": [str(key), str(token), str(kept)]}
+    path = desk.put("work/.mcp.json", json.dumps({"mcpServers": {"app": entry}}))
+    corral = str(desk.corral_path)
+    desk.home = home
+    told = desk.does("wrap", str(path), "--grant-arguments", "--corral", corral)
+    words = entries(path)["app"]["args"]
+    assert words[: words.index("--")] == ["run", "--state", "--read", str(kept)]
+    assert told.count("which is not granted; it may contain secrets\n") == 2
+
+
 def test_wrap_does_not_suggest_to_read_keys_that_a_project_names_as_its_script(desk):
     key, script = desk.put(".ssh/id", "x"), desk.put("kept/server.py", "x")
     python = str(desk.user.python)
@@ -913,6 +932,9 @@ def test_status_says_what_a_profile_grants(desk):
             "--profile",
             "filesystem",
             "--best-effort",
+            "--report",
+            "/home/me/.profile",
+            "--audit=audit",
             "--pins",
             "refuse",
             "--tools",
@@ -933,6 +955,8 @@ def test_status_says_what_a_profile_grants(desk):
         f"read and write {desk.home}",
         "read and write ${HOME}/x (the client chooses the path)",
         "run even if a control cannot be enforced",
+        "have corral replace /home/me/.profile with a report of each run",
+        "have corral append each denial to audit",
     ]
     assert first["guard"] == ["set mcp.pins to 'refuse'", "set mcp.tools.allow to 'read_*'"]
     shown = desk.does("status", "some.json")

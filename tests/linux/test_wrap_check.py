@@ -54,9 +54,79 @@ def test_the_check_accepts_wrapped_and_remote_servers(user, scratch, project):
 
 
 @pytest.mark.parametrize(
+    "entry",
+    [
+        {"command": "sh", "args": ["-c", "node server.js"]},
+        {"command": "npx", "args": ["-c", "node server.js"]},
+        {"command": "uv", "args": ["run", "server.py"]},
+        {"command": "./docker", "args": ["run", "image"]},
+        {**PLAIN, "sandboxEnabled": True},
+        {**WRAPPED, "Command": "/bin/sh", "Args": ["-c", "node server.js"]},
+        {**WRAPPED, "envFile": ".env"},
+        {**WRAPPED, "envFile": "${workspaceFolder}/.env"},
+    ],
+)
+def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, entry):
+    """A project could choose such an entry for this purpose. Other entries are the control."""
+    box = {"command": "docker", "args": ["run", "image"]}
+    held = {**WRAPPED, "envFile": "${userHome}/.env"}
+    project(".mcp.json", other=entry, box=box, held=held)
+    done = check(user, scratch)
+    assert done.returncode == 1, done.stderr
+    assert b"other: " in done.stdout
+    assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
+
+
+@pytest.mark.parametrize(
+    "keys", [("mcp", "command"), ("MCP", "command"), ("mcp", "COMMAND"), ("Mcp", "Command")]
+)
+def test_the_check_finds_servers_whose_keys_have_another_case(user, scratch, keys):
+    path = scratch / "crush.json"
+    path.write_text(json.dumps({keys[0]: {"own": {keys[1]: "x"}, "settings": {"a": 1}}}))
+    done = check(user, scratch)
+    assert done.returncode == 1
+    assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
+
+
+def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
+    """corral cannot tell which of them a client starts."""
+    path = scratch / "list.json"
+    for second, code in (("b", 0), ("a", 1)):
+        servers = [{**WRAPPED, "name": "a"}, {**WRAPPED, "name": second}]
+        path.write_text(json.dumps({"mcpServers": servers}))
+        done = check(user, scratch, str(path))
+        assert (done.returncode, done.stdout.count(b"same name")) == (code, 2 * code)
+
+
+def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(user, scratch):
+    """Use a file whose servers are a comment in JSON, but not in YAML, and a link to this file."""
+    path = scratch / ".mcp.json"
+    path.write_text('{ /* : 1, "mcpServers": [ {name: other, command: x} ], y: \n# */ "z": 1\n}')
+    assert b"files checked: 1, findings: 0\n" in check(user, scratch).stdout
+    (scratch / ".continue").mkdir(mode=0o755)
+    (scratch / ".continue/config.yaml").symlink_to(path)
+    done = check(user, scratch)
+    assert done.returncode == 1
+    assert b".continue/config.yaml: other: does not start through corral" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["", "tools"])
+def test_the_check_refuses_a_project_with_a_program_that_windows_would_start(
+    user, scratch, project, place
+):
+    """For a program without a path, Windows first searches the current directory."""
+    project(".mcp.json", held={**WRAPPED, "command": "corral", "cwd": place})
+    (scratch / place).mkdir(exist_ok=True, mode=0o755)
+    for name, code in (("corral", 0), ("Corral.exe", 1)):
+        (scratch / place / name).write_text("")
+        assert check(user, scratch).returncode == code
+
+
+@pytest.mark.parametrize(
     "program",
     ["./bin/corral", "bin/corral", "{project}/bin/corral", "${{CLAUDE_PROJECT_DIR}}/bin/corral",
-     "${{SOMEWHERE}}/corral", "/proc/self/cwd/bin/corral", ".\\bin\\corral.exe"],
+     "${{SOMEWHERE}}/corral", "/proc/self/cwd/bin/corral", ".\\bin\\corral.exe",
+     "//proc/self/cwd/bin/corral", "//host/share/corral.exe", "\\\\host\\share\\corral.exe"],
 )  # fmt: skip
 def test_the_check_refuses_a_program_named_corral_in_the_project(user, scratch, project, program):
     own = {**WRAPPED, "command": program.format(project=scratch)}

@@ -45,7 +45,7 @@ def test_a_wrapped_configuration_is_restored_byte_for_byte(corral, home):
     assert servers["node"]["args"] == ["run", "--secret", "API_KEY", "--best-effort", "--", node]
     assert servers["shell"]["command"] == "powershell.exe"
     [told] = json.loads(corral("status", "--json", "claude-desktop").stdout)
-    assert [row["state"] for row in told["servers"]] == ["not wrapped", "wrapped", "left alone"]
+    assert [row["state"] for row in told["servers"]] == ["not wrapped", "wrapped", "not wrapped"]
     assert corral("unwrap", "claude-desktop").returncode == 0
     assert path.read_bytes() == CLAUDE.encode()
 

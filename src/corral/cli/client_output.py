@@ -26,6 +26,8 @@ from corral.safe_text import last_words
 OTHER_PERMISSIONS = {
     "--best-effort": "run even if a control cannot be enforced",
     "--allow-install-scripts": "run code while it is installed",
+    "--report": "have corral replace {} with a report of each run",
+    "--audit": "have corral append each denial to {}",
 }
 
 
@@ -80,7 +82,11 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
     verb = "read and write" if access == "write" else "read"
     unknown = [word for word in command[1:] if "${" in word] if access else []
     may += [f"{verb} {word} (the client chooses the path)" for word in unknown]
-    may += [words for flag, words in OTHER_PERMISSIONS.items() if options.has(flag)]
+    may += [
+        words.format(options.get(flag))
+        for flag, words in OTHER_PERMISSIONS.items()
+        if options.has(flag)
+    ]
     guard = {item.text for item in items if item.field == GUARD}
     return Permissions(may=tuple(dict.fromkeys(may)), guard=tuple(sorted(guard)))
 

@@ -10,10 +10,12 @@ from corral.clients.backups import Original
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.corral_path import find_corral, is_same_program
 from corral.clients.edit_file import read_client_file
+from corral.clients.file_formats import identify
 from corral.clients.server_needs import (
     UnfitError,
     refuse_elsewhere,
     refuse_project_program,
+    refuse_project_variables,
     refuse_unencodable,
     refuse_unsafe_variables,
 )
@@ -125,7 +127,7 @@ def _find_project_files() -> list[tuple[str, str]]:
         for path in catalogue.project_files(client, os.curdir)
         if os.path.lexists(path)
     ]
-    return list({os.path.realpath(path): (name, path) for name, path in found}.values())
+    return list({identify(path): (name, path) for name, path in found}.values())
 
 
 def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileStatus:
@@ -156,7 +158,7 @@ def _read_server(
     status = ServerStatus(
         name=server.name, state="not wrapped", scope=server.scope, off=server.disabled
     )
-    if server.is_wrapped:
+    if server.is_wrapped and server.understood:
         own = _is_this_corral(text, server, original)
         described = client_output.describe_permissions(server.run_flags, server.inner_argv)
         return replace(
@@ -173,8 +175,10 @@ def _read_server(
             command=masked(server.inner_argv),
         )
     package = parse_runner(server.argv[0], server.argv[1:])
-    why = server.why or (package.why if isinstance(package, Refusal) else "")
-    state = "left alone" if why else "not wrapped"
+    refusal = package if isinstance(package, Refusal) and not server.why else None
+    why = refusal.why if refusal else server.why
+    is_left = refusal.leave_alone if refusal else bool(server.why)
+    state = "left alone" if is_left else "not wrapped"
     if original is not None:  # corral wrapped this server, but its entry was changed since
         why = "; ".join(filter(None, (CHANGED, why)))
     return replace(
@@ -182,6 +186,7 @@ def _read_server(
         state=state if server.understood else NOT_UNDERSTOOD,
         walled=None if server.is_remote else False,
         why=why,
+        hint=refusal.hint if refusal and not is_left else "",
         command=masked(server.argv) if server.command else (),
     )
 
@@ -209,8 +214,10 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
     project.
     """
     try:
-        if not own:
+        if not own or not os.path.dirname(server.argv[0]):
             refuse_project_program(server, project)
+        if not own:
+            refuse_project_variables(server, project)
         refuse_unencodable(server)
         refuse_unsafe_variables(server)
         refuse_elsewhere(server, project, find_granted(server.run_flags))

@@ -15,6 +15,7 @@ from corral.cli.option_parser import suggest
 from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
+from corral.clients.file_formats import identify
 from corral.errors import SandboxError
 from corral.safe_text import last_words
 from corral.servers.reference import name_server
@@ -29,13 +30,13 @@ def find_all_files() -> list[tuple[str, str]]:
     current directory's project.
     """
     here = what_to_run.current_directory()
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[tuple[str, str], tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
             if os.path.lexists(path):
                 # If the current directory is the home directory, a project's file may be the
                 # client's own file.
-                found.setdefault(os.path.realpath(path), (client.name, path))
+                found.setdefault(identify(path), (client.name, path))
     return list(found.values())
 
 

@@ -6,6 +6,7 @@ arguments into a nested table, and opencode puts them into one list. A server at
 a file is reported as not understood, so that the user does not overlook it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from corral.clients.backups import Part
@@ -14,6 +15,7 @@ from corral.clients.file_formats import Format
 from corral.formats.positions import Value
 from corral.policy.variables import masked
 from corral.record import record
+from corral.safe_text import shown
 
 ANY_KEY = "*"
 SHAPES = (
@@ -35,9 +37,19 @@ REMOTE = frozenset((
 LOCAL = frozenset(("", "stdio", "local"))
 PARTS_OF_CLIENT = frozenset(("builtin", "platform", "frontend", "inline_python"))
 """The types of Goose's built-in extensions."""
-MARKS = frozenset(("command", "cmd", "type", "transport", *ADDRESSES))
+KEYS = frozenset((
+    "command", "cmd", "path", "args", "cwd", "env", "envs", "environment", "env_vars", "env_keys",
+    "envFile",
+))  # fmt: skip
+"""The keys of a server that decide what a client starts on this machine."""
+KEYS_IGNORING_CASE = frozenset(map(str.casefold, KEYS))
+"""Clients that are written in Go ignore the case of keys, so that a project could write the command
+that they start beside the command that corral reads.
+"""
+MARKS = frozenset(map(str.casefold, ("command", "cmd", "type", "transport", *ADDRESSES)))
 MAX_DEPTH = 12
 NOTHING = Value(data=None)
+IS_TWIN = "another server has the same name"
 IS_REMOTE = "it is remote, so it does not run on this machine"
 
 
@@ -160,15 +172,15 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
     contain settings or a table `servers`.
     """
     for name, entry in (value.members or {}).items():
-        if keys == ("mcp",) and not MARKS & (entry.members or {}).keys():
+        if keys == ("mcp",) and MARKS.isdisjoint(map(str.casefold, entry.members or {})):
             continue
         if entry.members is not None:
             yield _read_server(name, (*keys, name), entry)
     listed = [(_text(entry, "name"), entry) for entry in value.items or ()]
-    names = [name for name, _ in listed]
+    names = Counter(name for name, _ in listed)
     for name, entry in listed:
         if name:
-            yield _read_server(name, (*keys, name), entry, twin=names.count(name) > 1)
+            yield _read_server(name, (*keys, name), entry, twin=names[name] > 1)
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
@@ -184,7 +196,8 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
     for name, entry in data.items():
         path = (*keys, str(name))
         below = any("mcp" in key.lower() or "modelcontext" in key.lower() for key in path[:-1])
-        command = entry.get("command") if below and isinstance(entry, dict) else None
+        named = entry if below and isinstance(entry, dict) else {}
+        command = next((named[key] for key in named if str(key).casefold() == "command"), None)
         if isinstance(command, str) or _is_list_of_texts(command):
             nameless = in_list and not isinstance(entry.get("name"), str)
             if nameless or not any(_fits(shape, path[:-1]) for shape in SHAPES):
@@ -223,7 +236,9 @@ def _read_server(
     if joined and command is not None and command.items:
         args, command = command, command.items[0]
     values = env.data if env is not None and isinstance(env.data, dict) else {}
-    why, understood = _find_obstacle(entry, command, args)
+    why, understood = _find_obstacle(entry, command, args, key_path)
+    if twin:
+        why, understood = IS_TWIN, command is None
     return ConfiguredServer(
         name=name,
         key_path=key_path,
@@ -231,7 +246,7 @@ def _read_server(
         command=command,
         args=args,
         joined=joined,
-        why="another server has the same name" if twin else why,
+        why=why,
         understood=understood,
         disabled=_is_set_to(entry, "disabled", True) or _is_set_to(entry, "enabled", False),
         env={str(key): str(value) for key, value in values.items() if value is not None},
@@ -241,10 +256,16 @@ def _read_server(
     )
 
 
-def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> tuple[str, bool]:
+def _find_obstacle(
+    entry: Value, command: Value | None, args: Value | None, keys: tuple[str, ...]
+) -> tuple[str, bool]:
     """Return why corral cannot start a server, or "" if it can. Also return whether the entry is
     understood.
     """
+    names = [*(entry.members or {}), *((entry.members or {}).get("command", NOTHING).members or {})]
+    for name in names:
+        if name not in KEYS and name.casefold() in KEYS_IGNORING_CASE:
+            return f"some clients ignore the case of its key {shown(name)}, others do not", False
     kind = _text(entry, "type") or _text(entry, "transport")
     if command is None and (kind in REMOTE or any(_text(entry, key) for key in ADDRESSES)):
         return IS_REMOTE, True
@@ -264,7 +285,7 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
         return "its arguments are not a list of strings", False
     if any(part is not None and part.shared for part in (entry, command, args)):
         return "it shares its lines with other entries of the file (an alias)", False
-    if _is_set_to(entry, "sandboxEnabled", True):
+    if _is_set_to(entry, "sandboxEnabled", True) and "servers" in keys[:-1]:
         return "the client runs it in its own sandbox (sandboxEnabled)", True
     return "", True
 

@@ -50,6 +50,14 @@ def _installation(prefix: str) -> str:
     return f"{sys.executable} -m pip install pyyaml"
 
 
+def identify(path: str) -> tuple[str, str]:
+    """Return what identifies a file, so that a file with several names is read once. The format
+    counts, because a project can write a file that contains other servers as YAML than as JSON.
+    """
+    ending = os.path.splitext(path)[1].lower()
+    return os.path.realpath(path), ".json" if ending == ".jsonc" else ending
+
+
 def load_format(path: str) -> Format | None:
     """Return the format for the extension of a file name, or None. Import only the module of this
     format.

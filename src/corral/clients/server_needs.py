@@ -74,6 +74,7 @@ HARMLESS = frozenset((
 is not among them, because it could name the module `antigravity`, and importing this module runs
 the program in BROWSER.
 """
+WINDOWS_PROGRAMS = frozenset(f"corral.{ending}" for ending in ("exe", "com", "cmd", "bat"))
 UNKNOWN = "${unknown}"
 """A placeholder for an argument whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
@@ -215,22 +216,59 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     because it could be any program. Also refuse a path with a variable of the client, and a path
     that depends on the process, such as a relative path or one in /proc.
     """
-    if os.path.realpath(project) in find_homes(os.path.expanduser("~")):
-        project = ""  # a home directory may contain installed programs
+    # A home directory may contain installed programs.
+    project = "" if _is_home(project) else project
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
-        return  # found through PATH
+        # Found through PATH, but on Windows first in the current directory.
+        here = os.path.join(project, _fill(server.cwd, project))
+        found = [name.lower() for top in (project, here) if project for name in _list_names(top)]
+        if WINDOWS_PROGRAMS.isdisjoint(found):
+            return
+        raise UnfitError(
+            f"it is started by {shown(program, 200)}, and the project itself contains such a"
+            " program for Windows",
+            hint="name the program of an installed corral by its whole path",
+        )
     # Also accept absolute paths of other systems, because the file may be shared with other
     # machines.
     is_absolute = program.startswith("/") or ntpath.isabs(program)
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
     tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
     inside = any(is_inside(path, top) for path in paths for top in tops)
-    if inside or not is_absolute or "${" in program:
+    # On Windows such a path may name another machine, and on Linux //proc is /proc.
+    is_doubled = program.replace("\\", "/").startswith("//")
+    if inside or is_doubled or not is_absolute or "${" in program:
         raise UnfitError(
             f"it is started by {shown(server.argv[0], 200)}, which the project itself may contain",
             hint="name the program of an installed corral",
         )
+
+
+def refuse_project_variables(server: ConfiguredServer, project: str) -> None:
+    """Refuse a file with variables that the project itself may contain. The client sets them for
+    corral itself, which they could make load other code.
+    """
+    if not server.env_file or not project or _is_home(project):
+        return
+    path = os.path.normpath(os.path.join(project, _fill(server.env_file, project)))
+    if "${" in path or is_inside(path, project):
+        raise UnfitError(
+            f"{shown(server.env_file, 200)}, which the project itself may contain, could change"
+            " corral itself, which is not sandboxed",
+            hint="name the variables under `env` instead",
+        )
+
+
+def _is_home(directory: str) -> bool:
+    return os.path.realpath(directory) in find_homes(os.path.expanduser("~"))
+
+
+def _list_names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def find_start_directory(server: ConfiguredServer, project: str) -> str:

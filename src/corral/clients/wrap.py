@@ -10,7 +10,7 @@ from os.path import abspath, expanduser, isabs
 
 from corral.clients import server_needs
 from corral.clients.backups import Original, Part, ReplacedText
-from corral.clients.configured_servers import ConfiguredServer, find_span, read_servers
+from corral.clients.configured_servers import IS_TWIN, ConfiguredServer, find_span, read_servers
 from corral.clients.corral_path import is_same_program
 from corral.clients.file_formats import Format
 from corral.clients.rewrite import (
@@ -190,6 +190,7 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
             "change it by hand so that it starts `corral run -- COMMAND`; until then it runs"
             " without a sandbox"
         )
+        hint = "give it a name of its own" if server.why == IS_TWIN else hint
         return describe_outcome(server, "refused", server.why, hint)
     if server.why:
         return describe_outcome(server, "left", server.why)

@@ -11,9 +11,13 @@ prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
 """The maximum nesting in clients' files, whose values other modules visit recursively."""
+PROTOTYPE = "__proto__"
+"""In VS Code's parser, a table with this key inherits the keys of the value. These could be servers
+that corral does not see.
+"""
 # The quantifiers are possessive: without backtracking, even megabytes of text need little memory.
 TOKEN = re.compile(
-    r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
+    r"""(?P<skip>(?:[ \t\r\n]++|//[^\r\n\u2028\u2029]*+(?=\r?\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)++)
     |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
     |(?P<word>-?[0-9][0-9.eE+-]*|true|false|null)
     |(?P<mark>[][{},:])""",
@@ -80,6 +84,9 @@ class Reader:
             return "this string does not end on its line"
         if self.text.startswith("/*", self.at):
             return "this comment does not end"
+        if self.text.startswith("//", self.at):
+            # Some clients would read the rest of the comment as values.
+            return "this comment contains a line break that not all clients know"
         return f"{char!r} is not allowed here"
 
     def error(self, at: int, what: str) -> BrokenFileError:
@@ -158,6 +165,8 @@ class Reader:
         if self.kind != "string":
             raise self.error(self.start, "a key in double quotes is missing here")
         key, name = self.start, str(self.scalar())
+        if name == PROTOTYPE:
+            raise self.error(key, f"some clients read the key {name!r} as a part of its table")
         self.outer[-1].path = (name,)
         if name in self.outer[-1].members:
             if self.repeated is None:

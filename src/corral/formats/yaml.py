@@ -17,6 +17,10 @@ NUMBERS = frozenset(("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"))
 MAX_NODES = 1_000_000
 MAX_CHARACTERS = 2 << 20  # PyYAML reads about 100 000 characters in a second
 MAX_COLONS = 10
+OTHER_BREAKS = frozenset("\x85\u2028\u2029")
+"""Line breaks in YAML 1.1, but not in YAML 1.2, which most clients read. A file with one of them
+could contain other servers for such a client than for corral.
+"""
 
 
 class Loader(yaml.SafeLoader):
@@ -111,6 +115,8 @@ def _broken(what: str, node: yaml.Node) -> BrokenFileError:
 def read(text: str, _wanted: Wanted = everything) -> Value:
     if len(text) > MAX_CHARACTERS:
         raise BrokenFileError("the file is too large for YAML")
+    if not OTHER_BREAKS.isdisjoint(text):
+        raise BrokenFileError("it contains a line break that not all clients know")
     try:
         loader = Loader(text)
         node = loader.get_single_node()

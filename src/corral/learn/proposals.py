@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from corral.policy import secret_files
+from corral.policy.secret_paths import find_paths
 from corral.record import record
 from corral.safe_text import shell_word
 from corral.supervisor.ungranted_paths import socket_flag
@@ -308,13 +309,8 @@ def _find_secrets(home: str) -> tuple[Tree, Tree]:
     """Return the paths in a home that are hidden from targets, and those that targets cannot
     change. If such a path is a link, the link's destination is included, too.
     """
-
-    def find(names: Iterable[str]) -> Tree:
-        tops = [os.path.join(home, name) for name in names]
-        return Tree((*tops, *map(os.path.realpath, tops)))
-
-    hidden = (secret_files.expand(name, "linux") for name in secret_files.hidden("linux"))
-    return find(hidden), find(secret_files.protected("linux"))
+    hidden, protected = secret_files.hidden("linux"), secret_files.protected("linux")
+    return Tree(find_paths(home, hidden)), Tree(find_paths(home, protected))
 
 
 def _find_top(one: AskedFor, seen: Seen) -> str:

@@ -433,17 +433,21 @@ def is_sensitive(
     corral never suggests a grant of such a path. Otherwise a hostile target or project could make
     corral suggest it to the user.
     """
-    anywhere = hidden_anywhere(system)
-    tops = [f"{home}/{name}" for name in hidden(system)]
+    from corral.policy.secret_paths import find_paths
+
+    anywhere, tops = hidden_anywhere(system), find_paths(home, hidden(system))
     if access == "write":
         anywhere = (*VERSION_CONTROL, *PROJECT, *anywhere)
-        tops += [*RUN_BY_SYSTEM, *(f"{home}/{name}" for name in protected(system))]
+        tops = (*tops, *RUN_BY_SYSTEM, *find_paths(home, protected(system)))
     inside, name = f"{path}/", path.rpartition("/")[2]
     if is_environment_file(name) or any(f"/{one}/" in inside for one in anywhere):
         return True
     if any(inside.startswith(f"{top}/") or f"{top}/".startswith(inside) for top in tops):
         return True
-    return access == "write" and (is_anothers(path, home) or is_git_hook(path))
+    if access == "read":
+        return False
+    homes = (home, os.path.realpath(home).replace(os.sep, "/"))
+    return any(is_anothers(path, one) for one in homes) or is_git_hook(path)
 
 
 def is_anothers(path: str, home: str) -> bool:

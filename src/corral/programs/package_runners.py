@@ -6,6 +6,7 @@ cache, and the server would get the same access. So corral installs the same pac
 to its version, and then runs only the package's own program.
 """
 
+import ntpath
 import posixpath
 import re
 from collections.abc import Sequence
@@ -145,7 +146,7 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
         if isinstance(found, Package):
             return replace(found, used=found.used + 2)
         return found or _refuse_shell(name)
-    if name in CONTAINERS:
+    if name in CONTAINERS and _is_installed(command):
         return Refusal(
             why=f"{name} starts the server in a container, which corral cannot inspect",
             hint="the container already is the server's sandbox",
@@ -165,6 +166,17 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
             hint=f"start the server from the project's environment: {_format_venv_command(words)}",
         )
     return None
+
+
+def _is_installed(command: str) -> bool:
+    """Return whether a program is found through PATH, or has an absolute path. Under any other path
+    a project could have a program of its own.
+    """
+    if not {"/", "\\", "$"}.intersection(command):
+        return True
+    path = posixpath.normpath(command.replace("\\", "/"))
+    is_absolute = posixpath.isabs(path) or ntpath.isabs(command)
+    return is_absolute and not path.startswith(("//", "/proc/", "/dev/"))
 
 
 def _format_venv_command(words: Sequence[str]) -> str:

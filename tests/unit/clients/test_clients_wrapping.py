@@ -4,6 +4,7 @@ meaning, and the rest of the text must not change by a single byte.
 
 import json
 import os
+import time
 
 import pytest
 import yaml as pyyaml
@@ -346,6 +347,15 @@ def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(
     assert tables(form.load(undone.text), {"a": 1})["a"]["command"] == CORRAL
 
 
+def test_a_long_list_of_servers_is_read_in_linear_time():
+    """A project can make such a list. With quadratic time this one would take half a minute."""
+    servers = [{"name": f"s{at}", "command": "x"} for at in range(60_000)]
+    start = time.process_time()
+    found = read_servers(jsonc, json.dumps({"mcpServers": [*servers, servers[0]]}))
+    assert time.process_time() - start < 15
+    assert [one.name for one in found if one.why] == ["s0", "s0"]
+
+
 ENTRIES_LEFT = {
     '{"url": "https://x"}': "remote",
     '{"type": "http", "url": "https://x"}': "remote",
@@ -356,8 +366,9 @@ ENTRIES_LEFT = {
     '{"type": "remote", "url": "https://x", "enabled": true}': "remote",
     '{"command": "x", "disabled": true}': "switched off",
     '{"command": "x", "enabled": false}': "switched off",
-    '{"command": "x", "sandboxEnabled": true}': "sandboxEnabled",
     '{"command": "docker", "args": ["run", "x"]}': "container",
+    '{"command": "/opt/bin/podman", "args": ["run", "x"]}': "container",
+    '{"command": "C:\\\\Docker\\\\docker.exe", "args": ["run", "x"]}': "container",
 }
 
 
@@ -371,7 +382,32 @@ def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
     assert entry in done.text
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        '{"command": "x", "sandboxEnabled": true}',
+        '{"command": "./docker", "args": ["run", "x"]}',
+        '{"command": "bin\\\\docker.exe", "args": ["run", "x"]}',
+        '{"command": "${CLAUDE_PROJECT_DIR}/docker", "args": ["run", "x"]}',
+        '{"command": "/proc/self/cwd/docker", "args": ["run", "x"]}',
+        '{"command": "//host/share/docker.exe", "args": ["run", "x"]}',
+    ],
+)
+def test_no_other_sandbox_is_assumed_for_what_a_project_names(entry):
+    """Only VS Code has `sandboxEnabled`, and its table is `servers`, which is the control."""
+    done = wrap(f'{{"mcpServers": {{"a": {entry}}}}}', jsonc, REQUEST)
+    assert [one.state for one in done.outcomes] == ["wrapped"]
+    boxed = '{"servers": {"a": {"command": "x", "sandboxEnabled": true}}}'
+    (left,) = wrap(boxed, jsonc, REQUEST).outcomes
+    assert (left.state, "sandboxEnabled" in left.why) == ("left", True)
+
+
 ENTRIES_NOT_UNDERSTOOD = {
+    '{"command": "x", "Command": "y"}': "the case of its key 'Command'",
+    '{"command": "x", "args": [], "ARGS": ["y"]}': "the case of its key 'ARGS'",
+    '{"command": "x", "arg\u017f": ["y"]}': "the case of its key 'arg\u017f'",
+    '{"url": "https://x", "Command": "y"}': "the case of its key 'Command'",
+    '{"command": {"path": "x", "Args": ["y"]}}': "the case of its key 'Args'",
     '{"command": 1}': "not a string",
     '{"command": ""}': "not a string",
     '{"command": [1, 2]}': "not a string",
@@ -663,7 +699,7 @@ def test_two_servers_with_one_name_in_a_list_are_not_wrapped():
         "mcpServers:\n- {name: a, command: x}\n- {name: a, command: y}\n- {name: b, command: z}\n"
     )
     done = wrap(text, yaml, REQUEST)
-    assert {one.name: one.state for one in done.outcomes} == {"a": "left", "b": "wrapped"}
+    assert {one.name: one.state for one in done.outcomes} == {"a": "refused", "b": "wrapped"}
     assert done.text.startswith(text.partition("- {name: b")[0])
 
 

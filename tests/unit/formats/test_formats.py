@@ -339,3 +339,31 @@ def test_a_large_file_needs_little_memory(text):
     finally:
         tracemalloc.stop()
     assert most < 20 * len(text)
+
+
+@pytest.mark.parametrize("line_break", ["\r", "\u2028", "\u2029"])
+def test_a_comment_in_which_some_clients_see_a_line_break_is_refused(line_break):
+    """Such a client would read the text after this line break."""
+    hidden = f'{{"a": 1 // x{line_break}, "b": 2\n}}'
+    with pytest.raises(BrokenFileError, match="this comment contains a line break"):
+        jsonc.read(hidden)
+    for ordinary in ("\n", "\r\n"):
+        assert jsonc.read(hidden.replace(line_break, ordinary)).data == {"a": 1, "b": 2}
+    assert jsonc.read('{"a": 1} // end').data == {"a": 1}
+    assert jsonc.read('{"a": "// b"}').data == {"a": "// b"}
+
+
+@pytest.mark.parametrize("line_break", ["\x85", "\u2028", "\u2029"])
+def test_a_yaml_file_in_which_some_clients_see_other_lines_is_refused(line_break):
+    """For YAML 1.1 the first line contains two values, and for YAML 1.2 it is a comment."""
+    text = f"#{line_break}a: 1{line_break}b: |\n  a: 2\n"
+    with pytest.raises(BrokenFileError, match="not all clients"):
+        yaml.read(text)
+    assert yaml.read(text.replace(line_break, "\n")).data == {"a": 1, "b": "a: 2\n"}
+
+
+@pytest.mark.parametrize("text", ['{"__proto__": {"servers": {}}}', '{"servers": {"a": {"__proto__": 1}}}', '{"\\u005f_proto__": 1}'])  # fmt: skip
+def test_a_key_from_which_clients_inherit_values_is_refused(text):
+    with pytest.raises(BrokenFileError, match="as a part of its table"):
+        jsonc.read(text)
+    assert jsonc.read(text.replace("proto", "other")).data

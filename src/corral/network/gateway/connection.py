@@ -69,12 +69,12 @@ class Connection:
         else:
             self._look_up()
 
-    def finish(self) -> None:
+    def finish(self, until: float) -> None:
         """End the connection at the end of the run. If the connection to the server is open, pass
         on what the target has already sent.
         """
         if self.copy is not None:
-            self.copy.finish()  # calls `close`
+            self.copy.finish(until)  # calls `close`
         self.close(reset=True)
 
     def close(self, *, reset: bool) -> None:

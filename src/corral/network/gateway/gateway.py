@@ -114,8 +114,9 @@ class Gateway:
             self._inputs.close(listener)
         while self._waiting:
             self._waiting.pop()[0].close()
+        until = time.monotonic() + splice.LAST_SECONDS
         for opened in list(self._connections):
-            opened.finish()
+            opened.finish(until)
         self.dns_server.close()
         self._packets.close()
         self._context.lookups.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import _socket
 import errno
 import sys
+import time
 
 from corral.network.budgets import Timeouts
 from corral.network.gateway import event_loop, splice
@@ -48,8 +49,9 @@ class PublishedPorts:
             self._inputs.add(listener, self._accept)
 
     def close(self) -> None:
+        until = time.monotonic() + splice.LAST_SECONDS
         for copy in list(self._copies):
-            copy.finish()
+            copy.finish(until)
         for server, client in self._waiting.items():
             server.close()
             client.close()

@@ -34,9 +34,9 @@ size. This limits how much memory a target can use up by not reading.
 MAX_FREE_PIPES = 4
 ROUNDS = 4
 """How many times in a row one direction may read before other directions are served."""
-MAX_LAST_PUMPS = 64
-"""How many times `pump_all` calls `pump`. This is enough for everything that fits into socket
-buffers.
+LAST_SECONDS = 2.0
+"""How long all connections together may take, after the end of the run, to pass on what has already
+been sent. Without this limit, peers that are still alive could keep corral copying forever.
 """
 FEW_BYTES = 4096
 """If a read returns fewer bytes than this, there is no second read, because it would rarely find
@@ -131,14 +131,17 @@ class Direction:
                 break
         self._drain()
 
-    def pump_all(self) -> None:
-        """Copy what the source has sent, until it ends or the sink accepts no more. The number of
-        rounds is limited, because peers that are still alive could keep corral copying forever.
+    def pump_all(self, until: float) -> None:
+        """Copy what the source has sent, until it ends or breaks, the sink accepts no more, or the
+        time is over.
         """
-        for _ in range(MAX_LAST_PUMPS):
+        while not self.done and time.monotonic() < until:
             before = self.moved
-            self.pump()
-            if self.done or self.moved == before:
+            try:
+                self.pump()
+            except OSError:
+                return
+            if self.moved == before:
                 return
 
     def close(self) -> None:
@@ -226,26 +229,26 @@ class SplicedCopy:
     def start(self) -> None:
         self._step(event_loop.IN | event_loop.OUT, event_loop.IN | event_loop.OUT)
 
-    def finish(self) -> None:
+    def finish(self, until: float) -> None:
         """End the copy after the target has ended. First pass on what the target had already sent,
         as the kernel does for a program that exits.
         """
-        try:
-            self.up.pump_all()
-            self.down.pump_all()
-        except OSError:
-            pass  # one end is broken, so the other one gets a reset
-        self.close(reset=not (self.up.done or self.down.done))
+        self.up.pump_all(until)
+        self.down.pump_all(until)
+        self.close(reset=True)
 
     def close(self, *, reset: bool = False) -> None:
+        """End the copy. With `reset`, each peer that has not got all data of the other peer gets a
+        TCP reset, because an orderly end would look as if the data were complete.
+        """
         if self._closed:
             return
         self._closed = True
         self._timer.cancel()
         for direction in (self.up, self.down):
             direction.close()
-            self._loop.forget(direction.source.fileno())
-            close_socket(direction.source, reset=reset)
+            self._loop.forget(direction.sink.fileno())
+            close_socket(direction.sink, reset=reset and not direction.ended)
         self._done()
 
     def _step(self, client: int, server: int) -> None:

@@ -21,6 +21,10 @@ everything that fits into socket buffers.
 """
 
 
+class RunOverError(ConnectionAbortedError):
+    """The run is over. The system itself may raise ConnectionAbortedError for a socket."""
+
+
 class Direction:
     def __init__(self, source: socket.socket, sink: socket.socket) -> None:
         self.source = source
@@ -52,11 +56,14 @@ class Direction:
         self._unsent = self._unsent[sent:]
 
     def pump_all(self) -> None:
-        """Copy what the source has sent, until it ends or the sink accepts no more."""
+        """Copy what the source has sent, until it ends or breaks, or the sink accepts no more."""
         for _ in range(MAX_LAST_PUMPS):
             before = self.moved, len(self._unsent)
-            if not self.ended:
-                self.pump()
+            try:
+                if not self.ended:
+                    self.pump()
+            except OSError:
+                return
             if self.ended or before == (self.moved, len(self._unsent)):
                 return
 
@@ -65,9 +72,9 @@ class PolledCopy:
     """Copies until both directions have ended.
 
     The copy ends early after an error, after `idle_seconds` without a byte, or at end of file on
-    the descriptor `stop`. Both peers then get a reset, because an orderly end would look as if the
-    data were complete. End of file on `stop` means that the run is over: the copy first passes on
-    what has already been sent, and if a peer had ended its data by then, the end is orderly.
+    the descriptor `stop`. End of file on `stop` means that the run is over. The copy then first
+    passes on what has already been sent. After any early end, each peer that has not got all data
+    of the other peer gets a reset, because an orderly end would look as if the data were complete.
     """
 
     def __init__(
@@ -80,33 +87,32 @@ class PolledCopy:
         self.up = self.down = 0
 
     def run(self) -> None:
-        ends = (self._up.source, self._down.source)
         try:
-            for end in ends:
+            for end in (self._up.source, self._down.source):
                 end.setblocking(False)
                 # Turn off Nagle's algorithm, because the sender has already decided which bytes to
                 # send together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._copy_until_stopped()
         except OSError:
-            for end in ends:
-                close_socket(end, reset=True)
+            for direction in (self._up, self._down):
+                close_socket(direction.sink, reset=not direction.ended)
             raise
         finally:
             self.up, self.down = self._up.moved, self._down.moved
 
     def _copy_until_stopped(self) -> None:
         """Copy until both directions have ended. If the run is over, pass on what the target had
-        sent by then, as the kernel does for a program that exits. If neither direction has ended
-        after that, raise ConnectionAbortedError.
+        sent by then, as the kernel does for a program that exits. If a direction has not ended
+        after that, raise RunOverError.
         """
         try:
             while self._step():
                 pass
-        except ConnectionAbortedError:
+        except RunOverError:
             self._up.pump_all()
             self._down.pump_all()
-            if not (self._up.ended or self._down.ended):
+            if not (self._up.ended and self._down.ended):
                 raise
 
     def _step(self) -> bool:
@@ -130,7 +136,7 @@ class PolledCopy:
 
 def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, int]:
     """Wait for descriptors, and return the ready ones with their events. Raise TimeoutError if none
-    is ready in time, and ConnectionAbortedError if `stop` is ready, because then the run is over.
+    is ready in time, and RunOverError if `stop` is ready.
     """
     poll = select.poll()
     poll.register(stop, select.POLLIN)
@@ -140,5 +146,5 @@ def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, in
     if not ready:
         raise TimeoutError("no data arrived in time")
     if stop in ready:
-        raise ConnectionAbortedError("the run is over")
+        raise RunOverError("the run is over")
     return ready

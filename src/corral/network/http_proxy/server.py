@@ -137,7 +137,7 @@ class HttpProxy:
         try:
             while not self._closed.is_set():
                 self._accept()
-        except ConnectionAbortedError:
+        except copy.RunOverError:
             pass
 
     def _accept(self) -> None:

@@ -85,14 +85,16 @@ def _refuse_broker(mechanisms: Mapping[Control, str]) -> None:
 def _view(
     policy: Policy, program: Program, layout: Layout, binds: tuple[Bind, ...]
 ) -> root_filesystem.View:
-    masks = _masks(policy, layout)
-    links = _links(program, layout)
+    masks, private = _masks(policy, layout), _private(policy, layout)
+    files = _generated_files(layout.who, layout)
+    links, home_links = _links(program, layout), _home_links(policy, layout)
     shown = [*(bind.target for bind in binds), *(path for path, _ in links)]
+    made = [*shown, *private, *(path for path, _ in (*files, *home_links))]
     return root_filesystem.View(
         binds=binds,
-        links=(*links, *_grant_links(policy, shown), *_home_links(policy, layout)),
-        files=_generated_files(layout.who, layout),
-        private=_private(policy, layout),
+        links=(*links, *_grant_links(policy, shown, made), *home_links),
+        files=files,
+        private=private,
         size=policy.limits.disk or UNLIMITED_SPACE,
         masks=masks,
         anchors=_anchors(binds, masks),
@@ -302,10 +304,14 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
     return (*system, *devices, *program.links)
 
 
-def _grant_links(policy: Policy, shown: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def _grant_links(
+    policy: Policy, shown: Sequence[str], made: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
     """Return the symlinks in the paths of grants, so that the target can use the paths as written.
 
-    Leave out links at or below `shown`, because the target sees them already.
+    Leave out links at or below `shown`, because the target sees them already. A link such as
+    `/home` cannot be made in the sandbox if one of the paths in `made` is below it. The grant then
+    gets a link of its own, at the path that the user wrote.
     """
     if not policy.grants:
         return ()
@@ -313,14 +319,18 @@ def _grant_links(policy: Policy, shown: Iterable[str]) -> tuple[tuple[str, str],
 
     found: dict[str, str] = {}
     for grant in policy.grants:
-        links, end = follow(grant.written or grant.path)
-        if end == grant.path:
-            found |= {link: follow(link)[1] for link in links}
-    return tuple(
-        (link, target)
-        for link, target in sorted(found.items())
-        if not any(is_inside(link, top) for top in shown)
-    )
+        written = grant.written or grant.path
+        links, end = follow(written)
+        for link in links if end == grant.path else ():
+            is_above = any(is_inside(path, link) for path in made)
+            found |= {written: end} if is_above else {link: follow(link)[1]}
+    kept: dict[str, str] = {}
+    for link, target in sorted(found.items()):
+        is_shown = any(is_inside(link, top) for top in (*shown, *kept))
+        is_above = any(is_inside(path, link) for path in made)
+        if target and not is_shown and not is_above:
+            kept[link] = target
+    return tuple(kept.items())
 
 
 def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:

@@ -129,8 +129,9 @@ class State:
             self._make_for_target(*self.owner)
         elif not os.path.isdir(self.path):
             self._make()
-        elif not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
+        elif os.stat(self.path).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             # The server has removed its own access to its home, so it could not start there again.
+            # `access` would not tell root so.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)

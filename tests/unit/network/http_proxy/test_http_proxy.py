@@ -504,19 +504,56 @@ def test_what_a_target_sent_before_its_end_still_arrives(ends):
         if ends:
             target.shutdown(socket.SHUT_WR)
         copied = copy.PolledCopy(client, server_end, stop=stop, idle_seconds=60)
-        if ends:
+        with pytest.raises(copy.RunOverError):
             copied.run()
-            server_end.close()
+        if ends:
             with peer.makefile("rb") as arrived:
                 assert arrived.read() == text
         else:
-            with pytest.raises(ConnectionAbortedError):
-                copied.run()
             with pytest.raises(ConnectionResetError):
                 while peer.recv(65536):
                     pass
     os.close(stop)
     assert copied.up == len(text)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_cut_data_does_not_look_complete_after_the_other_direction_has_ended(is_slow):
+    """Let a server end its own data before it reads, with and without small socket buffers, so that
+    all or only a part of the target's data arrives by the end of the run.
+    """
+    size = 8192 if is_slow else 4 << 20
+    text = os.urandom(100_000)
+    stop, other_end = os.pipe()
+    os.close(other_end)
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+
+        def pair():
+            near = stack.enter_context(socket.create_connection(listener.getsockname(), 20))
+            return near, stack.enter_context(listener.accept()[0])
+
+        (client, target), (server_end, peer) = pair(), pair()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        server_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        peer.shutdown(socket.SHUT_WR)
+        target.sendall(text)
+        target.close()
+        copied = copy.PolledCopy(client, server_end, stop=stop, idle_seconds=60)
+        if is_slow:
+            with pytest.raises(copy.RunOverError):
+                copied.run()
+            with pytest.raises(ConnectionResetError):
+                while peer.recv(65536):
+                    pass
+        else:
+            copied.run()
+            server_end.close()
+            with peer.makefile("rb") as arrived:
+                assert arrived.read() == text
+    os.close(stop)
 
 
 def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):

@@ -230,6 +230,22 @@ WITHOUT_NAMESPACES = """
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_without_namespaces_no_file_is_opened_neither_for_reading_nor_for_writing(machine):
+    """Landlock does not check this access mode. With namespaces it is allowed."""
+    for name, position in (("open", 1), ("openat", 2)):
+        for namespaces in (True, False):
+            filter_ = target(machine, namespaces=namespaces)
+            if name not in filter_.table:
+                continue
+            for mode in range(4):
+                for word in (mode, mode | 0o2000000, mode | JUNK):
+                    arguments = [0] * 4
+                    arguments[position] = word
+                    expected = EPERM if mode == 3 and not namespaces else ALLOW
+                    assert filter_(name, *arguments) == expected
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_set_id_modes_never_reach_the_supervisor(machine):
     filter_ = target(machine, namespaces=False, file_changes=True)
     for name, position in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
@@ -406,6 +422,7 @@ def test_tcp_cannot_be_turned_into_smc():
 TIOCSTI, TIOCLINUX, TIOCSETD, TIOCGWINSZ, FIONREAD = 0x5412, 0x541C, 0x5423, 0x5413, 0x541B
 TIOCSWINSZ = 0x5414
 BTRFS_IOC_SNAP_CREATE_V2, BTRFS_IOC_INO_LOOKUP = 0x50009417, 0xD0009412
+OCFS2_IOC_REFLINK = ord("o") << 8 | 4 | 24 << 16 | 1 << 30  # _IOW('o', 4, three 64-bit numbers)
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 
 
@@ -417,7 +434,8 @@ def test_dangerous_ioctls_are_denied(machine, namespaces, junk):
     changes = (0x40086602, 0x401C5820, 0x40806685, 0x800C6613, 0x40086604, 0x40087602)
     terminal = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ)
     keys = (0xC0506617, 0xC0406618, 0xC0406619)
-    for command in (*terminal, *changes, *keys, BTRFS_IOC_SNAP_CREATE_V2, BTRFS_IOC_INO_LOOKUP):
+    others = (BTRFS_IOC_SNAP_CREATE_V2, BTRFS_IOC_INO_LOOKUP, OCFS2_IOC_REFLINK)
+    for command in (*terminal, *changes, *keys, *others):
         assert filter_("ioctl", 0, command | junk) == EPERM
     for command in (TIOCGWINSZ, FIONREAD, FICLONE, FICLONERANGE, FIDEDUPERANGE, 0x5401):
         assert filter_("ioctl", 0, command | junk) == ALLOW

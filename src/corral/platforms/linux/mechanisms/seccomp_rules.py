@@ -157,6 +157,8 @@ FS_IOC_KEYS = (
 # Commands of fcntl and ioctl that set a descriptor's owner. The kernel sends signals to the owner,
 # and the caller can choose which signal.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
+# Copies a file on ocfs2. It takes the paths of both files, which Landlock does not check.
+OCFS2_IOC_REFLINK = 0x40186F04
 # With a lease, the target could delay every other process that opens the file for writing.
 F_SETLEASE = 1024
 F_SETSIG, SIGCONT, CSIGNAL = 10, 18, 0xFF
@@ -314,7 +316,8 @@ def _ioctl(*, namespaces: bool) -> Rule:
     # Always deny FIOSETOWN and SIOCSPGRP, because the filter cannot read the owner that they point
     # to.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
-    denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
+    files = (*FS_IOC_CHANGES, *FS_IOC_KEYS, OCFS2_IOC_REFLINK)
+    denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *files, *owners)
     choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
     choices += [((low(1, c),), ALLOW) for c in (FICLONE, FICLONERANGE, FIDEDUPERANGE)]
     choices += [((low(1, kind, IOC_TYPE),), DENY) for kind in (BTRFS_IOCTL, BCACHEFS_IOCTL)]
@@ -322,7 +325,7 @@ def _ioctl(*, namespaces: bool) -> Rule:
 
 
 S_ISUID, S_ISGID = 0o4000, 0o2000
-O_CREAT, O_TMPFILE = 0o100, 0o20000000
+O_ACCMODE, O_CREAT, O_TMPFILE = 3, 0o100, 0o20000000
 PROT_WRITE = 2
 OPEN_FLAGS = {"open": 1, "openat": 2}
 """The position of the flags among the arguments of each call."""
@@ -537,12 +540,19 @@ def target_rules(
 def _without_namespaces(
     own_pid: int | None, *, scoped: bool, broker: bool, file_changes: bool
 ) -> dict[str, Rule]:
-    """Return the rules that protect the host's files and processes in a run without namespaces."""
+    """Return the rules that protect the host's files and processes in a run without namespaces.
+
+    Linux lets a program open a file in access mode 3, neither for reading nor for writing. Landlock
+    does not check this, and the descriptor is good for locks, extended attributes and some ioctls,
+    so the filter denies it.
+    """
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
     }
+    set_ids = _set_ids()
+    for name, flags in OPEN_FLAGS.items():
+        rules[name] = _with_denied(set_ids[name], low(flags, O_ACCMODE, O_ACCMODE))
     if file_changes:
-        set_ids = _set_ids()
         rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
     if not broker:
         rules["bind"] = _netlink_binds(notified=file_changes)
