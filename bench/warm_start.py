@@ -37,8 +37,8 @@ def in_a_row(measured):
 
 
 def launch_and_wait(launch=corral.launch, *, timed_wait: bool = True) -> float:
-    """Return the milliseconds until `launch` returns, or with `timed_wait` until the report
-    arrives.
+    """Return the milliseconds until the target has ended. Without `timed_wait`, return those until
+    `launch` returns.
 
     When `launch` returns, the target's program has been started.
     """

@@ -23,7 +23,7 @@ def main() -> None:
         from corral.cli import main as run
 
         run()
-    except KeyboardInterrupt:  # a command handles Ctrl-C itself, so this was before or after it
+    except KeyboardInterrupt:  # only before or after a command, which handles Ctrl-C itself
         os._exit(130)
 
 

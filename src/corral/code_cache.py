@@ -44,11 +44,11 @@ class Loader(SourceFileLoader):
         self._code = code
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code from the cache file. If the descriptor of the cache file was closed,
-        return the code that Python's own loader finds.
+        """Return the code from the cache file. If the cache file was closed, return the code that
+        Python's own loader finds.
 
-        corral's processes close the descriptors that they do not need, and another file may then
-        get the same number.
+        corral's processes close all descriptors that they do not need, even the cache file's.
+        Another file may then get the same number.
         """
         found = self._finder.read(*self._code)
         if found is None:

@@ -1,4 +1,5 @@
-"""Supervise a spare: receive its plan first, and the command and streams later.
+"""Supervise a spare, a sandbox that is ready before its command is known. Its plan comes first, and
+the command and streams come later.
 
 The supervisor answers `A` before it starts the command, or `N` if the sandbox cannot be used. If
 the caller does not get `A`, the command was not started.

@@ -78,8 +78,8 @@ def has_passed(results: Sequence[ActResult]) -> bool:
 
 
 def sort_results(results: Sequence[ActResult], untried: Sequence[str]) -> dict[str, list[str]]:
-    """Return the acts with good verdicts, the acts with bad verdicts, and the acts that were not
-    tried, with the reasons.
+    """Sort the acts into those with good verdicts, those with bad verdicts, and those that were not
+    tried. The last ones have their reasons.
     """
     unproven = [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {
@@ -179,8 +179,8 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 
 
 def run_acts() -> tuple[list[ActResult], list[str]]:
-    """Run every act inside and outside of the sandbox. Return the results, and the acts that are
-    made only for other systems.
+    """Run every act inside and outside of the sandbox. Return the results, and the acts that only
+    run on other systems.
 
     Remove the decoys afterwards, even after an interrupt.
     """

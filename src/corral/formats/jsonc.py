@@ -1,4 +1,4 @@
-"""Read and edit JSON, with comments and trailing commas, which clients' parsers accept too."""
+"""Read and edit JSON. Comments and trailing commas are allowed, because clients accept them."""
 
 import json
 import re
@@ -19,8 +19,8 @@ TOKEN = re.compile(
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
-# `load` removes comments and trailing commas with these expressions. It works without Reader, so
-# that it can check Reader's results.
+# `load` removes comments and trailing commas with these expressions. It does not use Reader, so
+# corral can compare the results of both.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
@@ -33,8 +33,8 @@ STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    """Reads one JSON text. A repeated key is an error, unless the caller passes a list `repeated`,
-    to which such keys are then added.
+    """Reads one JSON text. A repeated key is an error. If the caller passes a list `repeated`, such
+    keys are added to this list instead.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Reader:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # let the token reader find the comment or mistake
+            self.strict = False  # the text has a comment or a mistake, which `step` handles
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()

@@ -130,8 +130,8 @@ def indent(text: str, at: int) -> str | None:
 
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    """Return the splice that replaces the first `drop` items of a list in brackets with `words`. If
-    the first item is at the start of a line, each new item gets its own line.
+    """Return a splice that removes the first `drop` items of a list in brackets and puts `words` in
+    their place. If the first item is at the start of a line, each new item gets its own line.
     """
     found = items.items or ()
     if not found:

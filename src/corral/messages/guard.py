@@ -291,8 +291,8 @@ class Guard:
         return refusal
 
     def _drop_long_answer(self, frame: TooLong) -> Routed:
-        """Drop an overlong message. If the part that was kept shows which request it answers, send
-        an error in its place.
+        """Drop an overlong message. If its id can still be read and belongs to a request, answer
+        the request with an error.
         """
         refusal = self._refuse_size(frame, "the server")
         identity = frame.find_id()
