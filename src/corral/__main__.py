@@ -23,7 +23,7 @@ def main() -> None:
         from corral.cli import main as run
 
         run()
-    except KeyboardInterrupt:  # only before or after a command, which handles Ctrl-C itself
+    except KeyboardInterrupt:  # no command is running, because commands handle Ctrl-C themselves
         os._exit(130)
 
 

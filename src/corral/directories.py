@@ -110,7 +110,7 @@ def config_file() -> str:
 
 
 def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
-    """Return whether this user owns a file and its mode has none of the `forbidden` bits.
+    """Return whether a file belongs to this user and has none of the `forbidden` mode bits.
 
     On Windows, return True: the access list of the user's profile protects the file.
     """

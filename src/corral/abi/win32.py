@@ -166,7 +166,7 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
         call(*arguments, None, 0, ctypes.byref(needed))
     except OSError:
         if not needed.value:
-            raise  # the call fails without a buffer, but then it returns the needed size
+            raise  # a call without a buffer also fails, but it returns the needed size
     raw = bytearray(max(needed.value, least))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     call(*arguments, block, len(raw), ctypes.byref(needed))

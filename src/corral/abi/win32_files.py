@@ -1,4 +1,4 @@
-"""Bind calls that open and identify files without following links, and calls for mutexes."""
+"""Bind calls for files and for mutexes. Links are not followed when a file is opened."""
 
 import ctypes
 from collections.abc import Iterator

@@ -79,7 +79,7 @@ def has_passed(results: Sequence[ActResult]) -> bool:
 
 def sort_results(results: Sequence[ActResult], untried: Sequence[str]) -> dict[str, list[str]]:
     """Sort the acts into those with good verdicts, those with bad verdicts, and those that were not
-    tried. The last ones have their reasons.
+    tried. An act that was not tried is listed with the reason.
     """
     unproven = [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {
@@ -142,7 +142,7 @@ class Session:
         return check_attempt(act, Attempt(not answer.error, answer.text), inside=bool(self.walls))
 
     def end(self) -> int:
-        """Close the server's input, and wait until it exits by itself."""
+        """Close the server's input, and wait until the server exits by itself."""
         self._stdin.close()
         return self._process.wait(EXIT_SECONDS)
 

@@ -66,8 +66,8 @@ def _commands(path: str, *, is_file: bool) -> list[tuple[str, str]]:
 
 
 def _granted(row: Discarded) -> tuple[str, bool]:
-    """Return the path to grant so that a file is kept, relative to the home directory. Also return
-    whether this path is the file itself.
+    """Return the path that has to be granted to keep a file. The path is relative to the home
+    directory. Also return whether it is the path of the file itself.
 
     Usually the file's directory is granted. In the home directory and in directories that programs
     share (~/.config, ~/.local/share), only the file is granted. Otherwise the target could create

@@ -68,8 +68,8 @@ def keep(
     flags: Sequence[str] = (),
     failure: str = "",
 ) -> None:
-    """Store a run's denials, and how the run failed. Store a run without denials or a failure only
-    if earlier runs of the same server are stored.
+    """Store a run's denials, and how the run failed. If the run has neither denials nor a failure,
+    store it only if earlier runs of the same server are stored.
 
     If the files cannot be written, the run continues, and `corral why` does not show these denials.
     """
@@ -189,7 +189,7 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str, now: float) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, until the limits are kept.
+    """Remove the oldest runs of a server, and the oldest servers, until no limit is exceeded.
 
     Of several runs with the same flags and without denials, keep only the last. Otherwise such runs
     could displace runs with denials.

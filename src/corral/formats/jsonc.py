@@ -11,7 +11,7 @@ prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
 """The maximum nesting in clients' files, whose values other modules visit recursively."""
-# The quantifiers are possessive: without backtracking, even megabytes of text need little memory.
+# The quantifiers are possessive, because backtracking would need much memory for long texts.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
     |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
@@ -137,7 +137,7 @@ class Reader:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # the text has a comment or a mistake, which `step` handles
+            self.strict = False  # there is a comment or a mistake, so read token by token
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()

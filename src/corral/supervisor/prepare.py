@@ -283,7 +283,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
-    """Return the program with these certificate files added to the files that it reads."""
+    """Add certificate files to the files that a program reads, and return the new program."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:

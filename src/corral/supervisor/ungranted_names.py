@@ -23,7 +23,7 @@ DEFAULT_PORT = 443
 
 def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungranted, ...]:
     """Find the IPv4 addresses in the words. For each address that the policy does not allow, return
-    (kind, address, flag). `flag` would allow the address.
+    (kind, address, flag). `flag` is the flag that allows the address.
     """
     rules = parse_rules(allow)
     found: dict[str, Ungranted] = {}
@@ -47,7 +47,7 @@ def find_variables(
     words: Iterable[str], environment: Mapping[str, str], given: Iterable[str]
 ) -> tuple[Ungranted, ...]:
     """Find the words that are names of variables. For each variable that is set here but not passed
-    to the target, return (kind, name, flag). `flag` would pass the variable.
+    to the target, return (kind, name, flag). `flag` is the flag that passes the variable.
     """
     known = set(given)
     found: list[Ungranted] = []
