@@ -111,8 +111,8 @@ def _open_file() -> Finder | None:
         fd = os.open(PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    # If a standard stream was closed, `fd` may have been given its number. Do not use `fd` then,
-    # because the target would inherit it.
+    # If a standard stream is closed, `fd` may have its number. The target would then inherit `fd`,
+    # so do not use it.
     found = _read_index(fd) if fd > 2 else None
     if found is None:
         os.close(fd)

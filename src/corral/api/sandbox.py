@@ -1,4 +1,4 @@
-"""Provide the handle for a running target, for `launch`, `run` and their asyncio versions."""
+"""Provide the handle for a running target. `launch`, `run` and their asyncio versions use it."""
 
 from __future__ import annotations
 
