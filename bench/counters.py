@@ -35,8 +35,8 @@ class Places:
 
 
 def sample(found: Mapping[str, Sequence[int]], places: Places) -> dict[str, float]:
-    """Return the counters of the host, and those of each role (such as `supervisor`), summed over
-    the processes of this role.
+    """Return the counters of the host and of each role, such as `supervisor`. A role's counters are
+    the sums over its processes.
     """
     counted: dict[str, float] = {}
     for role, pids in found.items():

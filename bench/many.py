@@ -144,7 +144,7 @@ def keep(
     asked: argparse.Namespace,
     record: TextIO | None = None,
 ) -> Samples:
-    """Spread the starts evenly over the whole time, and take a sample after each share."""
+    """Divide the starts and the time into equal shares, and take a sample after each share."""
     number = min(SAMPLES, asked.starts)
     began = time.monotonic()
     samples: Samples = []

@@ -117,8 +117,8 @@ def interleave(
 
 
 def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str, str]:
-    """Return the environment with `extra`, but without PYTHON* variables, which could turn off
-    bytecode caching for some contenders.
+    """Remove the PYTHON* variables from an environment, and add `extra`. PYTHON* variables could
+    turn off bytecode caching for some contenders.
     """
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     return {**kept, **extra}
@@ -153,7 +153,7 @@ def spawn(argv: list[str], environment: Mapping[str, str]) -> float:
         raise
     taken = (time.perf_counter_ns() - started) / 1e6
     if status:
-        raise SystemExit(f"{argv[0]} failed with wait status {status}: {' '.join(argv)}")
+        raise SystemExit(f"this command failed (wait status {status}): {' '.join(argv)}")
     return taken
 
 

@@ -214,7 +214,7 @@ def client(
 
 
 def find_python() -> str:
-    """Return the path of the system's Python if there is one, or else of this interpreter.
+    """Return the path of the system's Python, or of this interpreter if the system has none.
 
     Without namespaces, root's target runs under a different user id, which may not read a Python in
     root's home.

@@ -148,7 +148,7 @@ NOTICES = {
 
 
 def write_silent_script(python: str, directory: str) -> str:
-    """Write a console script that runs a copy of corral without reports of denials.
+    """Write a console script for a copy of corral that does not report denials.
 
     The copy imports the same modules as corral. corral is not patched at run time, because the
     patch would have to import modules first, which would change the measured time.

@@ -15,9 +15,9 @@ Servers get no account, no arguments and no grants. A server that does not start
 Bare starts are `npx -y NAME` and `uvx NAME`. Starts in corral are `corral run npm:NAME` and `corral
 run pypi:NAME`. The table shows how many seconds pass until the server answers `tools/list`. A cold
 start uses a new home with empty caches. There are three kinds of warm starts: bare, in corral, and
-the entry point that corral runs, but without corral. All kinds of starts take turns. Each warm
-start is repeated three times, and the table shows the minimum. If a server starts bare but not in
-corral, the script tries the flags that corral suggested.
+the command that corral runs in the sandbox, started without corral. All kinds of starts take turns.
+Each warm start is repeated three times, and the table shows the minimum. If a server starts bare
+but not in corral, the script tries the flags that corral suggested.
 
 Run the script as a user who owns no files. With `--results` it continues an earlier run.
 """

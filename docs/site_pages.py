@@ -179,8 +179,8 @@ def _label_cells(table: re.Match[str]) -> str:
 
 
 def on_post_page(output: str, *, page: Page, **_: object) -> str:
-    """Refuse a page that makes a browser load something from another host, and add what the theme
-    leaves out: a name for the search dialog, and the title and description for shared links.
+    """Refuse a page that makes a browser load something from another host. Add a name for the
+    search dialog, and the title and description for shared links, because the theme has none.
     """
     if loaded := LOADED.search(output):
         raise PluginError(f"{page.file.src_uri} would load from another host: {loaded[0]}")
@@ -192,7 +192,7 @@ def on_post_page(output: str, *, page: Page, **_: object) -> str:
 
 
 def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
-    """Add ways to continue to the page that is shown for a wrong address."""
+    """Replace the content of the page that is shown for a wrong address (404.html)."""
     if template_name != "404.html":
         return output
     home = urllib.parse.urlsplit(config.site_url or "/").path

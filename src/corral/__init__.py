@@ -50,5 +50,5 @@ def __getattr__(name: str) -> object:
     return getattr(__import__(f"corral.api.{home}", fromlist=[name]), name)
 
 
-def __dir__() -> "list[str]":  # quoted, because Python 3.8 must get as far as the version check
+def __dir__() -> "list[str]":  # without quotes, Python 3.8 would fail before the version check
     return [*__all__, "__version__"]

@@ -23,7 +23,7 @@ def main() -> None:
         from corral.cli import main as run
 
         run()
-    except KeyboardInterrupt:  # a command handles Ctrl-C itself, so this was before or after it
+    except KeyboardInterrupt:  # no command is running, because commands handle Ctrl-C themselves
         os._exit(130)
 
 

@@ -44,11 +44,11 @@ class Loader(SourceFileLoader):
         self._code = code
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code from the cache file. If the descriptor of the cache file was closed,
-        return the code that Python's own loader finds.
+        """Return the code from the cache file. If the cache file was closed, return the code that
+        Python's own loader finds.
 
-        corral's processes close the descriptors that they do not need, and another file may then
-        get the same number.
+        corral's processes close all descriptors that they do not need, even the cache file's.
+        Another file may then get the same number.
         """
         found = self._finder.read(*self._code)
         if found is None:
@@ -111,8 +111,8 @@ def _open_file() -> Finder | None:
         fd = os.open(PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    # If a standard stream was closed, `fd` may have been given its number. Do not use `fd` then,
-    # because the target would inherit it.
+    # If a standard stream is closed, `fd` may have its number. The target would then inherit `fd`,
+    # so do not use it.
     found = _read_index(fd) if fd > 2 else None
     if found is None:
         os.close(fd)

@@ -92,8 +92,8 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
 
 
 def target_homes() -> str:
-    """Return the directory of the persistent homes (`state = true`) of targets that root starts
-    without namespaces.
+    """Return the directory for persistent homes (`state = true`) if root starts targets without
+    namespaces.
 
     Such a target does not have root's user id, so its home cannot be inside root's home.
     """
@@ -110,7 +110,7 @@ def config_file() -> str:
 
 
 def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
-    """Return whether this user owns a file and its mode has none of the `forbidden` bits.
+    """Return whether a file belongs to this user and has none of the `forbidden` mode bits.
 
     On Windows, return True: the access list of the user's profile protects the file.
     """
@@ -130,8 +130,8 @@ def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> N
             hint = f"check what it is, then remove it: rm {word}"
         elif sys.platform != "win32" and found.st_uid != os.geteuid():
             hint = f"it belongs to user {found.st_uid}; "
-            # Do not suggest `chown` to root. With `sudo`, HOME may be that of the calling user, who
-            # still needs the directory.
+            # Do not suggest `chown` to root: with `sudo`, the directory may be in the home of the
+            # user who called it.
             hint += (
                 f"to make it yours: sudo chown -R {os.geteuid()} {word}"
                 if os.geteuid()

@@ -17,8 +17,8 @@ HINTS = {
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
     """Return a hint for a file system error at `place`.
 
-    `otherwise` is advice that fits any error. It is added to the hint for this error, or returned
-    alone if there is no such hint.
+    `otherwise` is advice that fits any error. It is added to the hint. If there is no hint for this
+    error, only `otherwise` is returned.
     """
     from shlex import quote
 

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # A `Check` says which results of a function mean success. "positive" means any result above 0,
-    # and "zero" means only 0; if such a call fails, errno is set. "status" also means only 0, but
-    # any other result is itself the error number. "any" means every result.
+    # A `Check` says which results of a function mean success:
+    # - "positive": any result above 0; a failed call sets errno
+    # - "zero": only 0; a failed call sets errno
+    # - "status": only 0; any other result is itself the error number
+    # - "any": every result
     Check = Literal["positive", "zero", "status", "any"]
 
 

@@ -1,4 +1,4 @@
-"""Bind Apple's extensions to posix_spawn, which can replace the calling process, close descriptors,
+"""Bind Apple's extensions to posix_spawn. They can replace the calling process, close descriptors,
 disclaim responsibility for the new program and limit its memory.
 """
 

@@ -22,7 +22,7 @@ def open_output(path: str, flags: int) -> int:
 
     - a pipe, because it could block corral
     - another user's file, because that user could read and change the output
-    - a file with several hard links, because it may be any of this user's own files
+    - a file with several hard links, because it may be another file of this user
 
     Truncate the file (O_TRUNC) only after these checks.
     """

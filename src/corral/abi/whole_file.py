@@ -34,12 +34,13 @@ def replace_file(
     check: Callable[[], None] = lambda: None,
     sync: bool = True,
 ) -> None:
-    """Replace the file `path`. If `like` is given, the new file gets its owner and mode.
+    """Replace the file `path`. `like` is the stat result from which the new file gets its owner and
+    mode.
 
     `check` is called just before the file is replaced. If it raises an error, the old file stays.
 
-    Without `sync` a power cut may damage the file. Turn `sync` off only if a reader would notice
-    the damage, or if no process reads the file after the next boot.
+    Without `sync` a power cut may damage the file. Pass `sync=False` only for files that are
+    checked when they are read, or that are not used after a reboot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)

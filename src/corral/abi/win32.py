@@ -154,19 +154,19 @@ def winerror(error: OSError) -> int:
 
 
 def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
-    """Call a function whose last parameters are (buffer, size, needed size), and return the buffer
-    with the content that it writes.
+    """Call a function whose last parameters are (buffer, size, needed size), and return the filled
+    buffer.
 
-    The buffer is never copied, because its content may include pointers into the buffer. It has at
-    least `least` bytes: for an empty list Windows may ask for fewer bytes than the list's structure
-    has.
+    The buffer is never copied, because its content may include pointers into the buffer. Its size
+    is at least `least` bytes. Pass the size of the structure that the caller reads, because Windows
+    may ask for less when a list is empty.
     """
     needed = DWORD()
     try:
         call(*arguments, None, 0, ctypes.byref(needed))
     except OSError:
         if not needed.value:
-            raise  # otherwise the error only means that there was no buffer
+            raise  # a call without a buffer also fails, but it returns the needed size
     raw = bytearray(max(needed.value, least))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     call(*arguments, block, len(raw), ctypes.byref(needed))

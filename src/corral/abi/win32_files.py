@@ -1,4 +1,4 @@
-"""Bind calls that open and identify files without following links, and calls for mutexes."""
+"""Bind calls for files and for mutexes. Links are not followed when a file is opened."""
 
 import ctypes
 from collections.abc import Iterator
@@ -95,8 +95,8 @@ def information(handle: int) -> tuple[int, int, tuple[int, int]]:
 
 
 def wide_identity(handle: int) -> tuple[int, int]:
-    """Return the 64-bit volume number and the 128-bit file id, as in st_dev and st_ino since Python
-    3.12.
+    """Return the 64-bit volume number and the 128-bit file id. Since Python 3.12 these are also
+    st_dev and st_ino.
     """
     found = FILE_ID_INFO()
     GetFileInformationByHandleEx(handle, FileIdInfo, ctypes.byref(found), ctypes.sizeof(found))
@@ -122,8 +122,8 @@ def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[N
     """Own a named mutex during a `with` block. `security` is its security descriptor as SDDL. If
     the owner dies, Windows releases the mutex.
 
-    Raise OSError if the mutex is not free within `timeout_ms`. Do not wait longer, because any of
-    the user's programs can own a mutex with this name, and could block corral that way.
+    Raise OSError if the mutex is not free within `timeout_ms`. The timeout is needed because
+    another program of the user could hold a mutex with this name forever.
     """
     with security_attributes(security) as attributes:
         made = CreateMutexW(ctypes.byref(attributes), 0, name)

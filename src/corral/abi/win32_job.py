@@ -125,7 +125,7 @@ GetQueuedCompletionStatus = kernel32(
     "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
 )
 
-# Maps each structure to the information class with which Windows reads or sets it.
+# The information class that each structure needs in calls that query or set a job.
 _CLASSES: dict[type[ctypes.Structure], int] = {
     JOBOBJECT_BASIC_ACCOUNTING_INFORMATION: JobObjectBasicAccountingInformation,
     JOBOBJECT_BASIC_UI_RESTRICTIONS: JobObjectBasicUIRestrictions,

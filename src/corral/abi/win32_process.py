@@ -154,7 +154,7 @@ class Attributes:
             InitializeProcThreadAttributeList(None, count, 0, ctypes.byref(size))
         except OSError:
             if not size.value:
-                raise  # otherwise the error only means that there was no buffer
+                raise  # a call without a buffer also fails, but it returns the needed size
         self._list = ctypes.create_string_buffer(size.value)
         InitializeProcThreadAttributeList(self._list, count, 0, ctypes.byref(size))
         self._kept: list[object] = []

@@ -191,9 +191,7 @@ def set_token_integrity(token: int, sid: bytes) -> None:
 
 
 def set_token_default_dacl(token: int, text: str) -> None:
-    """Set the access list that objects get by default when the token's process creates them. `text`
-    is SDDL.
-    """
+    """Set the default access list for objects that the token's process creates. `text` is SDDL."""
     with security_attributes(text) as attributes:
         present, dacl, defaulted = BOOL(), LPVOID(), BOOL()
         results = map(ctypes.byref, (present, dacl, defaulted))
@@ -237,10 +235,10 @@ class UserObject:
 
 
 def open_window_station(access: int, security: str) -> UserObject:
-    """Open the non-interactive window station of this logon. Each logon has exactly one.
+    """Open the non-interactive window station of this logon, or create it if it does not exist yet.
 
-    If no program has created the station yet, create it with the SDDL in `security`. The call
-    passes no name, because only administrators may name a window station.
+    `security` is the SDDL for a new station. The call passes no name, because only administrators
+    may name a window station. Windows then opens the logon's only non-interactive station.
     """
     with security_attributes(security) as attributes:
         value = CreateWindowStationW(None, 0, access, ctypes.byref(attributes))
@@ -248,7 +246,7 @@ def open_window_station(access: int, security: str) -> UserObject:
 
 
 def create_desktop(station: int, name: str, access: int, security: str) -> UserObject:
-    """Create a desktop in `station`, which is this process's window station during the call."""
+    """Create a desktop in `station`. During the call `station` is this process's window station."""
     own = GetProcessWindowStation()
     SetProcessWindowStation(station)
     try:

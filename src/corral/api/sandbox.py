@@ -1,4 +1,4 @@
-"""Provide the handle for a running target, for `launch`, `run` and their asyncio versions."""
+"""Provide the handle for a running target. `launch`, `run` and their asyncio versions use it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ if not TYPE_CHECKING:
     Stdin = Stdout = Stderr = None
 
     class Generic:
-        """Replaces typing's `Generic`, whose import takes longer than a launch."""
+        """A stand-in for `typing.Generic`, because importing typing takes longer than a launch."""
 
         def __class_getitem__(cls, _: object) -> type:
             return cls
@@ -195,7 +195,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         if raw[:1] == b"E":
             raise wire_format.decode_error(raw[1:])
         if raw[:1] != kind:
-            raise SupervisionError("the supervisor has ended, and so has the target")
+            raise SupervisionError("the supervisor and its target have ended")
         return raw[1:]
 
     def _close_streams(self) -> None:
@@ -213,7 +213,7 @@ def _close_stream(stream: object) -> None:
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
     """Return the two ends of a stream: the caller's end, which may be None, and the target's end.
-    Append the descriptors that have to be closed afterwards to `ends`.
+    Add to `ends` the descriptors that the caller has to close once the target has them.
     """
     if wanted is None:
         return None, number

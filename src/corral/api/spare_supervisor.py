@@ -1,4 +1,5 @@
-"""Supervise a spare: receive its plan first, and the command and streams later.
+"""Supervise a spare, which is a sandbox that is made before its command is known. The supervisor
+receives the plan first, and the command and streams later.
 
 The supervisor answers `A` before it starts the command, or `N` if the sandbox cannot be used. If
 the caller does not get `A`, the command was not started.

@@ -34,7 +34,8 @@ def run(
     signals: Sequence[int],
     close_stdio: Callable[[Stdio], None],
 ) -> NoReturn:
-    """Supervise the run that `receive` returns, if any, and exit.
+    """Supervise one run, and exit. `receive` returns the request for the run, or None if there is
+    no run.
 
     `close_stdio` closes this process's copies of the streams once the target has them. Otherwise
     the caller would not notice when the target closes a stream.

@@ -50,7 +50,7 @@ class Supervisors:
         return isinstance(channel, Channel) and channel.wait(seconds)
 
     def close(self) -> None:
-        """Do nothing: every supervisor ends with its run."""
+        """Do nothing, because on Windows no process is kept ready for the next run."""
 
 
 class Channel:
@@ -111,7 +111,7 @@ class Channel:
 
 def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.Popen[bytes]:
     if sys.platform != "win32":
-        raise OSError("supervisors are started in this way only on Windows")
+        raise OSError("this way of starting a supervisor works only on Windows")
     import msvcrt
 
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]

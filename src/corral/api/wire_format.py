@@ -1,4 +1,5 @@
-"""Encode messages between a caller and a corral process: plans, hosts, endings and errors.
+"""Encode messages between a caller and a corral process. They contain plans, hosts, errors and
+`Ending`s, which say how runs ended.
 
 A record is sent with the name of its class and without default values. Only names of corral's own
 record classes are accepted. `marshal` is safe here, because both ends run the same Python and the

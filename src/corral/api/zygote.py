@@ -67,7 +67,7 @@ def _supervise(channel: int, *streams: int) -> NoReturn:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
         supervisor_process.run(channel, channel, receive, signals=FORWARDED, close_stdio=_close)
     finally:
-        os._exit(1)  # a fork must never continue as the zygote
+        os._exit(1)  # otherwise the fork would return into the zygote's loop
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -128,7 +128,9 @@ class Zygote:
 
     def _forget(self) -> None:
         """Close the channels that this fork has inherited, because they belong to the parent."""
-        self._lock = threading.Lock()  # a thread of the parent may have held the inherited lock
+        # Another thread of the parent may have held the old lock. No thread of this fork would
+        # ever release it.
+        self._lock = threading.Lock()
         for channel in (self._requests, *self._channels):
             if channel is not None:
                 channel.close()
@@ -138,8 +140,8 @@ class Zygote:
 
 
 def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
-    """Send a command to a spare. Return False if the spare did not accept the command. In that
-    case the spare will never start it.
+    """Send a command to a spare. Return False if the spare has not accepted the command, and so
+    will never start it.
     """
     assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
     try:

@@ -26,8 +26,8 @@ Row = tuple[str, str, ConfiguredServer]
 
 
 def find_all_files() -> list[tuple[str, str]]:
-    """Return (client, file) for each of the clients' own files, and for each of their files in the
-    current directory's project.
+    """Return (client, file) for the files that belong to the clients themselves, and for those that
+    clients read from the project in the current directory.
     """
     here = what_to_run.current_directory()
     found: dict[tuple[str, str], tuple[str, str]] = {}
@@ -125,9 +125,9 @@ def _list_named(word: str) -> list[Row]:
 
 
 def find_wrapped(word: str) -> list[Row]:
-    """Return the wrapped server that `word` names, from every client that has it.
+    """Return one row for each client that has the wrapped server `word`.
 
-    Raise an error if no client has it, or if it occurs in several files outside `find_all_files`.
+    Raise an error if no client has it, or if `refuse_ambiguous` refuses the name.
     """
     found = match_wrapped(word)
     refuse_ambiguous(word, found)
@@ -146,8 +146,8 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
-    """Refuse a name that occurs in several files outside `find_all_files`, because it may name
-    different servers there.
+    """Refuse a name that several files of other projects contain, because it may name different
+    servers there. `find_all_files` does not return these files.
     """
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:
@@ -158,9 +158,8 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
 
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:
-    """Refuse a name that belongs to servers with different commands. A project's file may reuse the
-    name of a server in another client, and a command that deletes something must not choose between
-    them.
+    """Refuse a name that belongs to servers with different commands. Commands that delete something
+    call this, because a project's file may reuse the name of another server.
     """
     refuse_ambiguous(word, rows)
     if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:

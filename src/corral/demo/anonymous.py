@@ -1,4 +1,4 @@
-"""Remove the user's names and paths from a result of `corral demo` that users may publish."""
+"""Remove the user's names and paths from a result of `corral demo`, so that it can be published."""
 
 import getpass
 import os

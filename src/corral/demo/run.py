@@ -78,8 +78,8 @@ def has_passed(results: Sequence[ActResult]) -> bool:
 
 
 def sort_results(results: Sequence[ActResult], untried: Sequence[str]) -> dict[str, list[str]]:
-    """Return the acts with good verdicts, the acts with bad verdicts, and the acts that were not
-    tried, with the reasons.
+    """Sort the acts into those with good verdicts, those with bad verdicts, and those that were not
+    tried. An act that was not tried is listed with the reason.
     """
     unproven = [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {
@@ -142,7 +142,7 @@ class Session:
         return check_attempt(act, Attempt(not answer.error, answer.text), inside=bool(self.walls))
 
     def end(self) -> int:
-        """Close the server's input, and wait until it exits by itself."""
+        """Close the server's input, and wait until the server exits by itself."""
         self._stdin.close()
         return self._process.wait(EXIT_SECONDS)
 
@@ -179,8 +179,8 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 
 
 def run_acts() -> tuple[list[ActResult], list[str]]:
-    """Run every act inside and outside of the sandbox. Return the results, and the acts that are
-    made only for other systems.
+    """Run every act inside and outside of the sandbox. Return the results, and the acts that only
+    run on other systems.
 
     Remove the decoys afterwards, even after an interrupt.
     """

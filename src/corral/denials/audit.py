@@ -1,4 +1,4 @@
-"""Write and verify the audit file of `run --audit`, whose lines form a hash chain.
+"""Write and verify the audit file of `run --audit`. Its lines form a hash chain.
 
 Each line is a JSON object whose `previous` is the SHA-256 of the line before it. So `verify`
 notices if a line was changed, removed or inserted. It cannot notice that the whole file was

@@ -31,8 +31,8 @@ def describe_discarded(
     more += "" if whole else " (and others)"
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
-    # Suggest no flag for a very long path, because the target has chosen it. A path with a masked
-    # secret gets no flag either, because no file has that path.
+    # The target chooses the paths, so suggest flags only for paths that are not too long to read. A
+    # path with a masked secret gets no flag either, because no file has that path.
     short = [
         row
         for row in rows
@@ -66,12 +66,12 @@ def _commands(path: str, *, is_file: bool) -> list[tuple[str, str]]:
 
 
 def _granted(row: Discarded) -> tuple[str, bool]:
-    """Return the narrowest sensible grant that keeps a file, as a path below the home directory,
-    and whether this path is the file itself.
+    """Return the path that has to be granted to keep a file. The path is relative to the home
+    directory. Also return whether it is the path of the file itself.
 
-    Usually the grant is for the file's directory. But in the home directory or a directory that
-    programs share (~/.config, ~/.local/share), the target could then create files that other
-    programs run. There the grant is for the file itself.
+    Usually the file's directory is granted. In the home directory and in directories that programs
+    share (~/.config, ~/.local/share), only the file is granted. Otherwise the target could create
+    files there that other programs run.
     """
     parent = row.path.rpartition("/")[0]
     shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))

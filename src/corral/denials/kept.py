@@ -40,8 +40,8 @@ NOT_STARTED = "corral did not start it"
 
 @record
 class KeptRun:
-    """A stored run. `time`, in Unix seconds, is when the run ended, or when its first denial
-    happened if the run was killed. `flags` lists the flags that granted something to the run, with
+    """A stored run. `time` is the end of the run in Unix seconds. If the run was killed, `time` is
+    the time of its first denial. `flags` lists the flags that granted something to the run, with
     their values. `failure` says how the run failed.
     """
 
@@ -70,7 +70,7 @@ def keep(
     flags: Sequence[str] = (),
     failure: str = "",
 ) -> None:
-    """Write a run's denials, and how the run failed. If the run has no denials and did not fail,
+    """Store a run's denials, and how the run failed. If the run has neither denials nor a failure,
     store it only if earlier runs of the same server are stored.
 
     If the files cannot be written, the run continues, and `corral why` does not show these denials.
@@ -168,8 +168,7 @@ def merge(
     """Return the denials of all runs, oldest first, with equal denials counted together. Leave out
     a denial if the flags of a later run allow it.
 
-    Keep a denial that merely did not occur again in later runs: the server may not have tried
-    again.
+    Keep a denial that does not occur in later runs, because the server may not have tried again.
     """
     found: dict[Denial, SeenDenial] = {}
     for run in runs:
@@ -192,10 +191,10 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str, now: float) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, beyond the limits.
+    """Remove the oldest runs of a server, and the oldest servers, until no limit is exceeded.
 
-    If several runs have the same flags and no denials, keep only the last of them, so that they do
-    not displace runs with denials.
+    Of several runs with the same flags and without denials, keep only the last. Otherwise such runs
+    could displace runs with denials.
     """
     lines = 0
     without_denials: set[tuple[str, ...]] = set()

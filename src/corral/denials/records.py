@@ -164,11 +164,11 @@ class Denials:
         destination, secret = self._hidden(destination)
         why, masked = self._hidden(why)
         if masked or len(why) > MAX_TEXT_LENGTH:
-            why = why.partition("; ")[0]  # the rest may be a command, which must not be cut
+            why = why.partition("; ")[0]  # a command after "; " must not be cut
 
-        # Leave out a flag that would have to be shortened or masked, because it would then allow
-        # something else. If the destination is secret, also leave out a flag with a value, since
-        # that value is the destination.
+        # Drop a flag that would have to be shortened or masked, because it would then allow
+        # something else. If the destination is secret, drop any flag with a value, because the
+        # value is the destination.
         if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1] or (secret and " " in allow):
             allow = ""
         if secret:

@@ -21,7 +21,7 @@ class ServerId:
     unmasked command, so servers that differ only in secrets have different digests.
 
     If `has_variables` is true, `command` contains variables that a client replaces before it starts
-    the server. So a run of this server has another command and digest.
+    the server. When corral runs the server, its command and digest are therefore different.
     """
 
     digest: str
@@ -29,7 +29,7 @@ class ServerId:
     has_variables: bool = False
 
     def is_started_by(self, wanted: ServerId) -> bool:
-        """Return whether this server, which corral has run, may be the server `wanted` from a
+        """Return whether a client may have started this server because of the entry `wanted` in the
         client's configuration file.
         """
         if self.digest and not wanted.has_variables:

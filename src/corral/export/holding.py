@@ -26,9 +26,9 @@ INSIDE = "corral inside: "
 class Engine:
     """An engine such as runc, and which parts of one policy it can enforce.
 
-    `enforces` has (mechanism, note) for each control that the engine enforces. `lacks` has the
-    reason for each control that it cannot enforce. `hints` says, for some of the controls in
-    `lacks`, what the user can do instead.
+    `enforces` maps each control that the engine enforces to (mechanism, note). `lacks` maps each
+    control that it cannot enforce to the reason. For some of these, `hints` says what the user can
+    do.
     """
 
     name: str

@@ -105,8 +105,8 @@ def _survey(subject: Subject) -> Layout:
             f"only root can use {', '.join(closed)}, but the bundle's target does not run as root",
             hint="export as the user that owns these files, or grant files that all users can read",
         )
-    # A runtime needs an id 0 inside the bundle. This id is mapped to the same host id as in `corral
-    # run`.
+    # A runtime needs a user with id 0 in the bundle. On the host, this user has the same id as the
+    # target of `corral run`.
     return replace(layout, who=replace(layout.who, uid=0, gid=0))
 
 

@@ -15,7 +15,9 @@ def publish(
     directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
 ) -> None:
     """Create `directory` and let `fill` write its files. Refuse a directory that already exists.
-    With `force`, replace such a directory if the names of all its files match the patterns `names`.
+
+    With `force`, replace an existing directory if it contains only files whose names match the
+    patterns in `names`.
     """
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:

@@ -69,9 +69,7 @@ def _conditional_entries(name: str, rule: Rule) -> Iterator[dict[str, object]]:
 
 
 def allowed_cubes(rule: Rule) -> list[Cube]:
-    """Return disjoint cubes that together contain exactly the arguments for which the rule allows
-    the call.
-    """
+    """Return the arguments with which the rule allows the call, as disjoint cubes."""
     if isinstance(rule, int):
         return []
     alternatives, otherwise = rule
@@ -106,7 +104,7 @@ def _intersect(one: Cube, other: Cube) -> Cube | None:
 
 
 def _subtract(cube: Cube, gone: Cube) -> Iterator[Cube]:
-    """Yield disjoint cubes for the part of `cube` that is not in `gone`."""
+    """Yield what is left of `cube` without `gone`, as disjoint cubes."""
     if _intersect(cube, gone) is None:
         yield cube
         return
@@ -118,7 +116,7 @@ def _subtract(cube: Cube, gone: Cube) -> Iterator[Cube]:
 
 
 def _free_bits(cube: Cube, gone: Cube) -> Iterable[tuple[int, int, int]]:
-    """Yield (register, bit, value) for each bit that `gone` fixes but `cube` does not."""
+    """Yield (register, bit, value) for each bit that is fixed in `gone` but not in `cube`."""
     for index, (mask, value) in gone.items():
         known, _ = cube.get(index, (0, 0))
         yield from ((index, bit, value) for bit in BITS if bit & mask & ~known)

@@ -1,4 +1,4 @@
-"""Read and edit JSON, with comments and trailing commas, which clients' parsers accept too."""
+"""Read and edit JSON. Comments and trailing commas are allowed, because clients accept them."""
 
 import json
 import re
@@ -15,7 +15,7 @@ PROTOTYPE = "__proto__"
 """In VS Code's parser, a table with this key inherits the keys of the value. These could be servers
 that corral does not see.
 """
-# The quantifiers are possessive: without backtracking, even megabytes of text need little memory.
+# The quantifiers are possessive, because backtracking would need much memory for long texts.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\r\n\u2028\u2029]*+(?=\r?\n|\Z)|/\*(?:[^*]++|\*(?!/))*+\*/)++)
     |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")
@@ -23,8 +23,8 @@ TOKEN = re.compile(
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
-# `load` removes comments and trailing commas with these expressions. It works without Reader, so
-# that it can check Reader's results.
+# `load` removes comments and trailing commas with these expressions. It does not use Reader, so
+# corral can compare the results of both.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
@@ -37,8 +37,8 @@ STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    """Reads one JSON text. A repeated key is an error, unless the caller passes a list `repeated`,
-    to which such keys are then added.
+    """Reads one JSON text. A repeated key is an error. If the caller passes a list `repeated`, such
+    keys are added to this list instead.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Reader:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # let the token reader find the comment or mistake
+            self.strict = False  # there is a comment or a mistake, so read token by token
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()

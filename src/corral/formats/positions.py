@@ -99,7 +99,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 
 def line_counter(text: str) -> Callable[[int], int]:
-    """Return a function that converts positions to line numbers, and is fast for many of them."""
+    """Return a function that converts a position to a line number. Many calls of it are fast."""
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 
@@ -130,8 +130,8 @@ def indent(text: str, at: int) -> str | None:
 
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    """Return the splice that replaces the first `drop` items of a list in brackets with `words`. If
-    the first item is at the start of a line, each new item gets its own line.
+    """Return a splice that removes the first `drop` items of a list in brackets and puts `words` in
+    their place. If the first item is at the start of a line, each new item gets its own line.
     """
     found = items.items or ()
     if not found:

@@ -31,7 +31,7 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems. The file systems of the paths in `used` are left out."""
+    """The paths on network file systems, except for file systems that contain a path in `used`."""
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds
@@ -61,8 +61,8 @@ class RemotePaths:
         """Return the target of a link, or "" if the path is not a link. Raise an error at the mount
         point of a network file system.
 
-        `follow` calls this method for each directory on the way to a path. So it reaches the mount
-        point before any path below it, and paths below a mount point need no check of their own.
+        `follow` calls this method for each directory on the way to a path, from the top down. It is
+        therefore enough to check whether `path` itself is a mount point.
         """
         if path in self._remote or (self._is_root_remote and self._is_below_root(path)):
             raise _ReachedError

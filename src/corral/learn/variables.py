@@ -29,8 +29,9 @@ ORDINARY = frozenset(
 def find_variables(
     accesses: Mapping[tuple[str, bool], int], plan: Plan, environment: Mapping[str, str]
 ) -> Learned:
-    """Propose variables that the server's code mentions but that the server is not given. Do not
-    propose a secret, but list it with the flag that passes it.
+    """Propose the variables that the server's code mentions but that the server does not get.
+
+    Secrets are not proposed. They are listed separately, each with the flag that passes it.
     """
     given = dict(plan.environment)
     names = [name for name in environment if name not in given and _is_of_interest(name)]

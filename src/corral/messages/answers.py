@@ -72,9 +72,11 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove from a list the items that the rules forbid or that differ from the pinned
-        definitions. Replace the whole answer with an error if it has no list, or if another of its
-        keys differs from the list's key only in case.
+        """Remove the items of a list that the rules forbid or that differ from the pinned
+        definitions.
+
+        Replace the whole answer with an error if it has no list. Do the same if it has a second key
+        that differs from the list's key only in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):

@@ -1,9 +1,9 @@
 """Decide for each message between a client and its server whether to pass the message on.
 
-The guard trusts the client, because it belongs to the user, but not the server, which may try to
-mislead the client's model. If no rule applies to a message, the guard passes it on unchanged. It
-answers a refused request with an error that names the rule, so that the sender does not wait
-forever.
+The guard trusts the client, because it belongs to the user. It does not trust the server, because
+the server may try to mislead the client's model. If no rule applies to a message, the guard passes
+it on unchanged. It answers a refused request with an error that names the rule, so that the sender
+does not wait forever.
 """
 
 import time
@@ -221,8 +221,8 @@ class Guard:
             self._cancelled.popitem(last=False)
 
     def _without_capabilities(self, message: Message, method: str, params: Message) -> Message:
-        """Remove capabilities that the server may not use. Older protocols send capabilities in
-        `initialize`, newer ones in every request.
+        """Hide those capabilities of the client that the server may not use. Older protocols send
+        capabilities in `initialize`, newer ones in every request.
         """
         if method == "initialize":
             return _replaced(message, ("params", "capabilities"), self._offered)
@@ -291,8 +291,8 @@ class Guard:
         return refusal
 
     def _drop_long_answer(self, frame: TooLong) -> Routed:
-        """Drop an overlong message. If the part that was kept shows which request it answers, send
-        an error in its place.
+        """Drop an overlong message. If its id can still be read and belongs to a request, answer
+        the request with an error.
         """
         refusal = self._refuse_size(frame, "the server")
         identity = frame.find_id()

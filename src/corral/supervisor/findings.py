@@ -96,10 +96,10 @@ def _host(findings: tuple[Finding, ...]) -> Host:
 
 
 def _name_cause(finding: Finding) -> Finding:
-    """Return the finding with the status "unknown" if an unrelated problem kept the probe from
-    running.
+    """Change the status from "absent" to "unknown" if the probe could not run because of an
+    unrelated problem. Return any other finding unchanged.
 
-    The next run that needs this capability probes it again.
+    The next run that needs an "unknown" capability probes it again.
     """
     if finding.status != "absent":
         return finding

@@ -59,8 +59,8 @@ TABLES = ("tools", "prompts", "resources")
 
 
 class MessageRelay:
-    """Passes messages between client and server, until the watcher closes it as one of its
-    services. `stdio` contains the streams for the target.
+    """Passes messages between client and server, until the watcher calls `close`. `stdio` contains
+    the streams for the target.
     """
 
     def __init__(self, plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> None:

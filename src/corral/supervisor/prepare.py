@@ -167,8 +167,8 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return the paths, addresses and variables that the policy denies, but that the command's
-    arguments or the target's variables name.
+    """Search the command's arguments and the target's variables for paths, addresses and names of
+    variables. Return those that the policy denies.
     """
     policy, program = subject.policy, subject.program
     # `words` must not contain secrets, because hints quote these words.
@@ -219,8 +219,8 @@ def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
 def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
-    """Return the policy that results from all sources. Without sources and user configuration,
-    return the default policy without importing any more modules.
+    """Return the policy that results from all sources. If there are no sources and no user
+    configuration, this is the default policy, and no more modules are imported.
     """
     if not sources and not os.path.lexists(config_file()):
         return Policy()
@@ -238,7 +238,7 @@ def _merge_policy(
 
 
 def _find_root(sources: Sequence[Source]) -> str:
-    """Return the directory of the server that the user named, or "" for a plain command."""
+    """Return the directory of the server that the user named, or "" if the user named a command."""
     own = [one.manifest.directory for one in sources if one.trust == "request"]
     return next(filter(None, own), "")
 
@@ -298,7 +298,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
-    """Return the program with these certificate files added to the files that it reads."""
+    """Add certificate files to the files that a program reads, and return the new program."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:
@@ -326,8 +326,8 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. The only variables that it takes from the caller are those
-    in `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
+    """Return the target's environment. Of the caller's variables, it contains only those in
+    `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
     """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]

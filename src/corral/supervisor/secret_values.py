@@ -109,8 +109,8 @@ def hide_values(plan: Plan) -> Hide:
     """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]
-    # Search only the words that the user typed. If these name a server, they are in `server`, and
-    # `typed` is the command that the server's author chose.
+    # Search only the words that the user typed. If the user named a server, they are in `server`,
+    # because `typed` is then the command that the server's author chose.
     found = find_secrets(environment, plan.secret_names, program.server or program.typed)
     given = [("a setting", value) for value in plan.given_values]
     return SecretValues([*found, *given]).hide
@@ -139,11 +139,11 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the part of a secret value whose words are masked even if they occur alone.
+    """Return a secret value. If it is a URL, return only its path and query, because the host is
+    not a secret.
 
-    If the value is a URL, this part is its path and query, because the host is not a secret. If the
-    URL contains a password, this part is "", because the password is masked as a separate secret.
-    Otherwise it is the whole value.
+    The result is split into parts that are masked even if they occur alone. For a URL that contains
+    a password, the result is "", because the password is masked as a separate secret.
     """
     _, mark, rest = value.partition("://")
     if not mark:

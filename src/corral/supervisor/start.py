@@ -72,9 +72,9 @@ def run(
     denials: Denials | None = None,
     spawn: Spawn | None = None,
 ) -> Watcher:
-    """Start the target. If `spawn` is given, it starts the target in an existing sandbox.
+    """Start the target. `spawn`, if given, starts the target in an existing sandbox.
 
-    If a step fails, the error names it, and nothing of the run is left behind.
+    If a step fails, remove everything that the run has created. The error names the step.
     """
     _check_streams(stdio)
     system = current.load()

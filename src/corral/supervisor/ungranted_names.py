@@ -22,8 +22,8 @@ DEFAULT_PORT = 443
 
 
 def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungranted, ...]:
-    """Return (kind, address, flag) for each IPv4 address in the words that the policy does not
-    allow. `flag` is the flag that would allow the address.
+    """Find the IPv4 addresses in the words. For each address that the policy does not allow, return
+    (kind, address, flag). `flag` is the flag that allows the address.
     """
     rules = parse_rules(allow)
     found: dict[str, Ungranted] = {}
@@ -46,8 +46,8 @@ def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungrante
 def find_variables(
     words: Iterable[str], environment: Mapping[str, str], given: Iterable[str]
 ) -> tuple[Ungranted, ...]:
-    """Return (kind, name, flag) for each argument that is the name of a variable which is set here
-    but not passed to the target. `flag` is the flag that would pass the variable.
+    """Find the words that are names of variables. For each variable that is set here but not passed
+    to the target, return (kind, name, flag). `flag` is the flag that passes the variable.
     """
     known = set(given)
     found: list[Ungranted] = []

@@ -27,13 +27,13 @@ SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`, if
-    the path exists on the host or would be a new file in an existing directory.
+    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`.
+    Leave out paths whose parent directory does not exist on the host.
 
-    The flag would allow the path. It is "" if the path may contain secrets or is run by other
-    programs: a project may have chosen the command, so corral does not suggest a dangerous grant.
-    A relative path counts only if it is written as `./x` or `../x`, because `x` is usually a plain
-    word.
+    The flag would allow the path. It is "" if the path may contain secrets, or if other programs
+    execute the file. A project may have chosen the command, so corral must not suggest a dangerous
+    grant. A relative path counts only if it is written as `./x` or `../x`, because `x` is usually a
+    plain word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:
