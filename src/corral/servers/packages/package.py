@@ -74,7 +74,7 @@ def has_run_scripts(key: str) -> bool:
 
 
 def current_key(reference: Reference, how: InstallOptions) -> str:
-    """Return the key for a package that comes from the registry in the user's current settings."""
+    """Return the key that the package has if it is installed with the user's current settings."""
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     return package_key(reference, how, origin=origin)
 
@@ -138,8 +138,10 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
-    """Raise an error if a package still has to be installed but npm is missing. If the user chose a
-    version of node, check nothing, because corral may have to start a node to find out its version.
+    """Raise an error if npm is missing and a package still has to be installed with it.
+
+    If the user chose a version of node, do not check, because corral may have to start a node to
+    find out its version.
     """
     if reference.kind != "npm" or how.runtimes or store.find(current_key(reference, how)):
         return

@@ -1,5 +1,5 @@
-"""Read from the user's settings which package indexes uv and pip would use, and the credentials for
-these indexes.
+"""Read the user's settings for uv and pip: the package indexes that they would use, and the
+credentials for these indexes.
 """
 
 import os

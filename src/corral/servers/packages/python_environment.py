@@ -88,9 +88,9 @@ def _venv_settings(made: Environment) -> str:
 
 def check_environment(environment: Environment) -> None:
     """Refuse an environment in which a package changed the files that choose the interpreter."""
-    # A package chooses the names of its scripts and files, so a bug in the installer could let it
-    # overwrite the files that are checked here. If a package was allowed to run code, that code
-    # could write anywhere in the environment.
+    # A package chooses the names of its scripts and files. If the installer has a bug, such a file
+    # could replace one of the files that are checked here. If a package was allowed to run code,
+    # that code could write anywhere in the environment.
     link = environment.path(INTERPRETER)
     with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:
         written = file.read(MAX_SETTINGS_BYTES)
