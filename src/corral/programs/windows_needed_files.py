@@ -125,7 +125,7 @@ class Needs:
 
 
 def is_pointer(name: str) -> bool:
-    """Return whether a file in site-packages can name directories elsewhere."""
+    """Return whether a file of this name in site-packages can refer to other directories."""
     return name.endswith(".pth") or (
         name.startswith("__editable___") and name.endswith("_finder.py")
     )
@@ -141,8 +141,8 @@ def pointer_targets(name: str, text: str) -> list[str]:
 
 
 def _package(real: str) -> str:
-    r"""Return the outermost package of a path, as `...\node_modules\name` or
-    `...\node_modules\@scope\name`, or "" if the path is not in a package.
+    r"""Return the directory of the outermost package that contains a path: `...\node_modules\name`
+    or `...\node_modules\@scope\name`. Return "" if the path is not in a package.
     """
     at = real.lower().find("\\node_modules\\")
     if at < 0:
