@@ -77,8 +77,7 @@ def _host(findings: tuple[Finding, ...]) -> Host:
 
 
 def _name_cause(finding: Finding) -> Finding:
-    """Return the finding with the status "unknown" if an unrelated problem kept the probe from
-    running.
+    """Change the status "absent" to "unknown" if the probe failed for an unrelated reason.
 
     The next run that needs this capability probes it again.
     """

@@ -132,8 +132,8 @@ class MessageRelay:
             self._answered.release()
 
     def _pass(self, source: int, frames: FrameReader, judge: Judge, sink: Sink) -> None:
-        """Let the guard judge each frame from `source`, and send it on to `sink`, until one of the
-        two closes. A frame is a message or any other line. Close `source` at the end.
+        """Pass frames from `source` through the guard to `sink`, until one of the two closes. Then
+        close `source`. A frame is a message or any other line.
         """
         with open(source, "rb", buffering=0) as stream:
             while chunk := _read(stream.fileno()):
@@ -236,7 +236,7 @@ class Reporter:
         if self._refuses:
             self._denials.add(cast("Kind", kind), name or "of the server", why=f"mcp.pins: {text}")
         else:
-            # Only the server's instructions have no name, and `kind` is then a plural.
+            # Only the server's instructions have no name, and "instructions" is a plural.
             verb = "differs from its" if name else "differ from their"
             self._denials.note(f"{what} {verb} pin: {text}")
             self._denials.log("changed", what=what, why=text)

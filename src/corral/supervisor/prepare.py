@@ -35,8 +35,8 @@ CERTIFICATES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
-STATE = "${STATE_DIRECTORY}"  # in a variable's value: the directory that persists between runs
-DOTS = 3  # in an IPv4 address
+STATE = "${STATE_DIRECTORY}"  # in values, this means the directory that persists between runs
+DOTS = 3  # the number of dots in an IPv4 address
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
@@ -311,8 +311,8 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. The only variables that it takes from the caller are those
-    in `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
+    """Return the target's environment. Of the caller's variables, it contains only those in
+    `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
     """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]

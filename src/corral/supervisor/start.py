@@ -136,7 +136,7 @@ def _lock_installed_files(plan: Plan) -> None:
             fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            continue  # just removed; the `Sources` step will refuse it
+            continue  # the tree was just removed, so the `Sources` step will refuse it
 
 
 def _open_services(
@@ -162,10 +162,10 @@ def _open_services(
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    A directory gives access to everything beside it through `..`. The target could connect a socket
-    of the host's network to another address, and also a unix socket that is not connected yet or
-    that uses datagrams. On Linux, all other unix sockets are bound to a name here, so that the
-    target cannot bind them to a name of its choice.
+    A directory is refused because `..` leads out of it. A socket is refused if the target could
+    connect it to another address. This is possible with all network sockets, and with unix sockets
+    that use datagrams or are not connected yet. All other unix sockets are accepted. On Linux they
+    are bound to a name first, so that the target cannot bind them to a name of its choice.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:

@@ -22,8 +22,8 @@ DEFAULT_PORT = 443
 
 
 def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungranted, ...]:
-    """Return (kind, address, flag) for each IPv4 address in the words that the policy does not
-    allow. `flag` is the flag that would allow the address.
+    """Find IPv4 addresses that occur in `words` but are not allowed by the policy. Return (kind,
+    address, flag) for each. `flag` would allow the address.
     """
     rules = parse_rules(allow)
     found: dict[str, Ungranted] = {}
@@ -46,8 +46,8 @@ def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungrante
 def find_variables(
     words: Iterable[str], environment: Mapping[str, str], given: Iterable[str]
 ) -> tuple[Ungranted, ...]:
-    """Return (kind, name, flag) for each argument that is the name of a variable which is set here
-    but not passed to the target. `flag` is the flag that would pass the variable.
+    """Find arguments that name an existing variable that the target does not get. Return (kind,
+    name, flag) for each. `flag` would pass the variable to the target.
     """
     known = set(given)
     found: list[Ungranted] = []

@@ -26,13 +26,13 @@ SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`, if
-    the path exists on the host or would be a new file in an existing directory.
+    """Find words that name a path outside of `visible`. Return (kind of denial, path, flag) for
+    each path that exists on the host or would be a new file in an existing directory.
 
-    The flag is the one that would allow the path. It is "" for a path that may contain secrets or
-    is run by other programs: corral does not suggest such a grant, because a project may have
-    chosen the command. A relative path counts only if it is written as `./x` or `../x`, because `x`
-    is usually a plain word.
+    `flag` would allow the path. It is "" if the path may contain secrets or is run by other
+    programs. corral does not suggest such a grant, because a project may have chosen the command. A
+    relative path counts only if it is written as `./x` or `../x`, because `x` is usually a plain
+    word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:

@@ -57,9 +57,9 @@ class Entry:
     name: str
     version: str
     digest: str
-    command: tuple[str, ...]  # `{tree}` stands for the tree's path
+    command: tuple[str, ...]  # `{tree}` is replaced with the tree's path
     origin: str = ""
-    index: str = ""  # the only index of all packages, or "" if unknown or several
+    index: str = ""  # the index of all packages, or "" if it is unknown or there are several
     integrity: str = ""  # the checksum that the installer verified
     created: str = ""
     size: int = 0
