@@ -175,7 +175,7 @@ def _find_host_of_url(text: str) -> str:
     URL, or if its host is not a name.
     """
     named = text.split("//", 1)[-1].partition("/")[0].rpartition("@")[2]
-    host, *more = named.split(":")  # a network such as fd00::/8 has more colons
+    host, *more = named.split(":")  # more than one colon means a network, such as fd00::/8
     return named if named != text and len(more) < 2 and is_host_name(host) else ""
 
 

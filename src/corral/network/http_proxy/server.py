@@ -102,7 +102,7 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that does not become ready before `close`. The caller has nothing to
+        """Return a descriptor that only `close` makes ready. Until then the caller has nothing to
         do, because the proxy's own threads do all the work.
         """
         return self._stop
