@@ -73,7 +73,7 @@ class RemotePaths:
         try:
             return os.readlink(path)
         except (FileNotFoundError, NotADirectoryError):
-            self._missing = f"{path}/"  # nothing below it is a link
+            self._missing = f"{path}/"  # paths below a missing file need no check
         except OSError:
             pass
         if len(path) <= self._left:

@@ -29,8 +29,8 @@ ORDINARY = frozenset(
 def find_variables(
     accesses: Mapping[tuple[str, bool], int], plan: Plan, environment: Mapping[str, str]
 ) -> Learned:
-    """Propose variables that the server's code mentions but that the server is not given. Do not
-    propose a secret, but list it with the flag that passes it.
+    """Propose variables that the server's code mentions but that the server does not get. Do not
+    propose secrets, but list them with the flags that pass them.
     """
     given = dict(plan.environment)
     names = [name for name in environment if name not in given and _is_of_interest(name)]
@@ -63,7 +63,7 @@ def _own_files(paths: Iterable[str], own: Iterable[str]) -> Iterator[str]:
 
 
 def _find(names: list[str], files: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (name, first file) for each variable that the code reads from its environment."""
+    """Find variables that the code reads. Yield each name with the first file that reads it."""
     if not names:
         return
     choices = "|".join(map(re.escape, names))

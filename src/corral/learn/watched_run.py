@@ -197,12 +197,12 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 def _judge_own_files(
     plan: Plan, learned: Learned, directories: Collection[str], hide: Hide
 ) -> Learned:
-    """If the server wanted to change its own program files, propose a profile that makes it write
-    to another directory. If there is no such profile, list the file, and another remedy if there is
-    one.
+    """Handle the server's attempts to change its own program files. Propose a profile that makes
+    the server write to another directory. Without such a profile, list the file, with another
+    remedy if there is one.
 
-    `directories` are the paths at which the server wanted to make a directory. A path that contains
-    a secret gets no remedy, because the path would be masked in the suggested command.
+    `directories` are the directories that the server wanted to make. A path that contains a secret
+    gets no remedy, because the path would be masked in the suggested command.
     """
     proposed: dict[str, Proposal] = {}
     kept = []

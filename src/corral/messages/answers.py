@@ -72,9 +72,10 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove from a list the items that the rules forbid or that differ from the pinned
-        definitions. Replace the whole answer with an error if it has no list, or if another of its
-        keys differs from the list's key only in case.
+        """Remove forbidden items from a list, and items that differ from their pins.
+
+        If the answer has no list, replace the whole answer with an error. Do the same if the answer
+        has a second key for the list that is spelled with other upper-case letters.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):

@@ -124,8 +124,8 @@ class Client:
         return result
 
     def _send(self, message: Mapping[str, object], deadline: float) -> None:
-        """Send a message. On POSIX systems, write only as much at once as a pipe accepts when it is
-        ready, so that a server that does not read its input cannot block corral.
+        """Send a message. On POSIX systems, write only pieces that a ready pipe accepts at once. So
+        a server that does not read its input cannot block corral.
         """
         frame = memoryview(encode({"jsonrpc": "2.0", **message}))
         try:

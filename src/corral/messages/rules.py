@@ -157,9 +157,10 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
-    """Return a URI without repeated slashes and without the host of a `file:` URI, and then also
-    without its query. Both spellings name the same resource, so a `deny` pattern must match them
-    too.
+    """Return two shorter spellings of a URI. The first has no repeated slashes, and no host if it
+    is a `file:` URI. The second also has no query.
+
+    Both may name the same resource as the URI, so a `deny` pattern must match them too.
     """
     plain = re.sub("(?<=[^:/])/+", "/", uri)
     short = re.sub(r"^file:(?://(?i:localhost)(?=/))?/*", "file:///", plain)

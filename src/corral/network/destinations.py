@@ -3,7 +3,7 @@
 The gateway (Linux) and the HTTP proxies (macOS, Windows) dial only the addresses that
 `DestinationCheck` returns, or the host's own proxy. Both call these methods at the same points:
 
-    allows              first: whether an entry allows the name or the address, and the port
+    allows              first: whether an entry allows the host (name or address) and the port
     allows_hello        after a TLS client has named a server: whether an entry allows that name
     proxy_for           before the lookup: the host's own proxy, if the host uses one for this name
     filter_addresses    after the lookup: the addresses that the address guard allows
