@@ -92,8 +92,8 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees: the step that builds the target's
-    own view of the file system, or Landlock.
+    """Return the step that decides which files the target sees. This is the step that builds the
+    target's own view of the file system, or otherwise Landlock.
     """
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):

@@ -74,8 +74,8 @@ class Answers:
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
         """Remove forbidden items from a list, and items that differ from their pins.
 
-        If the answer has no list, replace the whole answer with an error. Do the same if the answer
-        has a second key for the list that is spelled with other upper-case letters.
+        If the answer has no list, replace the whole answer with an error. Do the same if a second
+        key differs from the list's key only in upper and lower case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):

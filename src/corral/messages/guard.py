@@ -1,9 +1,9 @@
 """Decide for each message between a client and its server whether to pass the message on.
 
-The guard trusts the client, because it belongs to the user, but not the server, which may try to
-mislead the client's model. If no rule applies to a message, the guard passes it on unchanged. It
-answers a refused request with an error that names the rule, so that the sender does not wait
-forever.
+The guard trusts the client, because the client belongs to the user. It does not trust the server,
+because the server may try to mislead the client's model. If no rule applies to a message, the guard
+passes it on unchanged. It answers a refused request with an error that names the rule, so that the
+sender does not wait forever.
 """
 
 import time

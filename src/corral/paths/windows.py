@@ -51,7 +51,7 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 @record
 class KnownDirectories:
     """Directories that cannot be granted, each with its description. A directory that contains one
-    of them cannot be granted either. In the directories in `system` nothing can be granted.
+    of them cannot be granted either, and neither can a path inside a directory in `system`.
     """
 
     home: str

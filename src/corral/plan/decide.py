@@ -5,7 +5,8 @@ host is used. If no option qualifies, the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused. The error names all such controls.
 - If the control is a default limit, the run continues with a warning, unless the policy is strict.
-- If the policy's `best_effort` or `degrade` includes the control, the run continues with a warning.
+- If the policy sets `best_effort`, or lists the control in `degrade`, the run continues with a
+  warning.
 
 The choice is final: if a step of a chosen mechanism fails, the target does not run.
 """

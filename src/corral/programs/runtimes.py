@@ -55,7 +55,7 @@ def bind_runtime(
 
 
 def find_own_python() -> str:
-    """Return the Python that corral itself runs on. In a virtual environment, this is its base."""
+    """Return the Python that runs corral. In a virtual environment, this is the base Python."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
@@ -187,7 +187,7 @@ def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
 
 
 def parse_editable_finder(source: str) -> list[str]:
-    """Return the paths in the MAPPING literal of a setuptools finder, without executing it."""
+    """Return the paths in MAPPING in a setuptools finder. The finder is parsed, not executed."""
     import ast
 
     try:
@@ -244,7 +244,7 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
     """Return `directory` or the nearest directory above it that contains one of `marks`, such as
-    package.json. Return '' if there is none below the first directory that is shared.
+    package.json. Stop at a directory that must not be bound as a whole, and return ''.
     """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):

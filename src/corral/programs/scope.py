@@ -163,8 +163,8 @@ class Scope:
         return self.is_managed(real) or self.is_on_path(real) or real == find_own_python()
 
     def is_managed(self, real: str) -> bool:
-        """Return whether a path is below a system prefix or a version manager's directory, and is
-        not writable by the target.
+        """Return whether a path belongs to the system or to a version manager. A path to which the
+        target may write does not count.
         """
         if not self._managed:
             own = managed_directories(self.caller.environment, self.homes)
@@ -173,8 +173,8 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is directly in a directory on PATH, or contains such a directory,
-        and is not writable by the target.
+        """Return whether a path is directly in a directory on PATH, or contains such a directory. A
+        path to which the target may write does not count.
         """
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return the path and the first arguments that a shim would execute, or () for any other
-    file.
+    """Return the program that a shim would execute, and the first arguments. Return () for any
+    other file.
     """
     name = os.path.basename(found.path)
     behind = os.path.basename(found.real)

@@ -1,8 +1,8 @@
 r"""Collect the files that a command needs on Windows: its runtime and its server.
 
 The collected paths are real paths, which are copied into corral's store (`runtime_copies`). As on
-other systems, a directory that contains more than the files of one server is not collected, such as
-a user's profile, `Documents` or a shared `bin`. Windows' own directory need not be collected,
+other systems, a directory such as a user's profile, `Documents` or a shared `bin` is not collected,
+because it contains more than the files of one server. Windows' own directory need not be collected,
 because every AppContainer can read it.
 """
 
@@ -68,7 +68,7 @@ class Needs:
             self.take(self.disk.real(venv), "the virtual environment")
         prefix = ntpath.dirname(program)
         if kind == "java":
-            prefix = ntpath.dirname(prefix)  # java.exe is in its `bin` directory
+            prefix = ntpath.dirname(prefix)  # java.exe is in the prefix's `bin` directory
         if kind in {"python", "java"} and not self.forbids(prefix):
             self.take(prefix, f"the prefix of {kind}")
         elif kind:

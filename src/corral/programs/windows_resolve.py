@@ -238,7 +238,7 @@ def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
     if not program:
         program = caller.lookup(shim.program) if not ntpath.dirname(shim.program) else ""
     if not program:
-        raise _refused(hop.path, f"{shim.program!r}, which it starts, does not exist", "install it")
+        raise _refused(hop.path, f"it starts {shim.program!r}, which does not exist", "install it")
     first = tuple(ntpath.normpath(word) if ntpath.isabs(word) else word for word in shim.arguments)
     return replace(hop, path=program, arguments=(*first, *hop.arguments))
 

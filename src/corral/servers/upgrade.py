@@ -78,7 +78,7 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
     if parsed is None:
         raise SandboxError(
             f"your settings have changed since {entry.key} was installed",
-            hint="select its registry again, or remove it: corral cache rm",
+            hint="change the settings back, or remove the package: corral cache rm",
         )
     reference, how = parsed
     if version:

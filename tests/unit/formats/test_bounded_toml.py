@@ -63,7 +63,7 @@ def test_many_long_keys_below_a_deep_table_are_refused():
     """
     with pytest.raises(ValueError, match="or in the lines before it"):
         parse_toml(deep(500))
-    with pytest.raises(ManifestError, match="or too many in all lines"):
+    with pytest.raises(ManifestError, match="or too many in the file"):
         decode_toml(deep(500), "x")
     # tomllib walks through the whole table for a key without a dot, too.
     plain = "".join(f"k{at} = 1\n" for at in range(50_000))

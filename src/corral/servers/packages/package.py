@@ -120,7 +120,8 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
     source = SOURCES[reference.kind]
     for other in sorted(set(how.runtimes) - {source.runtime}):
         raise SandboxError(
-            f"--{other} is not for {reference.kind}: packages", hint=f"use --{source.runtime}"
+            f"--{other} cannot be used with {reference.kind}: packages",
+            hint=f"use --{source.runtime}",
         )
     key = current_key(reference, how)
     found = store.find_usable(key) or _find_from_same_index(reference, how)
@@ -232,8 +233,8 @@ def _find_installer(kind: str) -> Installer:
 
 
 def _install_apart(reference: Reference, key: str, how: InstallOptions, notify: Notify) -> Entry:
-    """Install in a process that goes on if the client gives up. On Windows, install in this
-    process.
+    """Install in a separate process, which continues if the client gives up. On Windows, install in
+    this process.
     """
     if sys.platform != "win32":
         from corral.servers.packages.installer_process import install_apart

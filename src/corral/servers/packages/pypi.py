@@ -259,8 +259,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments with which the interpreter `base` starts pip, and the directories that
-    `base` has to read in addition to its own files.
+    """Return the arguments with which the interpreter `base` starts pip. Also return directories
+    that `base` then has to read in addition to its own files.
     """
     if WINDOWS:  # only this prefix is copied into the sandbox, so it must contain pip
         return _find_pip_in(os.path.dirname(base)), []

@@ -1,4 +1,4 @@
-"""Make a virtual environment for one package without running anything, and check it afterwards.
+"""Make a virtual environment for one package, and check it after the installation.
 
 The environment's interpreter is a link to an interpreter outside of the environment. On Windows,
 where users may not make links, it is a copy of `venv`'s redirector, a small program that starts the
@@ -87,7 +87,7 @@ def _venv_settings(made: Environment) -> str:
 
 
 def check_environment(environment: Environment) -> None:
-    """Refuse an environment in which a package changed the files that choose the interpreter."""
+    """Refuse the environment if a package changed a file that decides which interpreter starts."""
     # A package chooses the names of its scripts and files. If the installer has a bug, such a file
     # could replace one of the files that are checked here. If a package was allowed to run code,
     # that code could write anywhere in the environment.

@@ -85,8 +85,8 @@ def entry_path(key: str) -> str:
 
 
 def make_directories() -> None:
-    """Make the directories of the store. Refuse an existing directory to which another user could
-    have written.
+    """Make the directories of the store. Refuse an existing directory if another user could have
+    written to it.
     """
     parts = ("trees", "entries", "locks", "verified", "files")
     for path in (store_path(), *map(store_path, parts)):
@@ -410,7 +410,7 @@ def _discard_old_downloads() -> None:
 
 
 def find_leftovers() -> Iterator[str]:
-    """Yield trees without an entry, and what failed or killed installations left behind."""
+    """Yield trees without an entry, and the files of installations that failed or were killed."""
     used = {one.digest for one in entries()}
     trees = store_path("trees")
     for name in list_names(trees):
