@@ -97,7 +97,7 @@ class Proposal:
 @record
 class Learned:
     """The proposals of a run. `never` lists paths and variables that corral does not propose, each
-    with the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
+    with the reason. `calls` is the number of watched calls. `waited_seconds` is their total delay.
     """
 
     asked_for: tuple[AskedFor, ...] = ()

@@ -1,4 +1,4 @@
-"""Serve an HTTP proxy on one loopback port. The sandbox lets its target connect to no other port.
+"""Serve an HTTP proxy on one loopback port. The target can connect only to this port.
 
 Any process on the host can connect to a loopback port, so the proxy requires a password that is
 only in the target's environment. A client without the password learns nothing about the policy, and

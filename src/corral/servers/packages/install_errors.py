@@ -1,4 +1,4 @@
-"""Find the cause of a failed installation in the package manager's output, and a hint for the user.
+"""Explain a failed installation: find its cause in the package manager's output, and choose a hint.
 
 corral knows the error messages of npm 9 to 11, uv and pip. If corral recognizes no line of the
 output, it gives a general hint.

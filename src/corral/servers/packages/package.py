@@ -153,8 +153,8 @@ def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made under different settings but can still be used, because
-    all its packages came from the only index in the current settings.
+    """Return an installation that was made under different settings but can still be used. It can
+    be used if the current settings name a single index, and all its packages came from this index.
 
     Return None if the current settings name several indexes, because another of these indexes may
     contain a different package of the same name.

@@ -89,8 +89,8 @@ def run_installer(
     """Run a command of the package manager, and return the end of its output. Raise SandboxError if
     the command fails.
 
-    After the run, a link that leads out of the staging directory is refused unless it is one of
-    `links`. If the registry does not answer, `notify` is called with a message for the user.
+    After the run, links out of the staging directory are refused, except `links`. If the registry
+    does not answer, `notify` is called with a message for the user.
     """
     downloads = make_downloads(staging)
     _remove_repository_marks(downloads)
@@ -229,8 +229,8 @@ class _Silence:
 
 
 def _measure(downloads: str) -> int:
-    """Return the total size of the downloaded files. Do not count files that a package manager
-    writes even if the registry does not answer.
+    """Return the total size of the downloaded files. Do not count other files, because a package
+    manager may write them while the registry does not answer.
     """
     sizes = 0
     for directory, below, names in os.walk(downloads):

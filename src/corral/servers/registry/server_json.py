@@ -37,10 +37,10 @@ class Package:
 class Variables:
     """The environment variables of a package, as permissions.
 
-    `asked` contains the variables that need the user's approval: the publisher has set their
-    values, or the server requires them from the user's environment. `granted` contains the
-    variables for which the user gave a value. `secrets` maps the names of secret variables to the
-    values that the user gave.
+    `asked` contains the variables that need the user's approval, because the publisher has set
+    their values or because they come from the user's environment. `granted` contains the variables
+    for which the user gave a value. `secrets` maps the names of secret variables to the values that
+    the user gave.
     """
 
     asked: Manifest

@@ -420,7 +420,7 @@ def find_leftovers() -> Iterator[str]:
 
 
 def find_idle_staging() -> Iterator[str]:
-    """Yield those paths in the staging root that no running installation uses."""
+    """Yield the paths in the staging root that no running installation uses."""
     root, locks = staging_root(), store_path("locks")
     try:
         refuse_shared(root, os.lstat(root), 0o077)
