@@ -1,5 +1,5 @@
 # Runs a command line as this account, or with the rights of an ordinary user, and returns its exit code.
-# `runas` does not wait and has no output, so both go through files.
+# `runas` does not wait, and does not pass on output. So the exit code and the output are read from files.
 param([string]$Account, [string]$Line, [string]$Output, [int]$Minutes = 60)
 $script, $code = "$env:RUNNER_TEMP\line.cmd", "$env:RUNNER_TEMP\code"
 Remove-Item -Force -ErrorAction Ignore $code, "$code.new"

@@ -74,8 +74,8 @@ def of_process(pid: int) -> dict[str, float]:
 
 
 def host(places: Places) -> dict[str, float]:
-    """Return the counters of the host: the user's files, keys, processes and control groups, and
-    all mounts.
+    """Return the counters of the host: the user's files, keys, processes and cgroups, and all
+    mounts.
     """
     files = [entry for entry in _walk(places.home) if entry.is_file(follow_symlinks=False)]
     return {

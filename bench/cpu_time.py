@@ -1,4 +1,4 @@
-"""Use a control group to measure the CPU time of this process and of all processes it starts.
+"""Use a cgroup to measure the CPU time of this process and of all processes that it starts.
 
 `wait4` would leave out the processes that a sandbox does not wait for. Only cgroup v2 is used,
 because it counts CPU time in every group, even without a controller.
@@ -14,9 +14,9 @@ REMOVALS, REMOVAL_SECONDS = 100, 0.02
 
 
 class CpuTime:
-    """Put this process into a new control group for the duration of a `with` block.
+    """Put this process into a new cgroup for the duration of a `with` block.
 
-    If this user may not create a control group, `read` returns None.
+    If this user may not create a cgroup, `read` returns None.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class CpuTime:
 
 
 def _find_group() -> str:
-    """Return the directory of this process's control group."""
+    """Return the directory of this process's cgroup."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         mounts = [line.split() for line in file if " - cgroup2 " in line]
     with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:

@@ -1,8 +1,8 @@
 """Run many servers, and start many more, with `corral run`, `corral.launch`, or without corral.
 
-Each kind of fleet has the same four methods: `hold` starts servers that keep running, `start` runs
-a number of short programs one after another, `ask` waits for an answer from every running server,
-and `close` ends the servers.
+Each kind of fleet has the same four methods. `hold` starts servers that keep running, and `close`
+ends them. `ask` waits for an answer from every running server. `start` runs a number of short
+programs one after another.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def main() -> int:
         output.show(
             compared(f"{megabytes} MB down", "ms", addresses, download, rounds, THROUGHPUT_BUDGET)
         )
-        output.show(compared("a message there and back", "us", addresses, ping, rounds))
+        output.show(compared("round trip of a message", "us", addresses, ping, rounds))
         output.show(compared("connect, one message, close", "us", addresses, connect, rounds))
     finally:
         for pid in children:

@@ -107,10 +107,10 @@ def sections(running: Mapping[str, subprocess.Popen[bytes]], rounds: int) -> lis
         more = (stats["guard"].median - stats["none"].median) / 2
         least = (stats["guard"].minimum - stats["none"].minimum) / 2
         ratios = (
-            Ratio("guard: ms more for one message, medians", more, budget),
-            Ratio("guard: ms more for one message, minima", least),
+            Ratio("guard: extra ms per message, medians", more, budget),
+            Ratio("guard: extra ms per message, minima", least),
         )
-        title = f"{len(raw)} bytes there and back"
+        title = f"round trip of {len(raw)} bytes"
         found.append(Section(title, "ms", tuple(stats.values()), ratios))
     return [*found, idle(running)]
 
@@ -125,7 +125,7 @@ def idle(running: Mapping[str, subprocess.Popen[bytes]]) -> Section:
         Ratio(f"{name}: wake-ups in {IDLE_SECONDS:g} s", float(number), 0.0)
         for name, number in woken.items()
     ]
-    ratios.append(Ratio("guard: MB more in the supervisor", sizes["guard"] - sizes["none"]))
+    ratios.append(Ratio("guard: extra MB in the supervisor", sizes["guard"] - sizes["none"]))
     return Section("An idle server", "", (), tuple(ratios))
 
 

@@ -1,11 +1,11 @@
 """Run many servers for an hour, start many more, and check that resource usage stays constant.
 
 The starts and the time are divided into equal shares. Before each sample the script makes one share
-of the starts, then waits until one share of the time has passed. For every counter in `MARGINS`,
-the median of the last quarter of the samples may exceed the median of the third quarter by at most
-the counter's margin. This finds a leak of one descriptor in a thousand starts. Memory may grow by
-one part in a hundred, and all other counters must not grow. At the end the script ends the servers
-and checks that their processes and files are gone. It does not judge times.
+of the starts, then waits until one share of the time has passed. A counter in `MARGINS` fails if
+its median in the last quarter of the samples exceeds its median in the third quarter by more than
+its margin. This finds a leak of one descriptor in a thousand starts. Memory may grow by one part in
+a hundred, and all other counters must not grow. At the end the script ends the servers and checks
+that their processes and files are gone. It does not judge times.
 """
 
 from __future__ import annotations

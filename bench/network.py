@@ -150,7 +150,7 @@ PARTS = (
     ("large", "download", MEGABYTES, THROUGHPUT, BROKER_THROUGHPUT),
     ("upload", "upload", MEGABYTES, THROUGHPUT, BROKER_THROUGHPUT),
     ("many", "connections", CONNECTIONS, None, BROKER_REQUEST),
-    ("latency", "a byte there and back", 2000, None, None),
+    ("latency", "round trip of a byte", 2000, None, None),
 )
 
 
@@ -255,11 +255,11 @@ def flood_section(
         ratios += [
             Ratio(f"{name}: supervisor's CPU time / time", found.cpu / found.seconds, budget),
             Ratio(
-                f"{name}: supervisor's CPU ms a refused connect", found.cpu * 1000 / found.refused
+                f"{name}: supervisor's CPU ms per refused connect", found.cpu * 1000 / found.refused
             ),
         ]
         rate = found.refused / found.seconds
-        notes.append(f"{name}: {found.refused} of {amount} refused, {rate:.0f} a second")
+        notes.append(f"{name}: {found.refused} of {amount} refused, {rate:.0f} per second")
     title = f"A flood of {amount} refused connects by {FLOOD_THREADS} threads"
     return Section(title, "", (), tuple(ratios), tuple(notes))
 
@@ -324,7 +324,7 @@ def sections(
 def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
     """Format the best rate per second of each contender."""
     best = {name: amount * 1000 / stats.minimum for name, stats in found.items()}
-    return f"{unit} a second: " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
+    return f"{unit} per second: " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
 
 
 def main() -> int:

@@ -126,8 +126,8 @@ def install(directory: str, packages: Sequence[str] = (), checkout: str = CHECKO
 
 
 def write_scripts(python: str, directory: str) -> dict[str, str]:
-    """Write the console script of every installer, not only of the one that installed corral, and
-    return the path of each.
+    """Write the console scripts that pip and uv generate, and return the path of each. Only one of
+    the two has installed corral, but the benchmark measures both scripts.
     """
     paths = {}
     for installer, text in SCRIPTS.items():

@@ -188,7 +188,7 @@ def warm(
     answer = json.loads(done.stdout)
     titles = {
         "paused": "Start of /bin/true from a warm process, after a pause of 15 ms each",
-        "back_to_back": "Start of /bin/true from a warm process, 8 back to back, for one",
+        "back_to_back": "Start of /bin/true from a warm process, average of 8 without a pause",
     }
     sections = [compare_launches(title, answer[part]) for part, title in titles.items()]
     return [*sections, compare_pool(answer["pooled"]), weight(answer["idle"])]
@@ -263,7 +263,7 @@ def stdio(corral: peers.Installed, environment: dict[str, str], *, quick: bool) 
             "latency / plain", echo["message through corral"], echo["plain message"], limit
         ),
     )
-    title = f"stdio: {megabytes} MB out (ms), one message there and back (us)"
+    title = f"stdio: {megabytes} MB of output (ms), round trip of one message (us)"
     return Section(title, "", (*flow.values(), *echo.values()), ratios)
 
 

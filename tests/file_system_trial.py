@@ -145,7 +145,7 @@ def check_grant(user: Resident, access: str, top: str) -> None:
         expect(found["repository"], "Read-only file system", "the repository")
         check_spellings(user, top, found["spellings"])
         seen = user.outside(ATTEMPTS, top)
-        expect((seen["secret"], seen["outside"]), ("secret\n", "other\n"), "the control")
+        expect((seen["secret"], seen["outside"]), ("secret\n", "other\n"), "outside the sandbox")
 
 
 def check_spellings(user: Resident, top: str, found: list[object]) -> None:

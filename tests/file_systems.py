@@ -66,9 +66,9 @@ class FileSystem:
     `closed_to_root` means that the file system has no idmapped mounts. Root's target can then use only files that are
     open to the target's own user id.
 
-    `machine` is the virtual machine that can mount the file system, if the host cannot. If root may not make files at
-    /mnt, `behind` is the directory that is mounted there, and root makes the files in this directory. `quota` means
-    that the ordinary user has a quota.
+    If the host cannot mount the file system, `machine` is a virtual machine that can. If root may not make files at
+    /mnt, root makes them in `behind`, which is the directory that is mounted there. `quota` means that the ordinary
+    user has a quota.
     """
 
     how: str

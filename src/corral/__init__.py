@@ -50,5 +50,5 @@ def __getattr__(name: str) -> object:
     return getattr(__import__(f"corral.api.{home}", fromlist=[name]), name)
 
 
-def __dir__() -> "list[str]":  # quoted, so that Python 3.8 reaches the version check
+def __dir__() -> "list[str]":  # quoted, because Python 3.8 must get as far as the version check
     return [*__all__, "__version__"]

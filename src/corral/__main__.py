@@ -23,7 +23,7 @@ def main() -> None:
         from corral.cli import main as run
 
         run()
-    except KeyboardInterrupt:  # pressed before or after the command, which handles Ctrl-C itself
+    except KeyboardInterrupt:  # a command handles Ctrl-C itself, so this was before or after it
         os._exit(130)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.toml"
 STAGING = "-staging"
-"""Packages are assembled in a directory whose path is that of the cache with this suffix."""
+"""Packages are assembled in a directory beside the cache, whose name has this suffix."""
 WORK_DIRECTORIES = "/tmp/corral-"  # noqa: S108 - the directories are new and 0700
 """The beginning of the path of each private directory for a run without its own root filesystem."""
 NO_HOME = "/nonexistent"

@@ -4,6 +4,7 @@
       ManifestError              all mistakes in a policy file, with their lines
       PolicyError                sources that cannot be combined into one policy
         ChangedPathsError        granted paths that resolve to different files than before
+        UnpinnedError            the policy requires pins, and the server has none
       UnenforceableError         all controls that this host cannot enforce
       LaunchError                a step failed, so the target never ran
       CommandError               the target's program cannot be found or executed (126, 127)
@@ -75,6 +76,15 @@ class ChangedPathsError(PolicyError):
     def __init__(self, paths: dict[str, tuple[str, str]], message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
         self.paths = paths
+
+
+class UnpinnedError(PolicyError):
+    """The policy requires pins, and the server has none. `mend` says how to pin its tools."""
+
+    def __init__(self, words: str, mend: str) -> None:
+        super().__init__(
+            f"mcp.pins: nothing is pinned for {words}", hint=f"check its tools and pin them: {mend}"
+        )
 
 
 class UnenforceableError(SandboxError):

@@ -204,8 +204,8 @@ class ULARGE_INTEGER(ctypes.Union):
 
 
 CONTROL = types.ModuleType("control")
-"""The control: every value in this module is wrong, or is not in the headers, and the checks have
-to find each of them.
+"""A fake module to test the checks themselves. Each of its values is wrong or is not in the
+headers, so the checks have to find every one of them.
 """
 vars(CONTROL).update(
     ERROR_ACCESS_DENIED=6,

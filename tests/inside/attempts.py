@@ -86,8 +86,8 @@ def in_child(act):
     return errno.errorcode[code] if code else "done"
 """.replace("NUMBERS", repr(NUMBERS))
 
-# Make the same attempts in a grandchild of the target. The target's child passes `answer` on from
-# the grandchild to the target.
+# Make the same attempts in a grandchild of the target. The target's child passes the grandchild's
+# answer on to the target.
 GRANDCHILD = """
 import subprocess
 reading, writing = os.pipe()
@@ -142,7 +142,7 @@ def give_directory(user, path, mode=0o755):
     ):
         place.mkdir()
         os.chown(place, user.owner, user.owner)
-    if path != user.home:  # the home keeps its mode, which root's target needs
+    if path != user.home:  # do not change the home's mode, because root's target depends on it
         path.chmod(mode)
     return str(path)
 

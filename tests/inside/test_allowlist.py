@@ -54,7 +54,9 @@ def whole_world(tmp_path_factory):
 
 @pytest.fixture
 def world(whole_world):
-    """Let every address answer on ports 80, 443 and 8080, and this host on port 80. No name is defined yet."""
+    """Answer on ports 80, 443 and 8080 of every address, and on port 80 of this host. Tests define
+    the names.
+    """
     whole_world.forget()
     for port in (80, 443, 8080):
         whole_world.serve(answer, port=port)
@@ -133,9 +135,9 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     others = dict.fromkeys((PUBLIC, OTHER, PUBLIC6), refused(who))
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
-    # The rules that the report suggests make the denied destinations reachable. For each address
-    # among the target's arguments the report also has a row with the usual port, 443. Leave these
-    # rows out.
+    # Counter-check: with the rules that the report suggests, the target reaches the denied
+    # destinations. Leave out the rules for port 443: the report has such a row for each address
+    # among the target's arguments.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
@@ -154,8 +156,8 @@ def test_an_allowlist_in_a_policy_file_works_like_the_flags(who, world, scratch)
 
 
 def test_only_spellings_of_an_allowed_name_resolve(who, world):
-    """Check that an allowed name also resolves in another case or with a final dot, and that names
-    that only look similar do not.
+    """Check that an allowed name also resolves in capitals or with a final dot. Names that only
+    look similar must not resolve.
     """
     same = ["good.test", "GOOD.Test", "good.test.", "www.example.com", "a.b.example.com"]
     others = ["evilexample.com", "example.com", "example.com.evil.test", "good.test.evil.test"]
@@ -225,8 +227,8 @@ def test_ambiguous_entries_are_refused(ordinary, entry):
 
 
 def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
-    """Let allowed names resolve to addresses of this host and of private networks, as an attacker
-    who controls the names' DNS zone could do. These addresses must be denied.
+    """Let allowed names resolve to addresses of this host and of private networks. An attacker who
+    controls the names' DNS zone could do this. These addresses must be denied.
     """
     targets = {
         **GUARDED,
@@ -249,8 +251,8 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
     assert {row["kind"] for row in denials} == {"guard"}
     assert len(denials) == len(names)
     assert all(row["why"] for row in denials)
-    # Counter-check: with rules for these addresses, the target reaches the names. An address that
-    # contains another address, as with NAT64, needs rules for both.
+    # Counter-check: with the rules that the denials suggest, the target reaches the names. An
+    # address that contains another address, as with NAT64, needs a rule for each of the two.
     rules = [entry(row["allow"]) for row in denials]
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
     assert held == dict.fromkeys(names, "welcome")
@@ -278,8 +280,8 @@ def configured(who):
 
 
 def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, configured):
-    """Check that allowed names may resolve to a network that the config admits, and that literal
-    addresses and this host stay denied.
+    """Check that allowed names may resolve to addresses in a network that the config admits.
+    Literal addresses and this host must stay denied.
     """
     targets = {**GUARDED, "loopback": "127.0.0.1", "own": NEAR[0], "own6": NEAR[1]}
     names = {
@@ -357,8 +359,8 @@ def test_the_unspecified_address_is_never_dialled(who, world, scratch):
 
 
 def test_a_name_is_checked_again_for_each_connection(who, world, scratch):
-    """Check that the gateway looks up and checks the name again for each connection, and connects
-    only to allowed addresses.
+    """Check that the gateway looks up the name again for each connection. It must connect only to
+    allowed addresses.
     """
     code = """
 answer = [talked("good.test"), talked("good.test")]
@@ -396,8 +398,8 @@ answer += [talked("good.test")]
 
 
 def test_other_spellings_of_an_address_are_denied_as_addresses(who, world, scratch):
-    """Check that a name which the C library reads as an address is denied and reported as that
-    address.
+    """Connect to numbers that the C library reads as an address, such as 0xb000002. They must be
+    denied and reported as that address.
     """
     spellings = ["184549378", "013.0.0.2", "0xb000002", "11.2", "0xb.0.2", f"::ffff:{PUBLIC}"]
     assert outside(who, ASK_ALL, *spellings) == dict.fromkeys(spellings, "welcome")
@@ -446,9 +448,8 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway has synthetic addresses for. Earlier names must still
-    work, only new names may be refused an address, and the number of recorded denials must stay
-    bounded.
+    """Look up more names than the gateway has synthetic addresses. Only new names may then get no
+    address. Earlier names must still work, and the number of recorded denials must be limited.
     """
     code = """
 first = asked(wire(b"good", b"test"))
@@ -468,8 +469,8 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
 
 
 def test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed(who, world, scratch):
-    """Check that QUIC, DNS queries to another server and other datagrams do not reach a host, even
-    if its name and port are allowed.
+    """Check that datagrams do not reach a host, even if its name and port are allowed. Examples are
+    QUIC, and DNS queries to another server.
     """
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """
@@ -511,8 +512,8 @@ def test_ipv6_addresses_are_matched_like_others(who, world, scratch):
 
 
 def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch):
-    """Check that a rule for a private network allows its addresses, but that a rule for the whole
-    internet does not allow guarded addresses.
+    """Check that a rule for a private network allows its addresses. A rule for the whole internet
+    must not allow guarded addresses.
     """
     tried = [PUBLIC, OTHER, GUARDED["private"], GUARDED["metadata"], "127.0.0.1"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow("0.0.0.0/0", "10.99.0.0/24"))

@@ -26,9 +26,9 @@ from test_resources import FILL, FORKS
 
 pytestmark = pytest.mark.rig("runc")
 
-# The attack with exec is left out: runc itself executes the target after it has installed the
-# filter, so the filter cannot deny exec, as the export's list of controls says. Attacks on PID 1
-# are left out too, because in a bundle the target itself is PID 1.
+# Two kinds of attacks are left out. The filter of a bundle cannot deny exec, because runc executes
+# the target after installing the filter. The export's list of controls says so. Attacks on PID 1
+# make no sense, because in a bundle the target itself is PID 1.
 CODES = {"DENIED": DENIED, "NESTED": NESTED, "FAMILIES": FAMILIES, "CHILDREN": CHILDREN}
 
 
@@ -49,8 +49,8 @@ def in_bundle(user, scratch, code, *arguments, flags=()):
 
 
 def in_listed_bundle(user, scratch, code, *arguments, flags=()):
-    """Run code in a new bundle. Return its answer and a dict that maps each control that the export
-    listed to its remark.
+    """Run code in a new bundle. Return its answer, and {control: remark} from the export's list of
+    controls.
     """
     bundle = scratch / "bundle"
     script = f"import json, os, sys\nanswer = None\n{PRELUDE}{code}\nprint(json.dumps(answer))"
@@ -71,7 +71,7 @@ def in_listed_bundle(user, scratch, code, *arguments, flags=()):
 def check_blocked(free, walled, seen):
     """Check that a bundle denies every attack that succeeds outside and fails in a run of corral."""
     blocked = {name for name, said in free.items() if said == "done" != walled[name]}
-    assert blocked  # counter-check: some attacks are blocked in a run of corral
+    assert blocked  # counter-check: a run of corral blocks some attacks
     assert seen.keys() == walled.keys()
     assert not [name for name in blocked if seen[name] == "done"]
     assert not [name for name, said in seen.items() if said == "done" and walled[name] != "done"]

@@ -234,8 +234,8 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Check that files which git, an editor, a client or direnv run unasked are read-only if they
-    exist, and that the directories around them cannot be renamed.
+    """Check that the target cannot change files that git, an editor, a client or direnv run
+    unasked. The directories around these files cannot be renamed.
     """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
@@ -303,8 +303,8 @@ for name in sys.argv[2:]:
 
 @BOTH_TIERS
 def test_masks_are_enforced_in_write_grants_inside_home(user, home):
-    """Check that the target sees an empty file in place of a secret, and cannot rename, link or
-    remove it.
+    """Check that the target sees an empty file in place of a secret. It must not be able to rename,
+    link or remove this file.
     """
     project = user.home / "project"
     give_directory(user, project / "deploy")
@@ -436,9 +436,9 @@ def elsewhere(user):
 
 @BOTH_TIERS
 def test_landlock_protects_named_pipes_in_a_read_grant(user, scratch, elsewhere):
-    """Check when the target can write to a named pipe in a read grant. A read-only mount allows it.
-    Landlock denies it, except in a grant below a directory that the sandbox makes private, such as
-    /tmp.
+    """Check when the target can write to a named pipe in a read grant. A read-only mount allows
+    this, but Landlock denies it. With mounts, Landlock allows it below directories that the sandbox
+    makes private, such as /tmp.
     """
     kind = subprocess.run(["stat", "-f", "-c", "%T", elsewhere], capture_output=True, check=True)
     if kind.stdout == b"overlayfs\n" and user.uid == 0 and user.tier == "walled":
@@ -490,7 +490,7 @@ answer = {
     assert sorted(os.listdir(scratch)) == ["below", "file"]
     written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
     failed = {name: said for name, said in written.items() if said != "done"}
-    # After `unlink` the file is gone, so the errors of later acts are not those of a denial.
+    # After `unlink` the file is gone, so later acts fail for this reason.
     allowed = {"ENOENT", "EEXIST", "ENOTSUP"}
     assert set(failed.values()) <= by_tier(user, allowed, allowed | {"EPERM"})
     assert written["write"] == written["create"] == written["unlink"] == "done"
@@ -498,8 +498,8 @@ answer = {
 
 @BOTH_TIERS
 def test_a_write_grant_belongs_to_the_user(user, scratch):
-    """Check that the target owns what it creates in a write grant, and can move a file there. The
-    first version of Landlock denies every move into another directory, in which case `shutil.move`
+    """Check that the target owns the files that it creates in a write grant, and can move a file to
+    another directory there. The first version of Landlock denies such a move, so `shutil.move` then
     copies the file.
     """
     code = """
@@ -532,8 +532,8 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
     words = (str(scratch / "one"), str(scratch / "two"))
     *held, removed = inside(user, code, *words, flags=("--write", words[0]))
     assert held == ["done", by_tier(user, "ENOENT", "EACCES")]
-    # The granted file is a mount, so removing it fails with EBUSY. If its directory is outside the
-    # private /tmp, the directory is read-only, and removing the file fails with EROFS.
+    # Removing the granted file fails with EBUSY, because the file is a mount. Outside the private
+    # /tmp it fails with EROFS, because the file's directory is read-only.
     assert removed in by_tier(user, {"EBUSY", "EROFS"}, {"EACCES"})
     assert (scratch / "one").read_text() == "x"
 
@@ -612,8 +612,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    # In a virtual machine that shares the host's files, even root cannot read this file if the user
-    # who runs the machine cannot.
+    # A virtual machine may share the host's files. Even its root can then read /etc/shadow only if
+    # the user who runs the machine can.
     expected = "done" if user.uid == 0 and can_read("/etc/shadow") else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected
@@ -644,7 +644,7 @@ answer = [
 """
     flags = ("--read", str(scratch / "read"), "--write", str(scratch / "work"))
     held = inside(user, code, str(scratch), flags=flags)
-    # The target does not own /usr/bin/env, so on the same disk the kernel's rule for hard links applies first.
+    # EPERM comes from the kernel's own rule for hard links: the target does not own /usr/bin/env.
     assert held.pop(3) in by_tier(user, {"EXDEV"}, {"EPERM", "EXDEV"})
     assert held == by_tier(
         user, ["ENOENT", "EXDEV", "EXDEV", "done"], ["EXDEV", "EXDEV", "EACCES", "done"]
@@ -687,8 +687,8 @@ if answer[2] == "done":
 @BOTH_TIERS
 @pytest.mark.parametrize("how", ["kept", "link", "directory", "empty", "parent"])
 def test_a_grant_that_was_replaced_before_the_start_is_refused(user, scratch, how):
-    """Replace the granted directory between plan and start, either by another directory or by a
-    symlink to one.
+    """Between plan and start, replace the granted directory with another directory, or with a
+    symlink to another directory.
     """
     give_directory(user, scratch / "secrets")
     give(user, scratch / "secrets/key", "key", 0o600)

@@ -176,7 +176,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
     """Bind one socket of a socketpair to two abstract names. The second name is as long as a
-    netlink address, because the filter passes addresses of this length on to the supervisor.
+    netlink address. For this length the filter does not decide, but asks the supervisor.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"
@@ -269,8 +269,8 @@ def ask(user, argv, stdin, stderr=subprocess.PIPE):
 
 @BOTH_TIERS
 def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
-    """Let the target first make the terminal its controlling terminal, because otherwise the kernel would deny the typing
-    anyway.
+    """Let the target make the terminal its controlling terminal, and then try to type into it. The
+    kernel itself denies TIOCSTI on any other terminal.
     """
     # Since Linux 6.2 this sysctl can deny TIOCSTI to processes that do not run as root. Older
     # kernels always allow it.
@@ -342,8 +342,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @BOTH_TIERS
 def test_a_closed_stream_is_not_replaced_by_corrals_descriptor(user, scratch):
-    """Start corral with closed streams. The next file that corral opens gets the number of a closed stream, and must not
-    become the target's stream.
+    """Start corral with closed streams. The next file that corral opens gets the number of a closed
+    stream. It must not become the target's stream.
     """
     report, seen = scratch / "report.json", give_directory(user, scratch / "seen")
     code = """
@@ -397,8 +397,8 @@ answer = {
         held = run_with(user, code, stream)
     to_write = truncated = "EACCES"
     if not has_landlock(3):
-        # Before ABI 3 Landlock does not control truncation, so corral gives the target a pipe with a copy of the file
-        # instead. The pipe belongs to the user who runs corral.
+        # Before ABI 3, Landlock does not control truncation. The target then gets a pipe in place
+        # of the file. The pipe belongs to the user who runs corral.
         to_write, truncated = "done" if user.uid else "EACCES", "EINVAL"
     assert held == {
         "reopen to write": to_write,
@@ -411,8 +411,8 @@ answer = {
 
 @BOTH_TIERS
 def test_a_directory_as_a_stream_gives_no_access_to_its_files(user, scratch):
-    """Start a shell with a directory as a stream, through the Python API. Python itself cannot
-    start with such a stream.
+    """Use the Python API to start a shell that has a directory as a stream. The target is a shell,
+    because Python cannot start with such a stream.
     """
     give_directory(user, scratch / "inner")
     secret = scratch / "secret"

@@ -196,8 +196,8 @@ answer = [first, tried(pivoted if first == "done" else lambda: call("pivot_root"
 
 @BOTH_TIERS
 def test_mounts_cannot_be_changed_or_removed(user):
-    """Try to change mounts, which the owner of the mount namespace could do. Inside, each call
-    fails before the kernel looks at the mount.
+    """Try to change mounts. The owner of a mount namespace could do this. Inside, each call fails
+    before the kernel looks at the mount.
     """
     code = """
 answer = {path: [
@@ -245,8 +245,8 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def test_machine_code_with_ordinary_calls_runs(user):
-    """Run harmless machine code as the counter-check for int 0x80. It shows that the kernel allows
-    a page to be both writable and executable.
+    """Run harmless machine code. Counter-check for int 0x80: the kernel lets a target write and
+    execute the same page.
     """
     code = """
 page = mmap.mmap(-1, 4096, prot=7)
@@ -306,8 +306,8 @@ def test_a_setuid_program_gains_nothing(user, scratch):
 
 @BOTH_TIERS
 def test_the_users_keyring_is_not_visible(user):
-    """Check that /proc/keys does not list the keys of the caller's session keyring, which a child
-    process inherits.
+    """Check that /proc/keys does not list the keys of the caller's session keyring. A child process
+    inherits this keyring.
     """
     outer = """
 import subprocess
@@ -330,8 +330,8 @@ answer.append(done.stdout.strip())
 
 @BOTH_TIERS
 def test_keys_of_encrypted_directories_cannot_be_changed(user, scratch):
-    """Try to remove and add keys of encrypted directories. Any descriptor on the same file system
-    would be enough to lock the directories.
+    """Try to remove and add keys of encrypted directories. Without the filter, any descriptor on a
+    file system would be enough to lock its encrypted directories.
     """
     code = """
 BY_IDENTIFIER, ADD, REMOVE, REMOVE_ALL, STATUS = 2, 0xC0506617, 0xC0406618, 0xC0406619, 0xC080661A

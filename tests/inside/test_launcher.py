@@ -107,8 +107,8 @@ def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
 
 @BOTH_TIERS
 def test_a_replaced_command_does_not_open_its_new_directory(user, scratch):
-    """Let the first run replace its own virtual environment with one whose symlink and pyvenv.cfg
-    point to a private directory. The second run uses the same command, and must not make that
+    """Let the first run replace its own virtual environment. The symlink and pyvenv.cfg of the new
+    one point to a private directory. The second run uses the same command, and must not make that
     directory visible.
     """
     private, work = scratch / "private", scratch / "work"
@@ -230,9 +230,9 @@ def test_write_grants_of_corrals_own_files_are_refused(user, scratch):
 
 @BOTH_TIERS
 def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scratch):
-    # HOME is set to another path, because the test's home is in /tmp, and corral would refuse a
-    # grant that contains the home.
-    env = user.environment(HOME="/nonexistent")
+    # The test's own home is in /tmp, and corral would refuse a grant that contains the home. So HOME
+    # is a path outside /tmp, in a place where even root cannot create it.
+    env = user.environment(HOME="/proc/home")
     done = user.run("/bin/true", flags=("--write", "/tmp"), env=env)
     assert done.returncode == 125
     assert b"contains private directories of runs ('/tmp/corral-')" in done.stderr
@@ -315,9 +315,7 @@ def test_grants_of_corrals_own_directories_are_refused(user):
 
 @BOTH_TIERS
 def test_corrals_own_files_are_not_visible(user):
-    """Try to read and change corral's cached findings about the host, because the next run relies
-    on them.
-    """
+    """Try to read and change corral's cached findings about the host. The next run uses them."""
     user.run("/bin/true")
     cache = user.home / ".cache/corral"
     before = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
@@ -365,9 +363,9 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 
 @BOTH_TIERS
 def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
-    """Name one of the user's keys as the script, as a project's configuration file could do to make
-    the key readable for code in a variable such as NODE_OPTIONS. Here the key itself is code, so
-    that its output shows whether it was read.
+    """Name one of the user's keys as the script. A project's configuration file could do this, to
+    let code in a variable such as NODE_OPTIONS read the key. In this test the key itself is code,
+    so its output shows whether the target has read it.
     """
     give_directory(user, scratch / "keys")
     key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)

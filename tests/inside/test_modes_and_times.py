@@ -210,9 +210,9 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Let one thread change the mode of the file at a path, while two others keep replacing a
-    symlink, a directory in the path, or the path's text in memory. A file outside the grant must
-    never change.
+    """Let one thread change the mode of the file at a path, while two others keep replacing a part
+    of the path: a symlink, a directory, or the text in memory. A file outside the grant must never
+    change.
     """
     from corral.abi.linux_syscalls import TABLES
 
@@ -375,9 +375,9 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
-    """Check that a target under `corral learn` cannot change modes outside its write grants.
-    `learn` lets most of the calls that it watches continue in the kernel, but changes to modes and
-    times are always made by the supervisor.
+    """Check that a target under `corral learn` cannot change modes outside its write grants. The
+    supervisor watches many calls, and lets most of them continue in the kernel. But it always makes
+    changes to modes and times itself.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
@@ -435,9 +435,8 @@ os.chmod(home, {mode})
 @BARE
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 def test_an_unreadable_directory_in_a_write_grant_is_reported_with_the_chmod_command(user, scratch):
-    """Let a target make a directory in its write grant unreadable. The next run must name the
-    directory and the `chmod` that makes it readable, because every run with this grant is refused
-    until then.
+    """Let a target make a directory in its write grant unreadable. corral then refuses every run
+    with this grant. The error must name the directory and a `chmod` command that makes it readable.
     """
     work = give_directory(user, scratch / "work")
     flags = ("--write", str(work))

@@ -89,8 +89,8 @@ if six:
 
 @BOTH_TIERS
 def test_no_address_has_a_route(user):
-    """Connect datagram sockets, for which the kernel only looks up a route. The addresses include a
-    resolver and the metadata service.
+    """Connect datagram sockets. The kernel then looks up a route, but sends nothing. The addresses
+    include a resolver and the metadata service.
     """
     code = """
 import socket
@@ -239,8 +239,8 @@ answer = [said, server.getsockname()[1]]
 
 
 def test_a_listener_inside_is_not_reachable_from_outside(user):
-    """Connect from outside to a port on which the target listens. The test binds this port outside
-    without listening, so that no other process can answer there.
+    """Connect from outside to a port on which the target listens. Outside, the test binds this port
+    without listening, so that no other process can answer.
     """
     code = """
 import socket, sys

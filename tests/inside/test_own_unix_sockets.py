@@ -1,5 +1,5 @@
-"""Test `--own-unix-sockets`, which lets a server's processes use unix sockets among themselves, but
-not the host's.
+"""Test `--own-unix-sockets`. With it a server's processes can use unix sockets among themselves,
+but not the host's.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def test_a_servers_processes_reach_each_other(user):
     assert inside(user, OWN + EACH, *FLAG) == dict.fromkeys(
         ("stream", "datagram", "packets", "abstract", "descriptor"), "done"
     )
-    without = inside(user, OWN + EACH)  # counter-check: sockets need the flag, or Landlock's scope
+    # Counter-check: without the flag, these sockets work only where Landlock has the scope.
+    without = inside(user, OWN + EACH)
     answer = "done" if has_unix_scope(user) else "EPERM"
     assert {without[name] for name in ("stream", "datagram", "packets", "abstract")} == {answer}
 
@@ -71,8 +72,8 @@ def test_a_manager_of_pythons_multiprocessing_works(user):
 
 
 def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
-    """Try to reach the host's sockets at abstract names, in /tmp and in the user's directory, with
-    stream and datagram sockets.
+    """Try to reach sockets of the host with stream and datagram sockets: at abstract names, in /tmp
+    and in the user's directory.
     """
     name = f"corral-own-{os.getpid()}-{user.name}"
     place = give_directory(user, scratch / "place")
@@ -100,7 +101,7 @@ def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
 @pytest.mark.parametrize("grant", ["--read", "--write"])
 def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant):
     """Check that the grant is refused if the kernel cannot deny sockets of other programs. If
-    Landlock can, check that the grant is permitted and that these sockets stay out of reach.
+    Landlock can deny them, check that the grant is permitted and the sockets stay out of reach.
     """
     place = give_directory(user, scratch / "place")
     if has_unix_scope(user):
@@ -124,7 +125,7 @@ def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant
 
 def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host, scratch):
     """Check that the server is refused if the kernel cannot deny sockets of other programs. If
-    Landlock can, check that the server runs and that these sockets stay out of reach.
+    Landlock can deny them, check that the server runs and the sockets stay out of reach.
     """
     script = scratch / "server.py"
     address = str(scratch / "agent")
@@ -146,7 +147,7 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
     """Grant one of two sockets in a directory. Unless the kernel can deny single sockets, the
-    target also reaches the other socket, which is why `--own-unix-sockets` refuses such grants.
+    target also reaches the other socket. For this reason `--own-unix-sockets` refuses such grants.
     """
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")
@@ -162,8 +163,8 @@ def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratc
 
 
 def test_no_socket_is_made_in_a_write_grant(user, host, scratch):
-    """Try to make a socket in a write grant, where a program on the host could mistake this socket
-    for another program's. In its private home the target may make sockets.
+    """Try to make a socket in a write grant, where a program on the host could mistake it for
+    another program's socket. In its private home the target may make sockets.
     """
     place = give_directory(user, scratch / "place")
     (scratch / "sockets").mkdir()

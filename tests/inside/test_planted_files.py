@@ -1,7 +1,7 @@
-"""Attack with a server's own files: symlinks, `.pth` files and `#!` lines that name the user's
+"""Attack with a server's own files: symlinks, `.pth` files and `#!` lines that lead to the user's
 other files.
 
-Each attack is a newly downloaded server that corral must refuse to start, with a hint that names
+Each attack is a newly downloaded server. corral must refuse to start it, with a hint that suggests
 flags. As a counter-check, the server starts with these flags.
 """
 
@@ -50,7 +50,7 @@ def python_environment(user, path, *, base="/usr/bin", python=SYSTEM_PYTHON):
 
 @pytest.fixture
 def private(user, scratch):
-    """Create a user's project next to the server. The target may read it only if the user grants it."""
+    """Create a user's project next to the server. Only with a grant may the target read it."""
     place = scratch / "work/private"
     put(user, place / "package.json", '{"name": "private"}')
     put(user, place / "pyproject.toml", "[project]\n")
@@ -86,7 +86,7 @@ def scoped_entry(user, project, private):
 
 
 def entry_of_a_linked_package(user, project, private):
-    """Start a server whose project has a second package, and plant a symlink in the second package.
+    """Start a server from a project with two packages, and plant a symlink in the second package.
     The project's own symlink to the second package is allowed.
     """
     put(user, project / "packages/a/package.json", "{}")
@@ -237,7 +237,7 @@ INSIDE = {"node_modules": "node_modules/notes.txt"}
 
 
 def flags_in(done):
-    """Return the flags in a refusal's hint."""
+    """Return the flags that the hint of a refusal suggests."""
     [hint] = [line for line in done.stderr.decode().splitlines() if "hint:" in line]
     words = shlex.split(hint)
     return tuple(words[words.index("--read") :])
@@ -254,7 +254,7 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
     flags = flags_in(refused)
     allowed = user.run(*command, flags=flags)
     if name.endswith("base"):
-        # With the flags Python starts, but fails because the planted library has no modules.
+        # With the flags, Python starts. It then fails because the planted library has no modules.
         assert b"No module named 'encodings'" in allowed.stderr
         return
     assert allowed.returncode == 0, (flags, allowed.stderr)
@@ -265,8 +265,8 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
 @BOTH_TIERS
 @pytest.mark.parametrize("name", CASES)
 def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
-    """Let the server's author choose the command, too. The paths in it are then not the user's
-    choice.
+    """Start the attacks with a command from the server's own manifest. The user has not chosen the
+    paths in this command.
     """
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)
@@ -278,8 +278,8 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 
 def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
-    """In `pyvenv.cfg`, name a directory beside an interpreter instead of the interpreter's own
-    directory. corral must not make this directory readable, because it could contain all conda
+    """In `pyvenv.cfg`, give a directory beside the interpreter's `bin` as the interpreter's home.
+    corral must not make this directory readable. In a conda installation it could contain all
     environments.
     """
     prefix = managed_python(user, private).parent.parent
@@ -325,9 +325,7 @@ def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, priva
 
 
 def test_a_granted_file_cannot_choose_its_interpreter(user, private):
-    """Give the server's program, which is in a write grant, a `#!` line that an earlier run could
-    have written.
-    """
+    """Start a program that is in a write grant. Its `#!` line could come from an earlier run."""
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -395,7 +393,7 @@ def test_node_modules_above_the_servers_project_are_not_readable(user, scratch, 
 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
-    """Start a version manager's Python by the path that a user typed. The project installed into it
+    """Start a version manager's Python by a path that the user typed. The projects installed in it
     in editable mode must be readable. This is the counter-check for the attacks with such a Python.
     """
     python = managed_python(user, private)
@@ -408,8 +406,8 @@ def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
 @BOTH_TIERS
 @pytest.mark.rig("node")
 def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, private):
-    """Start a server in a directory beside `node_modules`. The directory above both must not count as the server's
-    root, because all other directories in it would become readable.
+    """Start a server from a directory that has `node_modules` as its neighbour. The parent of both
+    must not count as the server's root, because everything in it would become readable.
     """
     put(user, scratch / "work/node_modules/x/package.json", "{}")
     server = put(user, scratch / "work/unpacked/server.js", LOOK_JS)
@@ -422,7 +420,7 @@ def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, pri
 
 @BOTH_TIERS
 def test_a_users_own_link_is_followed(user, project):
-    """Start the same program through a symlink outside every server's directory, as the
+    """Start the program through a symlink that is outside every server's directory. This is the
     counter-check for the attacks with symlinks.
     """
     give_directory(user, user.home / "bin")

@@ -1,4 +1,4 @@
-"""Try to see and reach the host's processes, and the sandbox's PID 1, which is a fork of corral."""
+"""Try to see and reach the processes of the host and the sandbox's PID 1, a fork of corral."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 def victim(user):
     """Start a process of the same user with a secret in its environment.
 
-    The process allows all others to trace it. Otherwise Yama would deny tracing even outside the
-    sandbox.
+    The process lets every other process trace it. Otherwise Yama would deny tracing even outside
+    the sandbox.
     """
     anyone = "import ctypes, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
     process = user.popen(
@@ -168,7 +168,7 @@ answer = os.waitpid(pid, 0)[1]
 
 @BOTH_TIERS
 def test_a_process_of_the_host_cannot_be_made_the_owner_of_a_descriptor(user, victim):
-    """Try to make a host process the owner of a descriptor. The kernel sends SIGIO to the owner."""
+    """Try to make a host process the owner of a descriptor, to which the kernel sends SIGIO."""
     code = """
 import fcntl
 reading, writing = os.pipe()

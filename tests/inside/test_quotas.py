@@ -1,4 +1,4 @@
-"""Attack kernel quotas that the whole machine or all of a user's processes share."""
+"""Attack kernel quotas that are shared by the whole machine or by all processes of a user."""
 
 from __future__ import annotations
 
@@ -103,8 +103,10 @@ answer = made
 
 
 def test_system_v_objects_are_bounded_under_a_memory_limit(user):
-    """Check that the number of System V objects is bounded, because each sample reads their lists.
-    For root's target the maxima are low; an ordinary user's target is ended when it has too many
+    """Check that the number of System V objects is bounded, because long lists of objects would
+    slow down each sample.
+
+    Root's target gets low maxima. An ordinary user's target is stopped when it has too many
     objects.
     """
     flags = ("--max-memory", "800M")

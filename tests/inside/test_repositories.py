@@ -147,8 +147,8 @@ answer = tried(swap, sys.argv[2])
     "how", ["a link", "a link above", "a quoted path with a comment", "a path with a zero byte"]
 )
 def test_settings_are_protected_behind_links_and_comments(user, repository, how):
-    """Check that a path in a git setting is protected, and so is the directory that the path
-    resolves to.
+    """Check that corral protects both the path in a git setting and the directory that it resolves
+    to.
     """
     give(user, repository / "real/hooks/pre-commit", "#!/bin/sh\n")
     link, value = {
@@ -175,8 +175,8 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
 
 @needs_git
 def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository, scratch):
-    """Let `.git` be a file that names a path to the repository, and try to replace a symlink in
-    this path.
+    """Let `.git` be a file that points to the repository through a symlink, and try to replace the
+    symlink.
     """
     os.rename(repository / ".git", repository / "store")
     (repository / "link").symlink_to("store")
@@ -212,7 +212,7 @@ def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, re
         assert held == {name: "EROFS"}
         assert not runs()
         said = user.run("/bin/true", flags=("--write", str(value))).stderr.decode()
-        assert NOTE in said  # the run reports that the user granted the hooks themselves
+        assert NOTE in said  # the report warns that the user granted the hooks
         assert outside(user, plant, str(shared), name) == {name: "done"}
         assert runs()  # counter-check: outside, the planted hook runs
     finally:
@@ -288,7 +288,8 @@ def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
     assert not (outer / "ran").exists()
     named = (*flags, "--write", str(outer / "libs/sub"))
     assert NOTE in user.run("/bin/true", flags=named).stderr.decode()
-    # Counter-check: with a grant for the submodule itself, the target can fill it.
+    # Counter-check: with a grant for the submodule itself, the target can create a repository
+    # there.
     assert inside(user, SUBMODULE, str(outer), flags=named) == "done"
     git(user, "status", cwd=outer)
     assert (outer / "ran").exists()
@@ -465,9 +466,7 @@ for line in sys.stdin:
         return self.process.stdout.readline().rstrip("\n")
 
     def said(self, words: str) -> str:
-        """Return the first line on stderr that contains these words, or "" if the run ends without
-        such a line.
-        """
+        """Return the first line on stderr with these words, or "" if the run ends without one."""
         return next((line for line in self.process.stderr if words in line), "")
 
     def end(self) -> dict:
@@ -521,8 +520,8 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill the pipe on corral's stderr, and replace a masked file. The run must end, even though
-    there is no room for corral's message.
+    """Fill corral's stderr pipe, so that its next message does not fit. When a masked file is then
+    replaced, the run must still end.
     """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
@@ -554,7 +553,7 @@ def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
 def test_a_replaced_repository_ends_the_run(user, repository, how):
     run = Held(user, "--write", str(repository.parent))
     assert run.ask("1 + 1") == "2"
-    # Git's own changes to its files do not end the run, and do not uncover anything.
+    # Git's own changes do not end the run, and protected files stay protected.
     git(user, "config", "user.name", "x", cwd=repository)
     assert run.ask(f"open('{repository}/.git/config', 'a')") == "Read-only file system"
     if how == "moved":
@@ -585,7 +584,7 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
     give(user, scratch / "work/server/main.py", Held.CODE)
     server = scratch / "work/server"
     run = Held(user, "--write", str(scratch / "work"), program=str(server / "main.py"))
-    # For root's target the error is "Permission denied", because the file belongs to an unmapped user.
+    # root's target gets "Permission denied", because the file belongs to an unmapped user
     held = {"Read-only file system", "Permission denied"}
     assert run.ask(f"open('{server}/main.py', 'a')") in held
     os.rename(server, scratch / "work/old")
@@ -594,8 +593,8 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
 
 
 def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, scratch):
-    """Let the target remove its own directories beside a covered directory. Only the covered
-    directory is reported, and only when it is replaced.
+    """Let the target remove its own directories beside a directory that corral has covered. Only
+    the covered directory must be reported, and only when it is replaced.
     """
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")
@@ -610,7 +609,9 @@ def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, 
 
 
 def test_a_removed_directory_is_noticed_although_it_is_open(user, scratch):
-    """Remove a directory that a process has open. corral must notice this, although inotify does not report it."""
+    """Remove a directory that a process has open. corral must notice this, although inotify does
+    not report it.
+    """
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))
     assert run.ask(f"__import__('os').open('{scratch}/sub/.git', 0) > 2") == "True"
@@ -674,7 +675,8 @@ def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_st
     user, scratch, repository, group, how
 ):
     """Remove a directory's permissions between plan and start, as another run with the same grant
-    could do. The target must not be able to restore them, or to read the secret in the directory.
+    could do. The target must not be able to restore the permissions or read the secret in the
+    directory.
 
     With `group` the files belong to another of the user's groups. Init is not a member of it,
     because init has only the user's first group.

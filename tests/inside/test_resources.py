@@ -1,5 +1,5 @@
-"""Try to exceed the limits that do not require a cgroup. As a counter-check, the same act succeeds
-below the limit.
+"""Try to exceed the limits that do not need a cgroup. As a counter-check, do the same below the
+limit.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ end(children)
 
 
 def test_a_fork_bomb_leaves_the_host_alone(user):
-    """Check that the same user can still start processes outside the sandbox, and another sandbox,
-    while a fork bomb is at its limit.
+    """Let a fork bomb reach its limit. Outside the sandbox, the same user must still be able to
+    start processes. The user must also be able to start another sandbox.
     """
     code = (
         f"import json, os, sys\n{PRELUDE}{FORKS}\nprint(more(100)[1], flush=True)\nsys.stdin.read()"
@@ -194,8 +194,8 @@ answer = {
 
 
 def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
-    """Run `dd`, because Python ignores SIGXFSZ. corral resets the signal before exec, so `dd` must
-    be killed by it.
+    """Check that corral resets SIGXFSZ before exec, so that `dd` is killed by it. Python would not
+    show this, because it ignores the signal.
     """
     path = str(scratch / "large")
     argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")
@@ -236,8 +236,8 @@ def test_cpu_time_is_limited(user, scratch, stubborn):
     told = json.loads(report.read_text())
     assert done.returncode in {128 + signal.SIGXCPU, 128 + signal.SIGKILL}
     assert told["outcome"]["kind"] == "cpu_time"
-    # The kernel counts ticks for this limit. They may add up to more than the reported time, so the
-    # target may be ended before that time reaches 1 s.
+    # The kernel counts ticks for this limit. The ticks may add up to more time than is reported, so
+    # the target may be ended before the reported time reaches 1 s.
     assert told["usage"]["cpu_ms"] >= 500
 
 
@@ -376,8 +376,8 @@ os._exit(3)
 
 @BOTH_TIERS
 def test_siblings_of_the_target_neither_end_nor_outlive_it(user, scratch):
-    """Make siblings of the target: processes that have the same parent. Their end must not count as
-    the end of the target, the limit must count them, and all of them must end with the run.
+    """Make siblings of the target: processes that have the same parent. The run must not end when a
+    sibling ends, the limit must count siblings, and they must all end with the run.
     """
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")
@@ -465,8 +465,8 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_a_target_cannot_lower_its_limit_on_core_files_to_zero(user):
-    """Check that the limit on core files stays 1 byte. With any other limit a crash would start the
-    host's core handler, if there is one.
+    """Check that the target cannot lower its limit on core files from 1 byte to 0. The host's core
+    handler, if there is one, starts at a crash unless the limit is exactly 1 byte.
     """
     code = """
 import resource

@@ -1,6 +1,6 @@
 """Attack the network of a target without namespaces, whose sockets the supervisor connects.
 
-In the network of tests/world.py, a server answers at every address that a test tries. So as a
+In the network of tests/world.py, every address that a test tries has a server. So as a
 counter-check, the same code gets an answer outside the sandbox.
 """
 
@@ -243,7 +243,7 @@ answer = counts
 
 def test_an_address_that_changes_during_its_check_opens_nothing(who, world):
     """Let threads keep changing the address in the target's memory while the supervisor checks it.
-    Outside, both addresses are reached; inside, only the allowed address is.
+    Inside, only the allowed address must be reached. Outside, both addresses are reached.
     """
     assert sum(outside(who, TALK + RACE, OTHER)) > 100
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}
@@ -362,8 +362,8 @@ answer = [reached[0] > 0, tried(talked, good)]
 
 def test_a_descriptor_that_changes_during_its_check_opens_nothing(who, world):
     """Let threads replace the descriptor while the supervisor checks it. The supervisor must
-    connect only to the allowed address, and continue to answer. Outside, both addresses are
-    reached.
+    connect only to the allowed address, and must stay responsive. As a counter-check, outside the
+    sandbox both addresses are reached.
     """
     assert outside(who, TALK + SWAP, OTHER) == [True, "done"]
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}
@@ -457,8 +457,8 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """Receive a DNS answer and its sender's address. Python gets this address only where the
-    supervisor can connect the target's own socket, which it does through pidfd_getfd.
+    """Receive a DNS answer and its sender's address. Python sees the sender only if pidfd_getfd
+    works. The supervisor then connects the target's own socket instead of replacing it.
     """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
@@ -481,10 +481,10 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
-    """Check that the supervisor connects the target's own socket where pidfd_getfd works. The
-    socket stays the same file, so its copies are connected too and can be polled.
+    """Check that the supervisor connects the target's own socket if pidfd_getfd works. Copies of
+    the socket are then connected too, and can be polled.
 
-    Elsewhere the supervisor replaces the socket with another file, and `explain` says so.
+    Without pidfd_getfd the supervisor replaces the socket with another file, and `explain` says so.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
@@ -512,8 +512,8 @@ answer = lingers
 
 
 def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
-    """Close a lingering socket whose data never arrives. The last process that closes it has to
-    wait, so the supervisor must not be that process.
+    """Set SO_LINGER on a socket whose data never arrives. The last process to close this socket is
+    blocked, so the supervisor must not be the last one.
     """
     ended = threading.Event()
     world.serve(lambda _: ended.wait(), port=81)
@@ -526,8 +526,8 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 def test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral(
     who, world, scratch
 ):
-    """Hide the target's memory. An ordinary user's supervisor cannot read hidden memory, so it
-    denies each connection with a reason. Root's supervisor can read it, and continues to connect.
+    """Hide the target's memory. An ordinary user's supervisor cannot read it, so it denies each
+    connection and reports why. Root's supervisor can read it, and still connects.
     """
     report = scratch / "report.json"
     code = """
@@ -593,9 +593,7 @@ def find_supervisor(process):
 
 
 def test_a_target_waits_for_a_stopped_supervisor(who, world):
-    """Check that the target waits while the supervisor is paused, and continues when the supervisor
-    does.
-    """
+    """Check that the target waits while the supervisor is paused, and continues afterwards."""
     process = started(who)
     os.kill(find_supervisor(process), signal.SIGSTOP)
     process.stdin.write(b"\n")
@@ -645,15 +643,15 @@ def test_a_target_ends_with_a_killed_supervisor(who, world):
 
 @pytest.fixture
 def engine(package, user):
-    """Return the same user in a container engine whose seccomp filter has a notification listener."""
+    """Return the same user in a container engine that has installed a seccomp listener."""
     return make_user(user.name, package, "listened")
 
 
 def test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener(
     engine, scratch
 ):
-    """Check that the refusal names the cause: the kernel allows only one listener. Without an
-    allowlist the run works.
+    """Check that the refusal names the cause: the kernel allows only one listener, and the engine
+    has it. A run without an allowlist works.
     """
     report = scratch / "report.json"
     refused = engine.run("/bin/true", flags=(*ALLOW, "--report", str(report)))
@@ -668,7 +666,7 @@ def test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_list
     assert json.loads(report.read_text())["outcome"]["kind"] == "refused"
     closed = "import socket\nanswer = tried(socket.socket)"
     assert inside(engine, closed) == "EPERM"
-    # With `--best-effort` the network is still closed.
+    # With `--best-effort` the run starts, but its network is closed.
     assert inside(engine, closed, flags=(*ALLOW, "--best-effort")) == "EPERM"
 
 
@@ -761,8 +759,8 @@ def test_a_granted_unix_socket_is_reached_and_no_other(user, scratch, unix_serve
 
 
 def test_a_replaced_unix_socket_is_not_reached(user, scratch, unix_servers):
-    """Check that the grant is for the file, not for its path: another server's socket at the same
-    path is not reached.
+    """Check that the grant is for the file, not for its path. If another server makes a socket at
+    the same path, the target must not reach it.
     """
     granted, other, _ = unix_servers
     policy = scratch / "policy.toml"
@@ -836,8 +834,8 @@ def test_landlock_refuses_connects_that_the_broker_let_pass(user):
 
 @pytest.mark.parametrize("capabilities", ["-sys_ptrace", "-all"])
 def test_root_with_fewer_capabilities_has_the_same_network(who, world, capabilities):
-    """Run corral as root with fewer capabilities. Without CAP_SYS_PTRACE root cannot read the
-    memory of a process with another user id, so corral reads it as that user.
+    """Run corral as root with fewer capabilities. Without CAP_SYS_PTRACE, root cannot read the
+    memory of another user's process, so corral reads it as that user.
 
     Without any capability the target has root's own id.
     """

@@ -1,7 +1,7 @@
 """Attack from a target in the host's namespaces.
 
-The target can see the names of other processes and files, but cannot use them. The tests also check what stays
-visible, because the docs must not promise otherwise.
+The target can see the names of other processes and files, but must not reach either. The tests also
+check what stays visible, because the docs must not promise otherwise.
 """
 
 from __future__ import annotations
@@ -35,14 +35,16 @@ while os.read(0, 1): pass
 
 
 def as_target(user):
-    """Return options that start a process with the target's user id. Root's targets have their own user id."""
+    """Return `Popen` options that set the target's user id. It differs from the caller's only for
+    root.
+    """
     return {"user": user.owner, "group": user.owner} if user.owner != user.uid else {}
 
 
 @pytest.fixture
 def victim(user):
-    """Start a process with the target's user id that reports every SIGURG, a signal that other
-    processes ignore.
+    """Start a process with the target's user id, and let it report every SIGURG. Other processes
+    ignore this signal.
     """
     process = user.popen(
         [user.python, "-c", VICTIM],
@@ -122,14 +124,14 @@ SECRET |= {"stack", "syscall", "personality"}
 
 
 def inside_with_pids(user, code, *arguments, flags=()):
-    """Run code inside. In the code, `supervisor` and `guardian` are the pids of these two
+    """Run code inside. The code can use `supervisor` and `guardian`, the pids of these two
     processes.
     """
     script = f"import json, os, sys\n{PRELUDE}{REACH}supervisor, guardian = int(sys.stdin.readline()), os.getppid()\n"
     script += f"{code}\nprint(json.dumps(answer))"
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, *arguments)
     pipe = subprocess.PIPE
-    # In a container the tests may be in process group 1, and then kill(-1) would signal every process.
+    # In a container the tests may be in process group 1. kill(-1) would then signal every process.
     process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     out, err = process.communicate(b"%d\n" % process.pid, timeout=60)
     assert process.returncode == 0, err.decode()
@@ -140,8 +142,8 @@ def inside_with_pids(user, code, *arguments, flags=()):
 
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
-    """Check that the target cannot signal, trace, read or change another process of the same user,
-    the guardian or the supervisor.
+    """Let the target try to signal, trace, read and change other processes: one of the same user,
+    the guardian and the supervisor.
     """
     code = "answer = {name: attempts(pid) for name, pid in (('victim', int(sys.argv[1])), ('guardian', guardian), ('supervisor', supervisor))}"
     for name, held in inside_with_pids(user, code, str(victim.pid), flags=flags).items():
@@ -150,8 +152,8 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
     assert victim.stdout.read() is None  # no signal arrived
     code = f"{PRELUDE}{REACH}\nanswer = attempts(int(sys.argv[1]))"
     free = user.outside(code, str(victim.pid), **as_target(user))
-    # Counter-check: outside, reading and writing get as far as the address 1, which is not mapped.
-    # madvise on another process's memory may need privileges.
+    # Counter-check: outside, reading and writing are allowed, and fail only because no memory is
+    # mapped at address 1. madvise on another process's memory may need privileges.
     assert (free.pop("read"), free.pop("write")) == ("EFAULT", "EFAULT")
     assert free.pop("madvise") in {"done", "EPERM", "ENOMEM", "EINVAL"}
     assert free == dict.fromkeys(free, "done")
@@ -171,7 +173,8 @@ answer = [tried(os.kill, -1, SIGURG), tried(os.kill, 0, SIGURG), len(came) > 0]
 answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIGURG)]
 """
     first, own, came, group, supervisors = inside_with_pids(user, code, str(victim.pid))
-    # "done" means that the signal reached the Landlock domain, which contains only the target.
+    # "done" means that the kernel sent the signal to the Landlock domain, where the target is the
+    # only process.
     assert first in {"EPERM", "ESRCH", "done"}
     assert (own, came) == ("done", True)
     assert {group, supervisors} == {"EPERM"}
@@ -183,8 +186,8 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
 
 
 def test_proc_shows_little_of_other_processes(user, victim):
-    """Check what /proc shows of other processes: nothing if the target is not allowed to start
-    processes, and their command lines with `--allow-subprocess`.
+    """Check what /proc shows of other processes. With `--allow-subprocess` the target can see their
+    command lines. Otherwise it can see nothing.
     """
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
     *seen, listed = inside_with_pids(user, code, str(victim.pid))
@@ -409,8 +412,8 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Make every attempt to list processes fail, as if processes started and ended too fast to be
-    listed. The kernel must still signal the whole Landlock domain at once.
+    """Make every attempt to list processes fail, as if they started and ended too fast. The kernel
+    must still signal the whole Landlock domain at once.
     """
     if landlock_abi() < 6:  # not in a skipif mark: this call fails on a kernel without Landlock
         pytest.skip("no landlock_scope: the guardian lists processes")
@@ -436,8 +439,8 @@ answer = [os.stat(path).st_size, os.readlink(os.path.join(os.path.dirname(path),
     "flags", [(), ("--allow-subprocess",), ("--allow-net", "example.com")], ids=" ".join
 )
 def test_the_hosts_routes_stay_visible(user, flags):
-    """Check that the target can read through netlink, which gives runtimes the names of interfaces,
-    but cannot change anything through it.
+    """Check that the target can read through netlink, but cannot change anything. Runtimes use
+    netlink to list the network interfaces.
     """
     code = """
 import socket
@@ -456,8 +459,8 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_only_netlink_sockets_can_be_bound(user):
-    """Try to bind to addresses that the supervisor cannot read or must not allow, and to bind other
-    files than netlink sockets.
+    """Try to bind netlink sockets to addresses that the supervisor cannot read or must not allow.
+    Also try to bind sockets and files that are not netlink sockets.
     """
     code = """
 import socket
@@ -489,9 +492,9 @@ answer = {
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """Check that getaddrinfo returns the same addresses inside as outside. To sort them, glibc
-    connects a socket to each address. If an IPv6 socket then has an IPv4 address that is not mapped
-    to IPv6, glibc aborts the program.
+    """Check that getaddrinfo returns the same addresses inside as outside. To sort the addresses,
+    glibc connects a socket to each. It aborts the program if an IPv6 socket then has a plain IPv4
+    address.
     """
     code = """
 import socket

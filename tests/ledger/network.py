@@ -111,6 +111,12 @@ CLAIMS: tuple[Claim, ...] = (
         source=GATEWAY,
     ),
     Claim(
+        id="allow-last-data",
+        sentence="When the run ends, corral first passes on what the target has already sent, as far as the destination accepts it.",
+        tests=("tests/linux/test_gateway.py::test_what_a_target_sent_before_its_end_still_arrives",),
+        source=GATEWAY,
+    ),
+    Claim(
         id="allow-tls-end",
         sentence="the target itself checks the certificates.",
         tests=(

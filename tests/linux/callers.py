@@ -55,9 +55,9 @@ class Caller:
     def check_fork_keeps_nothing_alive(self, code: str, number: int, in_fork: str = "pass") -> None:
         """Check that a forked child of the caller does not keep other processes alive.
 
-        `code` starts processes and stores their pids in `pids`. Then the caller forks a child,
-        which inherits all of the caller's descriptors and runs `in_fork`. When the signal `number`
-        ends the caller, the processes in `pids` must end, even though the forked child still runs.
+        `code` starts processes and stores their pids in `pids`. The caller then forks a child,
+        which inherits all of its descriptors and runs `in_fork`. When the signal `number` ends the
+        caller, the processes in `pids` must end, although the child still runs.
         """
         code += (
             "child = os.fork()\n"

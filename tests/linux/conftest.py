@@ -1,4 +1,4 @@
-"""Provide fixtures for tests that install servers: a registry, package managers and the test's own environment."""
+"""Provide fixtures for tests that install servers: a registry, package managers, an environment."""
 
 from __future__ import annotations
 

@@ -119,11 +119,11 @@ class Call:
 
 
 class Disk:
-    """A model of what a disk may contain after a power cut.
+    """Model what a disk may contain after a power cut.
 
-    fsync makes a file's content or a directory's entries durable. A change after the last fsync may
-    be lost: in a directory the newest changes, in a file all or half of the content that was not
-    synced. Changes of modes always survive.
+    fsync makes a file's content or a directory's entries durable. Since the last fsync, a directory
+    may lose its newest changes, and a file may lose all or half of the data written to it. Changes
+    of modes are never lost.
     """
 
     def __init__(self, root: str) -> None:
@@ -157,7 +157,7 @@ class Disk:
         return self.names[os.path.dirname(path)], os.path.basename(path)
 
     def record(self, call: Call) -> None:
-        """Record a call that is about to be made. Calls that are going to fail are not recorded."""
+        """Record a call that is about to be made, unless it will fail."""
         name, path = call.name, call.paths[-1]
         if name in UNKNOWN_TO_THE_MODEL or name.startswith("symlink"):
             raise SystemExit(f"the model does not know {call}")
@@ -200,8 +200,8 @@ class Disk:
             self.names[new + one[len(old) :]] = at
 
     def states(self):
-        """Yield a pair for every state in which a power cut could leave the disk, each state once:
-        a description of what was lost, and {path: (mode, content)}.
+        """Yield all states in which a power cut could leave the disk, each of them once. A state is
+        a pair: a description of the loss, and {path: (mode, content)}.
         """
         seen = set()
         for end in range(len(self.steps) + 1):
@@ -220,7 +220,7 @@ class Disk:
                     yield f"after {end} of {len(self.steps)} steps, {what}", state
 
     def whole(self) -> dict:
-        """Return the files of the disk if no change is lost."""
+        """Return the files of the disk without any loss."""
         return self._left(
             self.steps, {one for step in self.steps for one in self._touched(step)}, 1.0
         )
@@ -311,8 +311,8 @@ def restore(state: dict, root: str) -> None:
 
 
 def run(words: list[str], decide=None) -> tuple[int, str, str]:
-    """Run a command in a fork, and return its code, stdout and stderr. `decide` is asked about each
-    call that changes a file, and returns what to do with the call.
+    """Run a command in a fork, and return its code, stdout and stderr. `decide` gets each call that
+    changes a file, and returns what happens to the call.
     """
     streams = [os.memfd_create(name) for name in ("stdout", "stderr")]
     ours, theirs = socket.socketpair()
@@ -409,10 +409,10 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Let all calls succeed except the one with this number, which gets `answer`.
+    """Let all calls succeed except call `number`, which gets `answer`.
 
-    Later calls also get the answers "full" and "EROFS" (read-only), because a disk stays full or
-    read-only. With the number -1 all calls succeed.
+    After the answers "full" and "EROFS" (read-only), later calls get the same answer, because a
+    disk stays full or read-only. With the number -1 all calls succeed.
     """
 
     def __init__(self, number: int, answer: str, disk: Disk | None = None) -> None:
@@ -439,9 +439,7 @@ class At:
 
 
 def hurry(call: Call) -> str | None:
-    """Skip a sync call and report success, because it is slow and has no effect that a process can
-    see.
-    """
+    """Skip a sync call and report success, because the call is slow and has no visible effect."""
     return "done" if call.name in ("fsync", "fdatasync") else None
 
 
@@ -470,15 +468,15 @@ def warm(words: list[str], start: dict) -> None:
 
 
 def trial(job: dict) -> list[dict]:
-    """Run `command` once for each of its calls and each way in `how`, and interrupt it at this call
-    in this way. After each interruption run the commands in `after`.
+    """Interrupt `command` at each of its calls, in each way listed in `how`. After each
+    interruption run the commands in `after`.
     """
     start = snapshot(ROOT)
     for words in [job["command"], *job["after"]]:
         warm(words, start)
     if job["probed"]:
-        # The filter changes what probes find, so the first run caches the findings, and every trial
-        # starts with this cache.
+        # The seccomp filter would change what probes find. Therefore the first run caches the
+        # findings without it, and each trial starts with this cache.
         run(job["command"], At(-1, ""))
         found = os.path.join(ROOT, ".cache/corral/findings/")
         start |= {path: seen for path, seen in snapshot(ROOT).items() if path.startswith(found)}
@@ -502,8 +500,8 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Return the state as it would be after a reboot: invalidate the store's records of the trees
-    that it has verified since the boot.
+    """Return the state as it would be after a reboot, when the store's records of verified trees
+    are no longer valid.
     """
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)

@@ -1,10 +1,10 @@
 """Run corral's macOS backend on Linux, in a model of a Mac. Features that only Linux has are turned
 off.
 
-Two parts of a Mac are imitated. The process table is read from /proc instead of libproc. And while
-a Mac's kernel remembers which process forked a child (`p_puniqueid`), Linux forgets it when the
-parent ends. Therefore this process is the subreaper of the run, and treats every process that it
-adopts as a member of the run's tree.
+The model imitates two parts of a Mac. The process table comes from /proc instead of libproc. And a
+Mac's kernel remembers which process forked a child (`p_puniqueid`), but Linux forgets it when the
+parent ends. Therefore this process is the subreaper of the run, and counts every process that it
+adopts as part of the run's tree.
 
 This process exits with corral's exit code once all its descendants have ended.
 """
@@ -49,15 +49,15 @@ class Procfs:
 
     def parent(self, pid, parent, ids):
         if parent == self.world and not self.forgets and ids[pid] > self.root:
-            # An adopted process that is younger than the target is an orphan from the target's
-            # tree. An older one belongs to corral.
+            # An adopted process that is younger than the target comes from the target's tree. An
+            # older one belongs to corral.
             return self.root
         return ids.get(parent, 0)
 
     def unique_id(self, pid):
         stat = self.stat(pid)
         number = self.number(pid, stat) if stat else 0
-        self.root = self.root or number  # corral asks for the target's id first
+        self.root = self.root or number  # corral asks for the target's id before any other
         return number
 
     def has_marker(self, pid, marker):
@@ -156,9 +156,9 @@ def substitute(world):
 
 
 def play_seatbelt():
-    """Replace Seatbelt with steps that only mark the process, and report Seatbelt as enforced.
+    """Replace Seatbelt with a fake that only marks the process, and report Seatbelt as enforced.
 
-    This tests the code around Seatbelt, but no real denials.
+    With the fake, tests can run the code around Seatbelt, but they cannot test its denials.
     """
     import resource
 
@@ -173,7 +173,7 @@ def play_seatbelt():
     seen = findings.current_host
 
     def current(**options):
-        """Return a host with proven fake findings, which are not cached."""
+        """Return the host with fake findings that count as proven. They are not cached."""
         real = seen(**options)
         played = ("seatbelt", "loopback_proxy", "disclaim")
         others = [item for item in real.findings if item.capability not in played]
@@ -186,12 +186,12 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """Call `substitute` in the processes that the API starts, too."""
+    """Call `substitute` also in the processes that the API starts."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
-    # The zygote does not inherit the caller's environment variables, so its code sets the model's
-    # variables.
+    # The zygote does not inherit the caller's environment. Therefore the code that it runs sets the
+    # model's variables.
     own = {name: value for name, value in os.environ.items() if name.startswith("MAC_WORLD_")}
     child_python.FIND_CORRAL += (
         f"import os; os.environ.update({own!r}); sys.path.append({here!r}); "

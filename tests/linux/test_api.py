@@ -151,7 +151,7 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Start a daemon that keeps its stdout, a pipe, open. End of file on this pipe shows that the
+    """Start a daemon that keeps a pipe open as its stdout. The pipe's end of file shows that the
     daemon has ended.
     """
     caller.run(

@@ -1,5 +1,5 @@
-"""Attack `corral learn` and `wrap --learn` with a server that tries to get more than its user
-notices.
+"""Attack `corral learn` and `wrap --learn` with a server that tries to get more access than its
+user notices.
 """
 
 import json
@@ -65,8 +65,8 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """Run a server that asks the user a question and does not read the answer, so that the typed
-    text stays in the terminal. corral must not take that text as the answer to its own question.
+    """Run a server that asks the user a question but does not read the typed answer, which
+    therefore stays in the terminal. corral must not read it as the answer to its own question.
     """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)
@@ -132,8 +132,8 @@ def test_a_flood_of_paths_hides_neither_secrets_nor_questions(user):
 
 
 def test_a_policy_with_unusual_names_can_be_read_again(user, scratch):
-    """Use names that are escaped differently in TOML and in JSON, and one that is not UTF-8, which
-    TOML cannot contain.
+    """Use names that need different escapes in TOML and in JSON. Also use a name that is not UTF-8,
+    which TOML cannot contain.
     """
     names = ["\U0001f4c1 notes", "del\x7f", "tab\t", 'quote"']
     odd = os.fsdecode(b"not-\xff-text")
@@ -218,8 +218,8 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("how", ["its path", "a link"])
 @pytest.mark.parametrize("kind", ["fuse", "tmpfs"])
 def test_a_file_system_that_never_answers_does_not_block_learn(user, scratch, kind, how):
-    """Make the target ask for a file on a file system that never answers (FUSE), and on one that
-    answers (tmpfs). `learn` must not wait for the answer.
+    """Make the target ask for a file on a FUSE file system that never answers. `learn` must not
+    wait for it. As a counter-check, use tmpfs, which answers.
     """
     if os.geteuid():
         pytest.skip("only root can mount file systems")

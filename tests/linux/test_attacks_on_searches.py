@@ -1,5 +1,5 @@
-"""Attack the cache of searched directories: a secret that an earlier search could not see must be
-found later.
+"""Attack the cache of searched directories. corral must find secrets that an earlier search could
+not see.
 """
 
 import os

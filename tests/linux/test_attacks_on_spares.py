@@ -1,5 +1,5 @@
-"""Attack `corral.Pool`: changes on the host while a spare sandbox waits must not weaken its
-walls.
+"""Attack `corral.Pool`. A change on the host while a spare sandbox is waiting must not weaken the
+sandbox's walls.
 """
 
 import pytest

@@ -1,4 +1,7 @@
-"""Test `run --audit FILE` and `corral audit verify FILE`: denials are recorded, and later changes are detected."""
+"""Test `run --audit FILE` and `corral audit verify FILE`.
+
+Denials must be recorded, and later changes of the file must be detected.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ def audit(user, scratch):
 
 def verify(user, file, *flags):
     done = user.corral("audit", *flags, "verify", str(file))
+    hints = done.stderr.startswith(b"hint: ")
+    assert hints == (done.returncode == 1 and "--json" not in flags)
     return done.returncode, done.stdout.decode()
 
 
@@ -118,8 +123,8 @@ def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
 
 
 def test_the_target_cannot_write_its_audit(user, scratch):
-    """Put the audit into a granted directory, which corral must refuse, and then beside the
-    directory, where the target must not be able to see it.
+    """Put the audit into a granted directory. corral must refuse this. Then put it beside the
+    directory, where the target must not see it.
     """
     folder = scratch / "work"
     folder.mkdir()

@@ -144,8 +144,8 @@ cat whole/file
 
 
 def test_cp_and_install_copy_modes_and_times(user):
-    """Copy with programs that also set access control lists. They would fail if this were denied,
-    so corral answers as if the file system did not support such lists.
+    """Copy files with programs that also set access control lists. A denial would make the programs
+    fail, so corral answers as if the file system did not support the lists.
     """
     done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
     assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
@@ -174,8 +174,8 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Yield an environment that puts kept homes below the test's own directory. Every user can
-    enter it, because root's target has another user id than root.
+    """Yield an environment whose kept homes are in the test's own directory. All users can enter
+    the directory, because root's target runs as another user.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
     path.chmod(0o755)
@@ -190,8 +190,8 @@ def homes_of(user, env):
 
 
 def test_a_kept_home_belongs_to_one_server(user, scratch, kept):
-    """Check that a server can neither read nor list another server's home, and cannot move a
-    directory from a grant into its own home.
+    """Check that a server cannot read or list another server's home. It must also not be able to
+    move a directory from a grant into its own home.
     """
     given(user, scratch / "granted")
     given(user, scratch / "granted/inner")
@@ -239,7 +239,7 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Open a kept home to everyone from inside. Other users still must not reach it, because a
+    """Let a server open its kept home to everyone. Other users must still not reach it, because the
     server could otherwise exchange data with them.
     """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
@@ -251,8 +251,8 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
         return subprocess.call(["/bin/ls", home], stdout=PIPE, stderr=PIPE, **other) == 0
 
     assert not can_list()
-    # Counter-checks: the server still finds its files, and the other user can list the home once
-    # the directory above it is opened.
+    # Counter-checks: the server still finds its files. The other user can list the home after the
+    # directory above it has been opened.
     assert user.inside(opened, flags=("--state",), env=kept) == ["data"]
     os.chmod(os.path.dirname(home), 0o711)
     assert can_list()
@@ -341,7 +341,8 @@ def test_policies_run_without_the_part_that_is_refused(user, scratch):
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
     """Grant directories that belong to the user who runs corral. An ordinary user's target can use
-    them. Root's target has another user id, so corral refuses those that are closed to it.
+    all of them. Root's target has its own user id, so corral must refuse the directories that are
+    closed to this id.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
@@ -436,7 +437,7 @@ def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, g
 
 
 def test_root_without_capabilities_is_confined_by_landlock(user):
-    """Check that corral uses Landlock. Here root can make namespaces, but cannot give the target
+    """Check that corral uses Landlock if root can make namespaces, but cannot give the target
     another user id in them.
     """
     if user.uid:
@@ -518,7 +519,7 @@ while True:
     if os.fork():
         os._exit(0)
 """
-# The first thread has ended, so /proc shows a zombie, but another thread still runs.
+# In this program the first thread ends and another thread still runs. /proc then shows a zombie.
 HEADLESS = """
 import ctypes, threading
 os.setsid()
@@ -529,8 +530,8 @@ def stay():
 threading.Thread(target=stay).start()
 ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
 """
-# This program starts two children: one that sends its parent SIGCHLD when it ends, and one that
-# sends no signal. Each child leaves an orphan in a session of its own.
+# This program starts two children. One sends SIGCHLD to its parent when it ends, the other sends no
+# signal. Each child leaves an orphan in a new session.
 ORPHANS = """
 import ctypes
 for signal_of_death in (17, 0):
@@ -553,8 +554,8 @@ def wait_for_start(process, kind):
 
 
 def wait_for_end(process):
-    """Wait for end of file on the target's stdout. Every process of the tree keeps this pipe
-    open.
+    """Wait until all processes of the tree have ended. Until then they keep the target's stdout, a
+    pipe, open.
     """
     assert select.select([process.stdout], [], [], PATIENCE)[0]
     assert process.stdout.read() == b""
@@ -603,8 +604,8 @@ def test_descendants_do_not_survive_corral(user, kind):
 
 @pytest.mark.parametrize("kind", ["headless", "orphans"])
 def test_descendants_survive_their_parent_without_corral(user, kind):
-    """Counter-check for the tests above: start the same processes without corral. They must outlive
-    their parents. The endless chain of forks is left out.
+    """Counter-check for the tests above: start the same processes without corral, except for the
+    endless chain of forks. They must outlive their parents.
     """
     process = user.popen([user.python, "-c", keeping(kind)], stdout=PIPE, stderr=PIPE, stdin=PIPE)
     wait_for_start(process, kind)
@@ -694,8 +695,8 @@ def test_the_next_run_removes_a_killed_runs_private_directory(user):
 
 
 def test_proc_stays_readable_when_memory_gets_short(user):
-    """Make the kernel drop unused inodes. Landlock's rules for /proc belong to inodes, so they
-    could be lost with them.
+    """Make the kernel drop unused inodes. Landlock attaches the rules for /proc to inodes, so the
+    rules could be lost.
     """
     if os.geteuid():
         pytest.skip("only root can empty the kernel's caches")

@@ -15,8 +15,8 @@ def test_a_supervisor_that_cannot_read_proc_ends_the_run(user):
     argv = user.corral_argv("run", *LIMIT, "--", user.python, "-c", TARGET, traces.argument)
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         assert process.stdout.readline() == b"ready\n"
-        # With 8 descriptors the supervisor cannot open files in /proc. With fewer, even poll(2)
-        # would fail.
+        # With a limit of 8 descriptors the supervisor cannot open files in /proc. With a lower
+        # limit even poll(2) would fail.
         blinding = ["prlimit", "--pid", str(process.pid), "--nofile=8:8"]
         assert user.popen(blinding).wait() == 0
         assert process.wait(PATIENCE) == 125

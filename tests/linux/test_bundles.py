@@ -1,4 +1,4 @@
-"""Test `corral run server.mcpb` and `corral run org.example/name`: unpack, ask for approval, run."""
+"""Test `corral run server.mcpb` and `corral run org.example/name`: unpack, ask, run."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ CONFIGURED = start(
 
 
 def test_settings_that_the_user_enters_become_grants_and_secrets_of_the_bundle(user, env, scratch):
-    """Check that the target can read the directories that the user named, and no other
-    directory.
+    """Check that the target can read the directories in the bundle's settings, but not another
+    directory that is only an argument.
     """
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
@@ -227,11 +227,11 @@ def test_approve_marks_what_a_new_version_of_a_bundle_asks_for_in_addition(user,
     old = {"io.corral": {"network": {"allow": ["api.example.com"]}, "subprocess": {"allow": True}}}
     path = put(user, scratch, manifest(_meta=old))
     assert user.corral("approve", "--yes", path, env=env).returncode == 0
-    new = {"io.corral": {"network": {"allow": ["api.example.com", "evil.example.com"]}}}
+    new = {"io.corral": {"network": {"allow": ["api.example.com", "evil.example.com:8443"]}}}
     path = put(user, scratch, manifest(version="2.0.0", _meta=new))
     lines = user.corral("approve", "--yes", path, env=env).stdout.decode().splitlines()
-    assert "  connect to api.example.com" in lines
-    assert "  connect to evil.example.com (new)" in lines
+    assert "  connect to api.example.com on ports 80 and 443" in lines
+    assert "  connect to evil.example.com:8443 (new)" in lines
     assert "it no longer asks to: start other programs" in lines
     listed = user.corral("approve", "--list", env=env).stdout.decode()
     assert listed.count("bundle hello") == 2
@@ -395,8 +395,8 @@ def test_a_download_with_another_digest_is_refused(user, env, registry):
 @ONE_USER
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scratch, registry):
-    """Publish a server that uses a bundle which the user has approved, and that adds an argument to
-    the bundle's command.
+    """Approve a bundle. Then publish a server that uses this bundle, but adds an argument to its
+    command.
     """
     wanted = folder(user, scratch, "wanted")
     meta = {"io.corral": {"filesystem": {"read": [str(wanted)]}}}
@@ -411,8 +411,8 @@ def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scrat
         f"org.example/hello asks for more than you approved: to read {wanted}"
         in done.stderr.decode()
     )
-    # Counter-checks: the bundle runs if the user types the argument, or has approved the published
-    # server.
+    # Counter-checks: the bundle runs if the user types the argument, and also after the user has
+    # approved the published server.
     assert said(user.corral("run", path, str(wanted), env=env))["seen"] == [["note"]]
     assert user.corral("approve", "--yes", "org.example/hello", env=env).returncode == 0
     assert said(user.corral("run", "org.example/hello", env=env))["seen"] == [["note"]]

@@ -247,6 +247,7 @@ def test_check_lists_every_mistake_with_its_line(user, scratch):
         (10, "nonsense"),
     ]
     assert "did you mean memory?" in lines[0]
+    assert done.stderr == b"hint: `corral schema` shows every key and how its value is written\n"
     told = json.loads(user.corral("check", "--json", str(path)).stdout)
     assert [(item["line"], item["key"]) for item in told] == found
     assert {item["file"] for item in told} == {str(path)}
@@ -257,6 +258,7 @@ def test_check_accepts_a_valid_file(user, scratch):
     path.write_text('version = 1\n[limits]\nmemory = "64M"\n')
     path.chmod(0o644)
     assert succeeds(user.corral("check", str(path))) == f"{path}: ok\n"
+    assert user.corral("check", str(path)).stderr == b""
     assert json.loads(succeeds(user.corral("check", "--json", str(path)))) == []
 
 
@@ -326,6 +328,17 @@ def test_explain_begins_with_the_targets_permissions(user, scratch):
     assert second == "It cannot use the network, and may start other programs."
     assert third.startswith("Its limits: memory 1G, pids 128, fds 99, disk 1G")
     assert fourth == "Program"
+    flags = (
+        "--allow-net",
+        "a.example.com",
+        "--allow-net",
+        "[2001:db8::/64]:5432",
+        "--listen",
+        "8080",
+    )
+    second = succeeds(user.corral("explain", *flags, "--", "/bin/true")).splitlines()[1]
+    reach = "It may reach a.example.com on ports 80 and 443, [2001:db8::/64]:5432, listen 8080,"
+    assert second == f"{reach} and cannot start other programs."
     plain = succeeds(user.corral("explain", "--", "/bin/true"))
     assert "target: " not in plain
     assert "\n  target: rlimits: " in succeeds(user.corral("explain", "-v", "--", "/bin/true"))
@@ -631,7 +644,7 @@ def test_colour_is_printed_to_terminals_or_on_request(ordinary):
 
 
 def memory(user, *flags: str) -> dict | None:
-    """Return what `explain` says about the memory limit, or None if corral refuses the run."""
+    """Return the row of `explain` about the memory limit, or None if corral refuses the run."""
     done = user.corral("explain", "--json", *flags, "--", "/bin/true")
     if done.returncode:
         assert done.returncode == 125
@@ -640,8 +653,8 @@ def memory(user, *flags: str) -> dict | None:
 
 
 def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
-    """Check that corral prints the warning at the first run after a boot, and later only with -v. A
-    report always contains the warning.
+    """Check that corral prints the warning at the first run after a boot, and after that only with
+    -v. The report must always contain the warning.
     """
     path = scratch / "report.json"
     env = user.environment(HOME=str(scratch))
@@ -657,11 +670,11 @@ def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
 
 
 def test_the_memory_limit_of_one_process_in_the_warning_is_enforced(user):
-    """Check that a process cannot get more memory than the limit that the warning names."""
+    """Check that a process cannot allocate more memory than the limit in the warning."""
     code = "try: bytearray(1100 << 20)\nexcept MemoryError: print('refused')"
     done = user.run(user.python, "-ISc", code)
     assert done.stdout == b"refused\n" or done.returncode == 137
-    # Counter-check: a process can get less memory than the limit.
+    # Counter-check: below the limit a process can allocate memory.
     code = "bytearray(600 << 20); print('given')"
     assert user.run(user.python, "-ISc", code).stdout == b"given\n"
 
@@ -714,7 +727,7 @@ def test_a_requested_limit_is_enforced_or_refused(user):
 @pytest.fixture
 def impossible(user, scratch):
     """Return a function that writes a policy with a limit that this host cannot enforce. The
-    function's argument is appended to the policy.
+    function appends its argument to the policy.
     """
 
     def write(more: str = "") -> tuple[str, str]:

@@ -44,7 +44,8 @@ with socket.create_server(("0.0.0.0", 8123)) as server:
     print("ready", flush=True)
     server.accept()[0].sendall(b"served")
 """
-# This program runs all commands in one container, because corral would probe again in each new one.
+# This program runs all commands in one container, because corral would have to probe again in a new
+# one.
 ASK = f"""
 import json, subprocess, sys
 import socket, threading
@@ -136,8 +137,8 @@ def test_the_demo_runs_in_a_container(said):
 
 
 def test_doctor_names_the_controls_that_are_not_enforced(said):
-    """Check that doctor's last line names the controls that `explain` and the demo report as not
-    enforced.
+    """Check that doctor's last line names all controls that `explain` reports as degraded. The demo
+    must not find any others.
     """
     controls = json.loads(said["explain"][1])["controls"]
     lost = {held["control"] for held in controls if held["status"] == "degraded"}
@@ -187,10 +188,10 @@ def test_the_target_has_the_users_own_id(said, uid):
 
 def test_roots_target_gets_its_own_id_with_the_engines_capabilities(podman, profile):
     """Run as root with the engine's default capabilities, as most images do. The target must get a
-    user id of its own, as root's targets do on a host.
+    separate user id, as root's targets do on a host.
     """
     options = tuple(flag for flag in HARDENED if flag != "--cap-drop=all")
-    options += ("--tmpfs=/var/lib",)  # root's targets keep their homes there
+    options += ("--tmpfs=/var/lib",)  # corral keeps the homes of root's targets in /var/lib
     done = podman.run("/usr/bin/python3", "-c", ASK, uid=0, profile=profile, options=options)
     assert done.returncode == 0, done.stderr.decode()
     said = json.loads(done.stdout)
@@ -209,8 +210,8 @@ def test_a_limit_on_processes_is_enforced_in_a_container(said):
 
 
 def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
-    """Check that only an allowed host is reached. Docker's filter denies pidfd_getfd, so there the
-    broker has to replace sockets, and the plan has to say so.
+    """Check that only an allowed host is reached. With Docker's filter, which denies pidfd_getfd,
+    the broker has to replace sockets, and the plan must say so.
     """
     code, out, err = said["network"]
     assert code == 0, err
@@ -278,7 +279,7 @@ def test_a_published_server_works_with_its_network_profile(podman, uid, profile,
     assert denied[0]
     assert "from far away" not in denied[1]
     assert (far.arrived, code) == ([(PUBLIC, 80)], 0)
-    # Docker's default filter denies pidfd_getfd, so the broker cannot take the target's sockets and
+    # Docker's default filter denies pidfd_getfd, so the broker cannot take the target's sockets. It
     # replaces them instead.
     assert mechanisms == [{"podman": BROKER, "docker": REPLACEMENT}[profile]]
 

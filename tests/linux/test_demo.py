@@ -86,8 +86,8 @@ def test_the_demo_names_the_same_mechanism_for_each_wall_as_explain(user):
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_every_act_is_stopped_without_namespaces(user):
-    """Run the demo without namespaces. One of its acts starts a daemon. If the daemon outlived the
-    server, it would keep the demo's pipe open.
+    """Run the demo without namespaces. One act starts a daemon, which must end with the server.
+    Otherwise it would keep the demo's pipe open.
     """
     done, data = demo(user)
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
@@ -234,7 +234,7 @@ def test_the_summary_counts_each_verdict():
 
 
 def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
-    """Judge attempts whose text contradicts `done`. Inside the sandbox, any sign of success is an
+    """Judge attempts whose text and `done` disagree. Inside the sandbox, any sign of success is an
     escape. Outside, an attempt succeeds only if all signs agree.
     """
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
@@ -251,14 +251,14 @@ def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
 
 
 def test_a_server_without_walls_is_caught():
-    """Start the demo's server without a sandbox, but judge its acts as if they were inside one.
-    Every act must be reported as an escape.
+    """Start the demo's server without a sandbox, but judge its acts as if it were inside one. Every
+    act must be reported as an escape.
     """
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))
-        # With `walls` set, `try_act` judges as if the server were inside, where any sign of success
-        # is an escape.
+        # `walls` makes `try_act` judge as for a server inside the sandbox, where any sign of
+        # success is an escape.
         server.walls = {"network": UP}
         tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
     assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}

@@ -1,5 +1,5 @@
-"""Cause denials, run again with the flag that each denial names, and check that the denied act then
-succeeds.
+"""Cause denials, run again with the flags in the denials, and check that the denied acts then
+succeed.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ polls in a loop would be busy all the time.
 
 
 def read_effort(pid: int) -> tuple[float, int, int]:
-    """Return how many CPU seconds a process has used, how often it has waited, and how many bytes
-    it has read.
+    """Return a process's CPU seconds, its number of waits, and the number of bytes that it has
+    read.
     """
     with open(f"/proc/{pid}/stat") as file:
         words = file.read().rpartition(")")[2].split()
@@ -142,8 +142,8 @@ def read_effort(pid: int) -> tuple[float, int, int]:
 
 
 def test_a_flood_of_starts_costs_the_supervisor_little(user, scratch):
-    """Check that a process start that is waiting for its answer takes no CPU time, and that the
-    supervisor reads program names only for the first 64 starts.
+    """Start a flood of processes. A start that waits for the supervisor's answer must take no CPU
+    time. The supervisor must read program names only for the first 64 starts.
     """
     report = scratch / "report"
     arguments = ("--report", str(report), "--", user.python, "-c", FLOOD, str(STARTS_OF_A_FLOOD))
@@ -179,9 +179,9 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """Send signals that interrupt the calls that start processes. When the supervisor looks for the
-    program's name, the thread has already left its call, so the kernel no longer shows its stack
-    pointer. The supervisor must still deny and report each attempt.
+    """Interrupt process starts with signals. By the time the supervisor looks for the program's
+    name, the thread has left its call, and the kernel no longer shows its stack pointer. The
+    supervisor must still deny and report each attempt.
     """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
     assert answer == [-1]
@@ -209,7 +209,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_the_supervisor_reads_only_part_of_a_huge_argument_list_of_the_target(user):
-    """Fill the target's stack with pointers to 1000 lists of strings, on 31,000 pages (127 MB). The
+    """Fill the target's stack with pointers to 1000 string lists on 31,000 pages (127 MB). The
     supervisor must read only some of the pages.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
@@ -363,7 +363,7 @@ def test_a_name_is_reported_without_an_allowlist(user, scratch):
     rows = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [row["kind"] for row in rows][-1] == "end"
     assert rows[0]["destination"] == "api.example.test"
-    # With the flag that the denial names, the gateway resolves the name.
+    # With the flag from the denial, the gateway resolves the name.
     answer, _ = try_code(user, LOOK_UP, "api.example.test", flags=flag_of(denied(done)[0]))
     assert answer == "found"
 
@@ -503,8 +503,9 @@ def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path
     ],
 )
 def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
-    """Try to write to sensitive files. corral must not suggest a flag that allows it, because the
-    target chooses the files, and `corral grant` would offer every suggested flag to the user.
+    """Try to write to sensitive files. corral must not suggest a flag that allows such a write,
+    because the target chooses the files, and `corral grant` would offer every suggested flag to the
+    user.
     """
     place = user.home / "place"
     for path in (place, place / ".git", place / ".vscode"):
@@ -552,8 +553,8 @@ for _ in range(14):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_stderr_pipe_does_not_keep_corral_from_ending(user):
-    """Fill the stderr pipe except for one or two pages, and leave a file whose printed name has
-    10,000 bytes. The message about this file must not block corral.
+    """Let the target fill the stderr pipe except for one or two pages, and leave behind a file
+    whose printed name has 10,000 bytes. The message about the file must not block corral.
     """
     reading, writing = os.pipe()
     process = user.popen(
@@ -599,8 +600,8 @@ def test_process_starts_are_denied_but_not_reported_if_corral_cannot_have_a_list
 
 
 def test_no_flag_is_suggested_for_an_argument_that_names_a_sensitive_path(user, scratch):
-    """Name existing and new sensitive paths in the target's arguments. corral must not suggest a
-    flag for them, because a project may have chosen the arguments.
+    """Let the target's arguments name sensitive paths, existing and new ones. corral must not
+    suggest a flag for them, because a project may have chosen the arguments.
     """
     environment = user.environment(HOME=str(scratch))
     for name in (".config/autostart", ".ssh", "data"):

@@ -1,5 +1,5 @@
-"""Start servers that need something that corral denies, and check that they work with the flag that
-corral names.
+"""Start servers that need something that corral denies. They must work with the flag that corral
+names.
 
 Some denials are reported during the run, with their flag. For the others the run refers to `corral
 learn`, which finds the flag.
@@ -108,8 +108,8 @@ def named(done, about: str) -> list[str]:
 
 
 def missed(user, script, *words, **options):
-    """Check that the run fails, does not name the cause, and refers to `corral learn`. Return what
-    `learn` printed.
+    """Check that the run fails without naming the cause, and refers to `corral learn`. Return the
+    output of `learn`.
     """
     done = run(user, script, *words, **options)
     assert done.returncode == 1
@@ -181,9 +181,11 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """Check that an ungranted address is reported if an argument or an environment variable names
-    it. With an allowlist it is also reported when the target connects to it, because the gateway
-    sees the connection.
+    """Name an ungranted address in an argument or in an environment variable, and check that it is
+    reported.
+
+    With an allowlist the gateway sees each connection. The address must then also be reported when
+    the target connects to it.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)
@@ -295,8 +297,8 @@ def answer(listener):
 
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
-    """Check that `learn` names the socket. With namespaces, `learn` gives the target a socket that
-    cannot connect, and sees the path to which the target tried to connect.
+    """Check that `learn` names the socket. With namespaces, the target gets a socket that cannot
+    connect, and `learn` sees the path that the target tries.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

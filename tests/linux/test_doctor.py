@@ -1,5 +1,4 @@
-"""Test that `corral doctor` is right where a feature is missing, and that `run` acts on its
-findings.
+"""Test that `corral doctor` reports missing features, and that `run` acts on its findings.
 
 The features are really missing: a seccomp filter like a container's denies them, or the test runs
 in a user namespace in which no further namespaces can be created.
@@ -138,8 +137,7 @@ def test_every_line_has_the_same_form(host):
     assert "[✓] Network namespaces: available" in out
     assert "[✓] Seccomp: available" in out
     assert "[✓] Rlimits: supported" in out
-    # Two mechanisms limit processes, so each has a line under its own name, not under "Process
-    # limit".
+    # Two mechanisms limit processes. Each has its own line, so there is no line "Process limit".
     assert "Process limit: " not in out
     verdict = "[✓] Verdict: `corral run` works here, and every wall is enforced"
     assert out.splitlines()[-1].startswith(verdict)
@@ -215,7 +213,9 @@ answer = {item.capability: item.status for item in found}
     ],
 )
 def test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall(user, call, unproven):
-    """Deny an act to every process on the host. A denial inside the sandbox then proves nothing."""
+    """Deny an act to every process on the host. If the act then fails inside the sandbox, this must
+    not prove a wall.
+    """
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
     place = [user.python, "-c", WITHOUT, str(user.package), f"{call}={errno.EPERM}"]
@@ -263,8 +263,8 @@ def test_doctor_is_right_where_no_user_namespace_can_be_made(nested):
 
 
 def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
-    """Probe in a container that denies some calls. To prove that its filter works, the probe must
-    deny a call that the container allows.
+    """Probe in a container whose filter already denies some calls. The probe must try a call that
+    the container allows, or it cannot prove that its own filter works.
     """
     found = without(NO_NAMESPACES).findings()
     assert found["seccomp"]["status"] == "proven", found["seccomp"]
@@ -314,8 +314,8 @@ def test_run_refuses_on_a_host_without_namespaces_and_landlock(without):
 
 
 def test_best_effort_drops_one_wall_with_a_warning(without):
-    """Check that with `--best-effort` the target runs without the missing wall, that corral warns
-    about this, and that the other controls are enforced.
+    """Run with `--best-effort` where one wall is missing. The target must run, corral must warn
+    about the wall, and all other controls must be enforced.
     """
     place = without(NO_NAMESPACES, NO_LANDLOCK)
     code, out, err = place.corral("run", "--best-effort", "--", "/bin/echo", "ran")
@@ -328,8 +328,8 @@ def test_best_effort_drops_one_wall_with_a_warning(without):
 
 
 def test_findings_of_one_context_are_not_used_in_another(host, without):
-    """Run on the host, under a filter, and on the host again, with one cache. The host's findings
-    must not be used under the filter, nor the filter's on the host.
+    """Run on the host, under a filter, and on the host again, always with the same cache. A run
+    must not use findings that were made under a different filter.
     """
     assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
     walled = host.mechanisms()
@@ -340,18 +340,25 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
     assert place.mechanisms() is None
 
 
-def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
-    """Cache findings under one seccomp filter, and run under another that denies namespaces. The
-    kernel does not report which calls a filter denies, but the run must not rely on the cached
-    findings.
+def test_a_cache_from_a_similar_context_never_weakens_a_run(without, user, scratch):
+    """Run under one seccomp filter with findings that were cached under another. The kernel does
+    not say which calls a filter denies, but the run must not rely on these findings: one of the two
+    contexts has only namespaces, and the other has only Landlock.
     """
-    assert without(LANDLOCK_OFF).findings()["user_namespaces"]
-    place = without(NO_NAMESPACES)
-    code, out, err = place.corral(
-        "run", "--", "/bin/sh", "-c", "echo ran; read line < /proc/1/environ && echo host"
-    )
-    assert (bool(code), out) == (True, "ran\n"), err
-    assert place.findings()["user_namespaces"]["status"] == "absent"
+    secret = scratch / "secret"
+    secret.write_text("a secret\n")
+    os.chown(secret, user.uid, user.uid)
+    read = ("/bin/sh", "-c", f"echo ran; read line < '{secret}' && echo $line")
+    spaces, landlock = without(LANDLOCK_OFF), without(NO_NAMESPACES)
+    for place in (spaces, landlock, spaces):  # the last one finds the cache of both
+        held = place.mechanisms()["filesystem"]
+        assert ("landlock" in held, "namespaces" in held) == (place is landlock, place is spaces)
+        code, out, err = place.corral("run", "--", *read)
+        assert (bool(code), out) == (True, "ran\n"), err
+    with user.popen([*read], stdout=-1) as process:  # Counter-check: without a sandbox
+        assert process.communicate(timeout=60)[0] == b"ran\na secret\n"
+    assert spaces.findings()["landlock"]["status"] == "absent"
+    assert landlock.findings()["user_namespaces"]["status"] == "absent"
 
 
 def test_a_cache_that_was_tampered_with_is_not_read(host):
@@ -385,7 +392,9 @@ def test_the_cache_is_private(host):
 
 
 def test_a_hint_about_the_kernel_says_that_a_newer_one_is_needed():
-    """Check the wording of the hint: a kernel version alone would look like a command to type."""
+    """Check that hints start with "a newer kernel". A hint with only a kernel version would look
+    like a command.
+    """
     hints = [namespaces.NEWER, *(one.hint for one in probes.PROBES)]
     named = [hint for hint in hints if re.search(r"Linux \d", hint)]
     assert len(named) > 5

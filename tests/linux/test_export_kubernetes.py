@@ -249,8 +249,8 @@ def played():
 
 @pytest.fixture(scope="module")
 def built(played, package, tmp_path_factory):
-    """Build the image from its Containerfile. Its base image is imported from a root directory,
-    because the test has no registry.
+    """Build the image from its Containerfile. The base image comes from a root directory, because
+    the test has no registry.
     """
     folder = tmp_path_factory.mktemp("build")
     exported, files = folder / "server", folder / "files"

@@ -8,9 +8,9 @@ import sys
 
 from corral.export.kubernetes import WAIT
 
-# After `unshare`, the first child is PID 1 of the new PID namespace. The second child is in it,
-# too, but its parent is outside, as with `kubectl exec`. It leaves an orphan, which ends when the
-# pipe is closed.
+# After `unshare`, the first child is PID 1 of the new PID namespace. The second child is also in
+# this namespace, but its parent is outside, as with `kubectl exec`. The second child leaves an
+# orphan that ends when the pipe is closed.
 HARNESS = """
 import ctypes, json, os, pathlib, select, signal, sys
 USER, PID = 0x10000000, 0x20000000
@@ -67,8 +67,8 @@ def try_as_init(code, seconds):
 
 
 def test_the_waiting_process_ends_at_once_and_reaps_orphans():
-    """End an orphan and then the waiting process. Counter-check: a PID 1 that only calls sigwait
-    does not reap the orphan, and does not get the signal.
+    """End an orphan and then the waiting process. The orphan must be reaped. As a counter-check, a
+    PID 1 that only calls sigwait does not reap it, and does not get the signal.
     """
     seen = try_as_init(WAIT, 60)
     assert seen["orphan"] in "SR"

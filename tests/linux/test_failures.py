@@ -108,8 +108,8 @@ class Trial:
         return [step["step"] for step in json.loads(done.stdout)["steps"]]
 
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
-        """Run corral once for each injected failure. All processes of these runs have
-        `traces.argument` in their command lines, so that leftovers can be found.
+        """Run corral once for each injected failure. Every process of these runs has
+        `traces.argument` in its command line, so that leftovers can be found.
         """
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
         argv = [*self.user.host, *argv]
@@ -286,8 +286,8 @@ def test_no_target_runs_after_an_unexpected_exception(trial, error):
 
 
 def test_a_broken_pipe_in_the_set_up_is_a_failure(trial):
-    """Make the set-up fail with BrokenPipeError. corral must report it, although it ignores broken
-    pipes when it writes its own messages.
+    """Make the set-up fail with BrokenPipeError. corral must report this failure, although it
+    ignores broken pipes when it prints messages.
     """
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
     broken += "from corral.supervisor import start\nstart.run = run"

@@ -1,5 +1,5 @@
-"""Cause faults during a run. The supervisor must continue, or end the run with a reason. Meanwhile
-the walls must stay in force.
+"""Cause faults during a run. The supervisor must either continue or end the run with a reason. The
+walls must stay in force all the time.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def waits_for_ever(pid: int) -> bool:
 
 
 def ended_well(code: int, err: str) -> bool:
-    """Return whether a run ended with the target's own exit code, or with a reason and a hint."""
+    """Return whether a run ended well: with the target's exit code, or with an error and a hint."""
     return code == 7 or (code == 125 and "corral: " in err and "\nhint: " in err)
 
 
@@ -176,11 +176,11 @@ def test_a_timeout_during_a_pause_of_the_supervisor_ends_the_run_afterwards(ordi
 @BOTH_TIERS
 @pytest.mark.parametrize("seconds", [1, MINUTE])
 def test_nothing_is_allowed_while_the_supervisor_is_paused(ordinary, seconds):
-    """Check that an attempt during a pause of the supervisor is denied, at the latest after the
-    pause. The runs must then continue.
+    """Make an attempt while the supervisor is paused. The attempt must be denied, during the pause
+    or right after it. The runs must then continue.
     """
-    # `connect` is left out with an allowlist, because it succeeds at once: the gateway accepts
-    # every connection and decides afterwards.
+    # Leave out `connect` with an allowlist: it succeeds at once, because the gateway accepts every
+    # connection and decides afterwards.
     runs = {
         (word, name): Run(ordinary, *flags)
         for name, flags in SERVICES.items()

@@ -31,8 +31,8 @@ def root():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ON_HOST)
 def test_corral_works_or_refuses_on_every_file_system(name):
-    """Try every file system. Root's target has a user id of its own, so it can use root's closed
-    directories only through idmapped mounts.
+    """Try every file system. Root's target has its own user id, so without idmapped mounts it
+    cannot use directories that are open only to root.
     """
     found = list(look(name))
     assert [one for one in found if one["result"] == "fails"] == []
@@ -46,7 +46,7 @@ def test_corral_works_or_refuses_on_every_file_system(name):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("name", NO_IDMAPS)
 def test_root_gets_a_working_hint_where_mounts_cannot_be_idmapped(user, name):
-    """Check that the target can use files that are open to its user id. For other files the error's
+    """Check that the target can use files that its user id may open. For other files, the error's
     hint must be a command that works.
     """
     with mounted(FILE_SYSTEMS[name]) as there:
@@ -159,8 +159,8 @@ def test_a_reached_quota_is_named_with_its_directory(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
-    """Mount FUSE below a grant. corral treats FUSE as a network file system, because any user's
-    program may serve it.
+    """Mount FUSE below a grant. corral treats it as a network file system, because any user's
+    program may serve the files.
     """
     with mounted(FILE_SYSTEMS["tmpfs"]) as there:
         there.shell("mkdir -p it/far under && echo far >under/file && chmod -R a+rX .")
@@ -197,7 +197,7 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
     """Fill the disk, so that corral cannot record the real path of a grant. corral must report
-    this, because the next run could then not notice that a symlink has replaced the path.
+    this. Without the record, the next run cannot notice a symlink that has replaced the path.
     """
     with mounted(SMALL) as there:
         person = home_on(there, user)

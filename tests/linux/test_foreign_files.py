@@ -39,8 +39,9 @@ def give(path, uid: int) -> None:
 @pytest.mark.parametrize("owner", [0, ORDINARY])
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
     """Plant a filter that allows everything. corral must not load it if another user owns it.
-    Counter-check: corral loads root's own file, notices inside the sandbox that the filter denies
-    nothing, and refuses the run.
+
+    Counter-check: if root owns the file, corral loads it. It then notices inside the sandbox that
+    the filter denies nothing, and refuses the run.
     """
     if user.uid:
         pytest.skip("the attack is on root")
@@ -122,5 +123,5 @@ def test_root_does_not_change_a_users_files(desk, root):
     assert done.returncode == 125, done.stdout
     assert f"belongs to user {ORDINARY}".encode() in done.stderr
     assert listing(desk.home) == before
-    desk.does(*words)  # Counter-check: the user may change the file
+    desk.does(*words)  # Counter-check: as the file's owner, the command succeeds
     assert "api.x.com" in entries(path)["notes"]["args"]

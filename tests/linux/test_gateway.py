@@ -51,9 +51,11 @@ def connected_pair():
 @pytest.mark.parametrize("use_pipes", [True, False])
 @pytest.mark.parametrize("is_client", [True, False])
 def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
-    """Send data and close the target's socket, but end the run before the gateway has copied
-    anything. The peer must get all data. If the target's socket is still open elsewhere, more data
-    could have followed, so the peer must see a reset. Counter-check: `close` loses the data.
+    """Send data and close the target's socket, and end the run before the gateway has copied
+    anything. The peer must get all the data.
+
+    If another descriptor keeps the target's socket open, the peer must also see a reset, because
+    more data could have followed. Counter-check: `close` loses the data.
     """
     text = os.urandom(100_000)
 
@@ -224,7 +226,7 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
         assert stopped.acquire(timeout=60)
         assert sum(sent) < 4096 << 16
         first = running.now()["wakes"]
-        # Calling `now` wakes the gateway once, and the stuck connection does not wake it again.
+        # The gateway wakes once because `now` is called, but not because of the stuck connection.
         assert running.now()["wakes"] - first == 1
         assert len(read_all(client)) == sum(sent)
     assert running.end()["traffic"][NAME][3] == sum(sent)

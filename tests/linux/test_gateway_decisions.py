@@ -54,8 +54,8 @@ def test_an_address_without_a_name_is_refused(gateway, server):
 
 
 def test_only_addresses_of_the_policy_are_reached(gateway, server, proxy):
-    """Connect to literal addresses through a proxy. The gateway listens on these addresses in this
-    test, so without the proxy it would connect to itself.
+    """Connect to literal addresses through a proxy. Without the proxy the gateway would connect to
+    itself, because in this test it listens on these addresses.
     """
     proxy_port, requests = proxy
     port = server(echo)
@@ -179,7 +179,7 @@ def no_descriptors():
 
 
 class Dialer:
-    """A stand-in for the process that makes sockets in the target's namespace."""
+    """Replace the process that makes sockets in the target's network namespace."""
 
     def make(self):
         made = socket.socket()

@@ -71,7 +71,7 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
-    # A missing file is not a denial, so `why` suggests `wrap --learn` for it.
+    # `why` suggests `wrap --learn`, because a missing file is not recorded as a denial.
     assert "does not find, for 2 hours: corral wrap --learn 2h cursor notes\n" in shown
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
@@ -85,7 +85,7 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
     assert words[words.index("--allow-net") :][:2] == ["--allow-net", "example.com"]
     assert ["--read", str(desk.private)] == words[words.index("--read") :][:2]
     assert "granted since" in desk.does("why", "notes")
-    assert "lookup" in run(desk, path)  # the server now tries the other name
+    assert "lookup" in run(desk, path)  # the server tries the other name now
     [row] = json.loads(desk.does("why", "--json", "notes"))
     assert row["runs"] == 2
 
@@ -119,12 +119,18 @@ def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
     assert "'no-such-server' was not found on PATH" in run(desk, path, "gone")
     shown = desk.does("why", "gone")
     assert "; corral did not start it: 'no-such-server' was not found on PATH\n" in shown
+    assert "it had no denials" not in shown
     assert not any("hunter2secret" in file.read_text() for file in kept_files(desk))
     found = desk.put("bin/no-such-server", "#!/bin/sh\nexit 0\n")
     found.chmod(0o755)
     path.write_text(path.read_text().replace('"no-such-server"', json.dumps(str(found))))
     assert "not found" not in run(desk, path, "gone")  # counter-check
     assert "did not start" not in desk.does("why", "gone")
+    command = (str(desk.put("bin/fails", "#!/bin/sh\nexit 3\n", mode=0o755)),)
+    desk.corral("run", "--", *command)
+    shown = desk.does("why", *command)  # the control: a run that started
+    assert "; it ended with exit code 3\n" in shown
+    assert "it had no denials" in shown
 
 
 ONCE = """\
@@ -145,7 +151,7 @@ def test_why_shows_a_denial_until_a_flag_allows_it(desk):
         desk.does("run", f"--env=NAMES={names}", *flags, "--", *command)
 
     start("a.x.com b.x.com")
-    start("")  # the client starts the server again without using it
+    start("")  # the client starts the server once more, but does not use it
     shown = desk.does("why", *command)
     assert "--allow-net a.x.com" in shown
     assert "--allow-net b.x.com" in shown
@@ -173,7 +179,7 @@ open(os.path.expanduser("~/memory"), "w").write("x" * size * 1_000_000)
 
 
 def test_why_says_how_a_run_without_denials_failed(desk):
-    """Make a server fail without a denial. `why` must tell how it ended."""
+    """Make a server fail without a denial. `why` must report how the server ended."""
     server = desk.put("server.py", "import sys; sys.exit(int(sys.argv[1]))")
     python = str(desk.user.python)
     for code in ("0", "143", "3"):
@@ -183,7 +189,7 @@ def test_why_says_how_a_run_without_denials_failed(desk):
             assert "it ended with exit code 3\n" in desk.does("why", *command)
             [row] = json.loads(desk.does("why", "--json", *command))
             assert (row["failure"], row["denials"]) == ("it ended with exit code 3", [])
-        else:  # Counter-check: success, and a stop by the client, are not stored
+        else:  # Counter-check: a success is not stored, and neither is a stop by the client
             assert kept_files(desk) == []
     assert len(kept_files(desk)) == 1
 
@@ -252,12 +258,12 @@ def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
     assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
     for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):
-        # Counter-check: a flag after `--`, or a flag that corral does not have, causes no warning.
+        # Counter-check: there is no warning about a flag after `--` or about an unknown flag.
         assert b"is passed to the command" not in desk.corral("run", *words).stderr
 
 
 def learn(desk):
-    """Return the command that `corral learn` prints for keeping the accepted grants."""
+    """Run `corral learn`, and return the command that it prints for keeping the accepted grants."""
     told = desk.corral("learn", "--accept", "cursor:notes").stderr.decode()
     return told.rpartition("to keep this: corral ")[2].strip()
 
@@ -318,8 +324,8 @@ def test_grant_changes_a_server_in_both_clients(desk):
 
 
 def test_why_says_how_files_that_are_not_found_are_recorded(desk):
-    """Check that `why` suggests `wrap --learn`. `corral learn CLIENT:SERVER` would wait at the
-    terminal for messages that only a client sends.
+    """Check that `why` suggests `wrap --learn`. With `corral learn CLIENT:SERVER` the server would
+    wait at the terminal for messages that only a client sends.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -338,8 +344,8 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
 
 @pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
 def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
-    """Check that the hint names the project's file. `wrap CLIENT` would not wrap the server,
-    because it does not change this file.
+    """Check that the hint contains the project's file. The command `wrap CLIENT` does not change
+    this file, so it would not wrap the server.
     """
     entry = {"command": str(desk.user.python), "args": ["server.py"]}
     servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}
@@ -399,7 +405,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     path = configure(desk, "cursor")
     assert "memory 1" in run(desk, path)
     assert "memory 2" in run(desk, path)
-    assert "memory 3" in desk.does("run", "cursor:notes")  # one server has one home
+    assert "memory 3" in desk.does("run", "cursor:notes")  # every start has the same home
     assert not (desk.home / "memory").exists()
     assert "home directory, kept between runs" in desk.does("status", "cursor")
     desk.does("cache", "rm-home", "notes")
@@ -449,7 +455,8 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
 
     def last_words(name):
         shown = desk.does("why", name)
-        # once in the denial's line and once in its flag, but not once per entry
+        # once in the line of the denial and once in its flag, although the server has several
+        # entries
         assert shown.count("api.x.com") == 2
         learn, grant = shown.splitlines()[-2:]
         return shlex.split(learn.partition("hours: ")[2]), shlex.split(grant.partition(": ")[2])
@@ -489,7 +496,7 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
     assert sorted(list_homes()) == sorted([str(notes), str(other)])
     desk.does("cache", "rm-home", "notes")
     assert list_homes() == [str(other)]
-    desk.does("cache", "rm-home", "any")  # Counter-check: `any` is enough for the only home
+    desk.does("cache", "rm-home", "any")  # Counter-check: `any` removes the only home
     assert list_homes() == []
     desk.does("unwrap", "vscode")
     assert json.loads(path.read_text()) == {"servers": servers}
@@ -508,7 +515,7 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")
     assert not os.path.lexists(kept["path"])
     assert "memory 1" in run(desk, path)
-    # remove the home, because the test's own user cannot remove a closed one
+    # Remove the home with corral, because the test's own user cannot remove a closed directory.
     desk.does("cache", "rm-home", "notes")
 
 
@@ -541,8 +548,8 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
 
 
 def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(desk):
-    """Wrap a file that does not belong to a client. `why` cannot find its server by name, so
-    `status` must print a `why` command that contains the server's own command.
+    """Wrap a file that does not belong to a client. `why` cannot find its server by name. The `why`
+    command that `status` prints must therefore contain the server's own command.
     """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
@@ -557,8 +564,8 @@ def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(de
 
 
 def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
-    """Check the hint of `learn` on a terminal, where the user cannot type the messages that the
-    server waits for.
+    """Check the hint of `learn` on a terminal. The server waits for messages that the user cannot
+    type there.
     """
     path = configure(desk, "cursor")
     code, shown = answer_questions(desk, [b"n\n"] * 9, words=("learn", "cursor:notes"))
@@ -645,7 +652,8 @@ def test_grant_suggests_the_flag_for_a_path_without_one(desk):
     assert done.returncode == 2
     hint = f"did you mean --read '{notes}'? (or --write)\n"
     assert done.stderr.decode() == f"corral: name one server\nhint: {hint}"
-    done = desk.corral("grant", "notes", "other")  # Counter-check: this word is not a path
+    # Counter-check: "other" is not a path, so no flag is suggested.
+    done = desk.corral("grant", "notes", "other")
     assert b"hint: usage: corral grant" in done.stderr
 
 
@@ -662,15 +670,16 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 @pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
 def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
-    """Give a project's server the name of a flag of `wrap`. If a suggested command contained this
-    name as a flag, the flag would apply to all servers in the file. Counter-check: the name `app`.
+    """Give a project's server a name that looks like a flag of `wrap`. A suggested command must not
+    contain it as a flag, which would apply to all servers in the file. Counter-check: the name
+    `app`.
     """
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {name: entry, "other": entry}}))
     refusal = desk.corral("why", "--", name).stderr.decode()
     _, *words = shlex.split(refusal.rpartition("hint: corral ")[2])
     desk.does("wrap", "--corral", str(desk.corral_path), *words)
-    assert entries(path)["other"] == entry  # the command has wrapped only its own server
+    assert entries(path)["other"] == entry  # the command must wrap only the named server
     shown = desk.does("why", "--", name)
     _, *words = shlex.split(shown.rpartition("does not find, for 2 hours: corral ")[2])
     desk.does("wrap", "--corral", str(desk.corral_path), ".mcp.json")
@@ -720,7 +729,7 @@ def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
 
 
 def test_status_shows_a_server_that_its_project_has_unwrapped(desk):
-    """Run `status` outside of the project, where corral knows the file only from its own record."""
+    """Run `status` outside the project. There corral knows the file only from its own record."""
     [path] = wrap_by_path(desk, "work/.mcp.json")
     assert "app  wrapped" in desk.does("status")
     entry = {"command": str(desk.user.python), "args": ["other.py"]}
@@ -742,8 +751,8 @@ def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
     desk.does("grant", f"{one}:app", "--allow-net", "a.x")
     assert "a.x" in entries(one)["app"]["args"]
     assert two.read_text() == before
-    # A name that occurs in a client's own settings and in files elsewhere means the client's
-    # server.
+    # If a client's own settings and another file have a server with this name, the name means the
+    # client's server.
     own = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": bare_entry(desk)}}))
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     desk.does("grant", "app", "--allow-net", "b.x")
@@ -761,8 +770,8 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
 
 @pytest.mark.parametrize("place", ["client", "file"])
 def test_a_project_cannot_name_its_server_like_another_server(desk, place):
-    """Run `grant` in a project whose server has another server's CLIENT:SERVER or FILE:SERVER as
-    its name. The argument must mean the other server.
+    """Give a project's server the name CLIENT:SERVER or FILE:SERVER of another server. `grant` with
+    this name must change the other server, even when it runs inside the project.
     """
     if place == "client":
         path, word = configure(desk, "cursor"), "cursor:notes"
@@ -790,8 +799,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """Give a project's server the name of the user's server, and a command for which a home is
-    kept. `cache rm-home NAME` must be refused, because the name means two servers.
+    """Give a project's server the same name as the user's server. Its command has a kept home, too.
+    `cache rm-home NAME` must be refused, because the name is then ambiguous.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -866,7 +875,7 @@ for path in (os.path.expanduser("~/diary"), os.path.expanduser("~/.ssh/id_rsa"))
 
 
 def test_wrap_learns_while_the_client_uses_the_server(desk):
-    """Check that learning grants nothing, and that `--learn-until` has no effect after its date."""
+    """Check that learning grants nothing, and that it stops after the date in `--learn-until`."""
     diary = desk.put("diary", "dear diary")
     (desk.home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     desk.put(".ssh/id_rsa", "a key")
@@ -982,8 +991,8 @@ def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
 
 
 def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
-    """Check an entry's flags without its program, which might not be installed yet. `status` and
-    `grant` do this with Python in place of the program.
+    """Check an entry's flags without its program, because the program might not be installed yet.
+    `status` and `grant` use Python in its place.
     """
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)

@@ -57,7 +57,7 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_grant_through_a_link_is_found_under_the_path_that_the_user_wrote(user):
-    """Grant ~/notes, which is a symlink, as is common for cloud folders and other disks."""
+    """Grant ~/notes, which is a symlink. Cloud folders and directories on other disks often are."""
     real = user.home / "cloud" / "notes"
     (real / "inner").mkdir(parents=True)
     (real / "inner" / "a").write_text("hello")
@@ -107,8 +107,8 @@ for path in sys.argv[1:]:
 
 
 def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
-    """Write to ~/Documents, which is not granted. If this succeeded, a server would seem to save a
-    file, but the file would be lost when the run ends.
+    """Write to ~/Documents, which is not granted. The write must fail. Otherwise the server would
+    believe that it has saved a file, but the file would be lost when the run ends.
     """
     documents = user.home / "Documents"
     documents.mkdir()
@@ -127,7 +127,7 @@ except OSError as error:
 
 
 def test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home(user):
-    """Write ~/out.txt into a server's kept home, and then grant the user's ~/out.txt. The server
+    """Let a server write ~/out.txt in its kept home. Then grant the user's ~/out.txt. The server
     must now write to the user's file, and its own file must still exist.
     """
     out = user.home / "out.txt"

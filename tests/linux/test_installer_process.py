@@ -1,5 +1,5 @@
-"""Test an installation whose client ends meanwhile. The installer must finish without the client,
-`ps` must list the installer, the user must be able to end it, and it must not start the server.
+"""Test an installation whose client has ended. The installer must finish without the client, and
+must not start the server. `ps` must list the installer, and the user must be able to end it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
     """End corral during an installation. With a time limit of 0 the installer must end as well.
-    With a long limit it must continue until it has received the message that it waits for.
+    With a long limit it must continue until it receives the message that it waits for.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()

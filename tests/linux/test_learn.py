@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from subprocess import PIPE
 
 import pytest
 
@@ -101,7 +103,7 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
     """Connect to an address of a metadata service. `learn` must not propose it, because the target
-    chooses the addresses that it tries. Counter-check: the last address is proposed.
+    chooses the addresses that it tries. Counter-check: an ordinary address is proposed.
     """
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"
@@ -191,7 +193,7 @@ def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
-    assert "/.corral" not in text  # what corral itself did before the start is not proposed
+    assert "/.corral" not in text  # the target did not ask for these files, but corral did
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
 
@@ -208,8 +210,8 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
-    """Check that sockets of a watched target belong to the sandbox's network namespace. Otherwise
-    they would show the host's addresses and could take its abstract names.
+    """Check that a watched target's sockets belong to the sandbox's network namespace. With sockets
+    of the host's namespace, the target could see the host's addresses and take its abstract names.
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
@@ -277,6 +279,30 @@ def test_learn_says_that_no_client_used_the_target(user, scratch, stdin):
             "the target got everything that it asked for while it started",
             UNUSED,
         ]
+
+
+WAITS = b"""\
+corral: the server waits for a client's messages on its standard input, which is open
+corral: add `</dev/null` to watch only its start; Ctrl-C ends it
+"""
+
+
+def test_learn_says_that_the_target_waits_for_messages(user):
+    """Use a pipe that nobody writes to, as in a script, and press Ctrl-C when the target reads from it."""
+    code = "import sys; print('reads', flush=True); sys.stdin.read()"
+    argv = user.corral_argv(
+        "learn", "--", user.python, "-c", f"try:\n {code}\nexcept KeyboardInterrupt: pass"
+    )
+    with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True) as process:
+        assert process.stdout.readline() == b"reads\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert said.startswith(WAITS)
+    assert b"Traceback" not in said
+    assert b"corral: the target ended: " in said
+    done = user.corral("learn", "--", user.python, "-c", "pass", input=b"{}\n")  # the control
+    assert b"waits for" not in done.stderr
 
 
 REFUSED = "import socket; socket.socket().connect_ex(('127.0.0.1', 5432))"

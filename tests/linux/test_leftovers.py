@@ -1,5 +1,5 @@
-"""Leave hostile files in a run's private directory. Later starts must not follow symlinks there,
-hang, or remove files elsewhere.
+"""Leave hostile files in a run's private directory. Later starts must not hang, follow symlinks in
+it, or remove files elsewhere.
 
 The tests kill corral with SIGKILL, as an impatient client does. The next start or `corral clean`
 then finds the leftover.
@@ -164,7 +164,7 @@ def test_a_huge_leftover_does_not_delay_a_start(user, runs, victim):
     many_files(pathlib.Path(left), victim)
     assert user.run("/bin/true").returncode == 0
     there = len(os.listdir(f"{left}/tmp"))
-    assert 0 < there < 30_000  # one start removes only some of them
+    assert 0 < there < 30_000  # one start must remove only some of the files
     assert sweep(user) == [left]
     assert os.listdir(runs) == []
 
@@ -234,8 +234,8 @@ def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
-    """Mount a directory inside the private directory of a killed run. corral must not remove the
-    mounted files.
+    """Mount a directory in the private directory of a killed run. corral must not remove the files
+    in the mount.
     """
     left, _ = killed_run(user, victim)
     place, content = pathlib.Path(left) / "home/moved/mount", scratch / "content"
@@ -259,8 +259,8 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(user, runs, victim):
-    """Put a directory that the target could not empty into the leftover of a killed run, as if the
-    target had moved it there. corral must not empty it either.
+    """Put a directory that the target could not empty into a killed run's leftover, as if the
+    target had moved it there. corral must not empty the directory.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"
@@ -280,8 +280,8 @@ def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(us
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
-    """Run `corral clean` as root with another user's home, in which the directory of run records is
-    a symlink to root's files. corral must not remove these files.
+    """Run `corral clean` as root with another user's home. In this home the directory of run
+    records is a symlink to root's files. corral must not remove these files.
     """
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)
@@ -300,8 +300,8 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
 
 
 def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
-    """Write a record with paths that corral never makes: through a symlink, with dots, or outside
-    the temporary directory. corral must not remove anything there.
+    """Write a record with paths that corral never makes: paths through a symlink, with dots, or
+    outside the temporary directory. corral must not remove anything at these paths.
     """
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name

@@ -50,8 +50,8 @@ def wait_for_ready(process):
 
 
 def left_after_a_kill(user, traces) -> dict[str, object]:
-    """Check that only the killed run's record is left. Then start another run, and return what is
-    still left after it.
+    """Check that nothing is left of the killed run, except for its record. Then start another run,
+    and return what is left after that run.
     """
     left = traces.left_in_the_end()
     files = left.pop("files", [])
@@ -120,7 +120,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     while not ended(process.pid, 0.2):
-        # If the first signal was still pending, the kernel has merged the two, so send it again.
+        # The kernel merges two signals if the first is still pending, so send the second one again.
         process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 128 + signal.SIGKILL
     assert traces.left() == {}
@@ -275,7 +275,7 @@ def run_forks(user, traces, code: str, request: object) -> object:
             process.kill()
             raise
     assert process.returncode == 0, err.decode()
-    assert b"corral/" not in err, err.decode()  # there is no traceback from corral's code
+    assert b"corral/" not in err, err.decode()  # corral's code has raised no exception
     return json.loads(out)
 
 
@@ -299,8 +299,8 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user,
     delays = [*DELAYS[::4], 0.15, 0.2, 0.25]
     statuses = run_forks(user, traces, AT_DELAYS, [number, delays, arguments])
     codes = {os.waitstatus_to_exitcode(status) for status in statuses}
-    # Until corral has installed its handlers, the signal ends corral itself (SIGINT with an
-    # exception). After that, corral exits the way its target did.
+    # Before corral has installed its handlers, the signal ends corral itself (SIGINT with an
+    # exception). After that, corral returns the exit code of its target.
     assert codes <= {-number, 128 + number, *([99] if number == signal.SIGINT else [])}, codes
     assert left_after_a_kill(user, traces) == {}
 
@@ -422,8 +422,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Ignore a signal before the start, as `nohup` does with SIGHUP, so that a run survives the end
-    of its terminal. Counter-check: SIGTERM still ends the run.
+    """Start corral with an ignored signal. The run must ignore the signal, too, so that `nohup`
+    protects it from the end of its terminal. Counter-check: SIGTERM ends the run.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
@@ -528,6 +528,6 @@ def test_a_hundred_runs_leave_their_caller_no_descriptors_and_no_child_processes
     codes, before, after = json.loads(out)
     assert codes == [0] * 100
     assert after == before
-    assert len(after[1]) == 1  # the only child is the zygote
+    assert len(after[1]) == 1  # the zygote is the only child
     wait_until_gone(traces.argument)
     assert traces.left() == {}

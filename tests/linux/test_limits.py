@@ -1,7 +1,7 @@
 """Reach each limit from inside, as root and as an ordinary user.
 
-The tests are meant for hosts without working cgroups, where corral samples. With cgroups the
-results are the same, so the tests do not check the mechanism.
+The tests are meant for hosts without working cgroups, where corral samples. They also pass with
+cgroups, because they do not check the mechanism.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ HOGS = {
         kept[-1][at]""",
 }
 WAIT = "import select\nselect.select([], [], [], 0.5)\nprint('held')"
-# Wait until a sample ends the run. On a busy machine the sample may be late. Without one, the
-# timeout ends the run, and the test fails.
+# Wait until a sample ends the run. On a busy machine this may take a while. If no sample ends the
+# run, the timeout does, and the test fails.
 STAY = "\nsignal.pause()\n"
 LATEST = ("--timeout", "40s")
 PRELUDE = "import mmap, os, signal, sys, time\nMIB = 1 << 20\nkept = []\n"
@@ -109,7 +109,7 @@ def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
     """Keep 20 MiB of each kind of memory in `HOGS` during a few samples. Pages of mapped files must
-    not count twice.
+    be counted once.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))
@@ -135,8 +135,8 @@ def test_memory_of_many_small_processes_is_added_up(run):
 
 
 # Each of `count` processes allocates `share` MiB and shares this memory with eight children, which
-# keep ending and being replaced. The first child has so many mappings that reading them takes
-# longer than the other children live. The memory grows only once the children exist.
+# are replaced again and again. The first child has very many mappings: reading them takes longer
+# than the other children live. The memory grows only after the children have started.
 REPLACED = """
 import ctypes
 count, share, seconds = int(sys.argv[1]), int(sys.argv[2]) * MIB, float(sys.argv[3])
@@ -178,8 +178,8 @@ os._exit(0)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
-    """Keep replacing processes. A sample lists the tree first, so it misses the memory of processes
-    that start later. The limit must still be enforced.
+    """Replace processes again and again. A sample first lists the tree, so it misses the memory of
+    processes that start after that. The limit must still be enforced.
     """
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
@@ -190,8 +190,8 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
 
 
 def test_memory_that_processes_share_counts_once(run):
-    """Make sixty forks share 150 MiB. Counted once for each fork, this would be nearly nine
-    gigabytes, far above the limit.
+    """Make sixty forks share 150 MiB. If each fork counted separately, the sum would be nearly 9
+    GiB, far above the limit.
     """
     code = """
 kept.append(bytearray(b'x' * (100 * MIB)))
@@ -259,7 +259,7 @@ while True:
     flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "2s")
     done = Run(user, scratch, user.python, "-ISc", PRELUDE + code, traces.argument, flags=flags)
     assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
-    assert done.usage["cpu_ms"] > 100  # includes the time of killed processes
+    assert done.usage["cpu_ms"] > 100  # contains the time of killed processes
     assert traces.left() == {}
 
 
@@ -295,9 +295,11 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
-    """Counter-check for the tests of CPU limits: a busy target without a limit. The kernel counts
-    the time while the target runs or waits for a processor, but not while it is paused. If it is
-    never paused, this is nearly all of the time.
+    """Counter-check for the tests of CPU limits: run a busy target without a limit. It must be able
+    to run nearly all the time.
+
+    The kernel counts the time in which the target runs or waits for a processor. It does not count
+    the time in which the target is paused.
     """
     code = """
 def busy_seconds():
@@ -315,7 +317,7 @@ def test_cpu_time_of_all_processes_is_added_up(run):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # no process has reached the limit alone
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # only their sum has reached the limit
 
 
 def test_cpu_time_of_ended_processes_counts(run):
@@ -348,8 +350,8 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. Sampling
-    counts the time of an ended child only if its parent waits for it.
+    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. After a
+    child has ended, sampling can count its time only if the parent has waited for it.
     """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"
@@ -449,7 +451,8 @@ def switches(pid: int) -> int:
 
 
 def settle(pids) -> dict[str, int]:
-    """Wait until no process has woken up for a second, and return how often each has woken up.
+    """Wait until none of the processes has woken up for a second. Return how often each has woken
+    up.
 
     The supervisor wakes up half a second after the start, to import its last modules.
     """
@@ -550,8 +553,8 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
-    """Put memory into /dev/shm, which belongs to the host and is visible to a target without a
-    private root. Samples of the run must not count this memory.
+    """Put memory into the host's /dev/shm. A target without a private root can see this memory, but
+    samples of the run must not count it.
     """
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
@@ -611,10 +614,10 @@ def test_cpu_time_is_added_up_without_namespaces(run, tier):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # no process has reached the limit alone
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # only their sum has reached the limit
 
 
-# A cgroup counts this memory, but sampling cannot see it. This is why a sampled limit is called
+# A cgroup counts this memory, but sampling cannot see it. For this reason a sampled limit is called
 # cooperative.
 UNSEEN = """
 import ctypes
@@ -771,7 +774,7 @@ MANY_MAPPINGS = 30_000
 
 def test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout(run):
     """Make two processes share 100 MiB under a limit of 150 MiB. Only an exact sample shows that
-    the limit is not reached.
+    they stay below the limit.
     """
     code = f"""
 kept = [bytearray(b'x' * MIB) for _ in range(100)]
@@ -813,8 +816,8 @@ def bytes_read() -> int:
 
 
 def look(pid: int, answers: list[bool]) -> int:
-    """Take one exact sample of the processes below `pid`, and return how many bytes of /proc this
-    read. The sample is interrupted at the first True in `answers`.
+    """Take one exact sample of the processes below `pid`, and return how many bytes of /proc it has
+    read. The sample stops at the first True in `answers`.
     """
     before = bytes_read()
     usage.measure(pid, exact=True, interrupted=lambda: answers.pop(0) if answers else False)
@@ -833,9 +836,9 @@ def test_an_interrupted_sample_does_not_read_further_processes(scattered, monkey
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # For each of the two children the measurement asks twice whether to stop: before it lists the
-    # child's files, and before it reads the child's memory. The True comes before the memory of the
-    # second child.
+    # For each of the two children, the measurement asks twice whether to stop: before it lists the
+    # child's files, and before it reads the child's memory. Here it is stopped before it reads the
+    # memory of the second child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 

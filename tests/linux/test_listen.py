@@ -1,4 +1,4 @@
-"""Test `network.listen`: the target's port can be reached on the host's loopback and nowhere else."""
+"""Test `network.listen`: the target's port can be reached only on the host's loopback."""
 
 import contextlib
 import os
@@ -76,8 +76,8 @@ def test_no_port_is_reached_without_the_flag(user):
 
 
 def test_a_published_port_listens_on_loopback_only(user):
-    """Connect to 127.0.0.2, which stands for the address of a network card: this host has it, but
-    the port is not published there.
+    """Connect to 127.0.0.2, in place of the address of a network card. The host has this address,
+    but the port is not published there.
     """
     first, second = free_ports(2)
     with serving(user, ("--listen", str(first)), first, second):
@@ -104,8 +104,8 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
 
 
 def test_a_published_port_opens_no_connection_to_the_host(user):
-    """Check that a target with a published port still cannot reach the host. The target stays in
-    its own network namespace, which only corral's socket process enters.
+    """Check that a target with a published port still cannot reach the host. Only corral's socket
+    process enters the target's network namespace. The target never leaves it.
     """
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as host:
@@ -140,7 +140,7 @@ def test_other_addresses_are_published_only_on_request(user, everywhere):
 
 
 def test_a_server_that_binds_all_addresses_is_reached(user):
-    """Bind all addresses, as most servers do. Without namespaces, corral binds the socket to
+    """Listen on all addresses, as most servers do. Without namespaces, corral binds the socket to
     loopback instead.
     """
     first, second = free_ports(2)

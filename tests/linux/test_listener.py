@@ -1,5 +1,5 @@
-"""Test the seccomp listener for denied starts while its supervisor is paused, has ended, is itself
-in a sandbox, or lacks a privilege.
+"""Test the seccomp listener for denied starts in four situations: its supervisor is paused, has
+ended, is itself in a sandbox, or lacks a privilege.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def without_ptrace(argv: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_programs_name_is_reported_only_if_the_targets_memory_can_be_read(user):
-    """Run corral as root without CAP_SYS_PTRACE. It can then read the target's memory only if
-    corral has created the target's user namespace.
+    """Run corral as root without CAP_SYS_PTRACE. It can then read the target's memory only in a
+    user namespace that corral itself has created.
     """
     if user.uid:
         pytest.skip("an ordinary user needs no capability to read its targets")

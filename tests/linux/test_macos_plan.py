@@ -1,8 +1,7 @@
 """Test `corral run` with the macOS backend on Linux, in the model of a Mac in `mac_world.py`.
 
 There is no Seatbelt here, so most runs use `--best-effort`. Features that only Linux has are turned
-off. The model's process ends only when no process of the run is left, so a test that ends has left
-no processes.
+off. The model's process waits for all processes of the run. If a test ends, no process is left.
 """
 
 import json
@@ -205,8 +204,8 @@ def test_the_number_of_descriptors_is_limited(mac):
 
 
 def test_rlimit_nproc_denies_a_second_process(mac):
-    """Set RLIMIT_NPROC to 1. An ordinary user already has more processes, so a second process of
-    the target is denied. Root is exempt.
+    """Set RLIMIT_NPROC to 1. An ordinary user already has more processes, so the target cannot
+    start another one. Root is exempt.
     """
     code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
     done, report = mac.reported(code)
@@ -280,7 +279,7 @@ def test_a_share_of_the_cpu_is_enforced(mac):
     held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
     assert held < 0.4
     while float(mac.python(code).stdout) <= held:
-        # counter-check: more without a limit, though a busy machine may need several attempts
+        # counter-check: without a limit it is more, but a busy machine may need several attempts
         pass
 
 
@@ -296,8 +295,8 @@ def test_too_many_processes_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """Start a daemon in its own session, and end the target. The model's process ends only when all
-    processes of the run have ended, so the daemon has ended as well.
+    """Start a daemon in its own session, and end the target. The daemon must end, too. The model's
+    process waits for all processes of the run, so the run would otherwise not end.
     """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
@@ -326,7 +325,7 @@ def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, wa
         "run", BEST, *MANY, "--", mac.user.python, "-c", DAEMON, path, env=environment
     )
     if walled:
-        assert ended(process) == 0  # the model ends after the daemon
+        assert ended(process) == 0  # the model ends only after the daemon has ended
         return
     assert process.stdout.read() == b""  # corral has ended
     assert process.poll() is None
@@ -336,8 +335,8 @@ def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, wa
 
 
 def test_rlimit_nproc_bounds_the_number_of_processes_without_sampling(mac):
-    """Check only that the target gets no more processes than the limit. It may get fewer, because
-    all processes of the user count.
+    """Check only that the target gets no more processes than the limit allows. It may get fewer,
+    because the limit also counts the user's other processes.
     """
     code = "import os, resource, time\nn = 0\nmost = resource.getrlimit(resource.RLIMIT_NPROC)[0]\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= most, flush=True)"
     done, report = mac.reported(code, flags=MANY)
@@ -384,8 +383,8 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
 def test_a_watcher_whose_pipe_was_closed_still_ends_all_processes(mac, closed):
-    """Close the reading end of the pipe that the watcher writes to. The model's process ends only
-    after the target, so the target has ended as well.
+    """Close the reading end of the watcher's pipe. The model's process must end. It ends only after
+    all processes of the run.
     """
     code = f"""
 import os
@@ -437,8 +436,10 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
 @pytest.mark.parametrize("pause", [600, 0.001], ids=["once", "again and again"])
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_block_corral(mac, limits, pause):
-    """Stop the watcher (SIGSTOP) from the target, which a real Seatbelt would deny. If the target
-    repeats this, it also stops the watcher while corral waits for the watcher's answer.
+    """Let the target stop the watcher (SIGSTOP). A real Seatbelt would deny the signal.
+
+    If the target sends it again and again, it also stops the watcher while corral waits for the
+    watcher's answer.
     """
     code = (
         "import os, signal, time\n"
@@ -469,8 +470,8 @@ def test_ps_shows_a_living_run(mac):
 
 
 def test_processes_are_sampled_only_under_a_limit(mac):
-    """Run one target with a limit and one without. By the time the first has been sampled five
-    times, the second must not have been sampled.
+    """Run one target with a limit and one without. When the first has been sampled five times, the
+    second must not have been sampled at all.
     """
     counts = {}
     runs = {}
@@ -502,10 +503,10 @@ print("well")
 
 
 def test_the_python_api_works_on_a_mac(mac):
-    """Use the Python API, which starts a zygote and supervisors on a Mac, too."""
+    """Use the Python API, which starts a zygote and supervisors also on a Mac."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
-    # This code probes and then runs three targets, which on a busy machine takes most of PATIENCE.
+    # Probing and running three targets takes most of PATIENCE on a busy machine.
     out, err = process.communicate(timeout=4 * PATIENCE)
     assert (process.returncode, out) == (0, b"well\n"), err.decode()
 

@@ -1,9 +1,9 @@
 """Test `corral run --allow-net` with the macOS backend on Linux: the loopback proxy, but not
 Seatbelt.
 
-The fake Seatbelt of `mac_world.py` denies nothing, so a target that bypasses the proxy is not
-stopped. tests/unit/platforms/macos/test_seatbelt.py tests the profile, and tests/macos runs on a
-real Mac.
+The fake Seatbelt of `mac_world.py` denies nothing. A target that bypasses the proxy is therefore
+not stopped. tests/unit/platforms/macos/test_seatbelt.py tests the profile, and tests/macos runs on
+a real Mac.
 """
 
 import contextlib
@@ -163,7 +163,7 @@ def test_an_allowlist_is_refused_without_seatbelt(mac):
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (125, b"")
     assert b"network" in err
-    # With `--best-effort` no proxy is started, because users could mistake it for a wall.
+    # With `--best-effort` corral starts no proxy, because users could mistake the proxy for a wall.
     code = "import os; print(sorted(name for name in os.environ if 'PROXY' in name.upper()))"
     done = mac.python(code, flags=("--allow-net", "api.example.com"))
     assert done.stdout == b"[]\n"
@@ -201,8 +201,8 @@ print("well")
 
 
 def test_the_python_api_uses_the_proxy(mac, web):
-    """Use the proxy in a supervisor that the zygote has forked. There the proxy's threads start
-    later than the target.
+    """Use the proxy in a supervisor that the zygote has forked. Such a supervisor starts the
+    proxy's threads after the target.
     """
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)

@@ -1,8 +1,8 @@
 """Run many servers at once and many starts in a row. None of the counters in bench/many.py may
 grow.
 
-bench/README.md has the real numbers. This test uses few servers and starts, and ignores memory and
-time.
+bench/README.md has the real numbers. This test uses fewer servers and starts, and does not check
+memory and time.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_many_servers_and_starts_leak_no_descriptors_wake_ups_or_run_records(
 
 
 def test_slow_growth_of_descriptors_or_wake_ups_is_reported_as_a_leak(many):
-    """Check that `judge` reports slow growth in descriptors or in a supervisor's wake-ups. A
+    """Check that `judge` reports even slow growth of a supervisor's descriptors or wake-ups. A
     target's wake-ups may grow.
     """
     flat = {

@@ -1,5 +1,5 @@
 """Try from inside to read secrets in grants, and to change files that other programs execute
-unasked. No run may leave anything behind.
+automatically. No run may leave anything behind.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def test_a_secret_behind_a_link_is_hidden_at_its_real_path(user, home, env):
     key = write(user, home / "dotfiles/ssh/id_rsa", "key")
     near = write(user, home / "dotfiles/readme", "hello")
     (home / ".ssh").symlink_to("dotfiles/ssh")
-    # The symlink is outside the grant, but it leads to a directory in the grant.
+    # A symlink outside the grant leads to a directory in the grant.
     flags = ("--read", str(home / "dotfiles"))
     assert user.inside(READ, str(key), str(near), flags=flags, env=env) == [
         "FileNotFoundError",
@@ -189,8 +189,8 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """Grant directories with files that run at login or when a program starts. One of these files
-    is reached from ~/.config through a symlink. The target must not be able to change any of them.
+    """Grant directories with files that run at login or when a program starts. A symlink in
+    ~/.config leads to one of the files. The target must not be able to change any of them.
     """
     starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
     starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
@@ -422,7 +422,7 @@ def test_secrets_and_repositories_are_found_in_deep_directories(tmp_path):
 
 
 def test_a_planted_file_does_not_end_the_search(tmp_path):
-    """Plant a FIFO at a path that corral reads, a fake virtual environment and a fake repository.
+    """Plant a fake virtual environment, a fake repository, and a FIFO at a path that corral reads.
     The search must continue.
     """
     (tmp_path / "lib/sub/.git").mkdir(parents=True)
@@ -438,8 +438,8 @@ def test_a_planted_file_does_not_end_the_search(tmp_path):
 def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
     """Write a version 4 git index with a file and one gitlink for each name.
 
-    The first byte of each name says how many bytes to drop from the end of the previous name. The
-    other bytes are then appended.
+    The first byte of each name is the number of bytes to drop from the end of the previous name.
+    The other bytes are then appended.
     """
     git.mkdir()
     entries = [(b"\0\0\x81\xa4", b"\0" + first), *((b"\0\0\xe0\0", name) for name in names)]
@@ -449,8 +449,9 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Make each name a little longer than the previous one. With ten thousand names, each could be
-    megabytes long, and building them would take minutes, so corral must not build them.
+    """Make each name a little longer than the one before. In an index with ten thousand names, the
+    last ones could have megabytes. corral must not build such names, because this would take
+    minutes.
     """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
@@ -487,8 +488,8 @@ def test_an_index_with_too_many_submodules_is_refused(tmp_path, count):
 
 
 def test_mercurial_subrepositories_are_not_searched(tmp_path):
-    """Check that corral does not protect the paths in `.hgsub`. It would be useless, because the
-    target can change this file.
+    """Check that corral does not protect the paths in `.hgsub`. The target can change this file, so
+    the protection would be useless.
     """
     (tmp_path / ".hg").mkdir()
     (tmp_path / "there/.hg").mkdir(parents=True)
@@ -518,7 +519,7 @@ def test_submodules_worktrees_and_bare_repositories_are_protected(tmp_path):
         ".git/worktrees/w/commondir",
         *(f"{base}/{name}" for base in (".git", *modules) for name in ("hooks", "config")),
     }
-    # The worktree and its repository are in two grants.
+    # One grant contains the worktree, and another one its repository.
     apart = find([grant(tmp_path / "w", "write"), grant(tmp_path / ".git", "read")])
     assert paths(apart, tmp_path) == {"w/.git"}
 
@@ -631,7 +632,7 @@ def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
 
 def test_secrets_are_hidden_in_a_part_of_the_home_that_is_mounted_elsewhere(tmp_path, monkeypatch):
     """Grant a directory of the home under another path, as after a bind mount. corral must hide the
-    same secrets there.
+    same secrets at this path.
     """
     home, other = tmp_path / "home", tmp_path / "elsewhere"
     (other / "gh").mkdir(parents=True)

@@ -1,5 +1,5 @@
-"""Run real clients through the gateway. The servers, in tests/world.py, are real as well. The
-clients have no proxy settings.
+"""Run real clients through the gateway, against the real servers of tests/world.py. The clients
+have no proxy settings.
 """
 
 from __future__ import annotations
@@ -342,10 +342,11 @@ def musl():
 
 
 def test_musls_resolver_works(who, world, scratch, musl):
-    """Use musl's resolver, which looks up both address families at once. An answer without an
-    address for one family must not hide the address of the other. The answer for a denied name must
-    end the lookup, because after other answers, such as REFUSED, musl would repeat the question for
-    five seconds.
+    """Use musl's resolver, which looks up both address families at once. If one family has no
+    address, the answer must not hide the address of the other family.
+
+    The answer for a denied name must end the lookup. After other answers, such as REFUSED, musl
+    would repeat the question for five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"
@@ -353,7 +354,7 @@ def test_musls_resolver_works(who, world, scratch, musl):
     said = run(who, musl, "good.test", "other.test", flags=flags).splitlines()
     assert said == ["good.test"] * 4 + ["Name does not resolve"] * 4
     [denial] = json.loads(report.read_text())["denials"]
-    # musl looks up both families three times and one family once, so it asks seven questions.
+    # musl looks up both families three times, and then one family. These are seven questions.
     assert (denial["kind"], denial["destination"], denial["count"]) == ("name", "other.test", 7)
     assert world.arrived == [(PUBLIC, 80)] * 4
     assert run(who, musl, "other.test", flags=allow("other.test")).splitlines() == ["other.tes"] * 4
@@ -477,8 +478,8 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_server_that_ends_first_still_gets_data(who, world):
-    """Shut down the server's sending direction first. The client must see end of file, and data
-    that it sends later must still reach the server.
+    """Let the server shut down its sending direction first. The client must see end of file. Data
+    that the client sends after that must still reach the server.
     """
     heard = []
 
@@ -541,8 +542,8 @@ except ConnectionResetError:
 
 
 def test_connections_use_the_hosts_proxy(who, world):
-    """Check that the gateway passes the name to the proxy, and that the target learns neither the
-    proxy's address nor its password.
+    """Check that the gateway passes the name to the proxy. The target must not learn the proxy's
+    address or password.
     """
     heads = []
 
@@ -614,8 +615,8 @@ answer = [asked(b"good", b"test"), asked(b"bad", b"test")[0]]
 
 
 def test_connections_beyond_the_gateways_limit_wait(who, world, scratch):
-    """Open more connections than the gateway's limit. Those beyond it must wait until others have
-    ended, and the report must say so.
+    """Open more connections than the gateway allows at once. The surplus connections must wait
+    until others have ended, and the report must mention this.
     """
     world.serve(echo, port=7000)
     report = scratch / "report.json"

@@ -44,8 +44,8 @@ def hello(name):
 
 
 class Case:
-    """A request of a target with its policy and lookups, and the expected result. `{}` stands for
-    the server's port.
+    """A request of a target, the policy and lookups that apply to it, and the expected result. In
+    the texts, `{}` is the server's port.
     """
 
     def __init__(self, *, allow, host=NAME, found=(LOCAL,), admit=(LOCAL,), own=(), tls=False, first=PLAIN,
@@ -158,8 +158,8 @@ def through_proxy(case, check, server, port, stack):
 
 
 def is_answered(client, server, gateway):
-    """Run the engine until the client has an answer or is refused. Return whether the server got
-    the first bytes and the client got an answer.
+    """Run the engine until the client is answered or refused. Return whether the client got an
+    answer, which the server sends only after it has received data.
     """
     deadline = time.monotonic() + PATIENCE
     waiting = [client, server, *([gateway] if gateway else [])]
@@ -174,8 +174,8 @@ def is_answered(client, server, gateway):
                 while gateway and not select.select([reached], [], [], 0)[0]:
                     select.select([gateway, reached], [], [])
                     gateway.run_ready()
-                # The proxy connects before it has seen the hello, but passes on no bytes of a
-                # denied client.
+                # The proxy connects before it sees the hello. For a denied client it then passes on
+                # no data.
                 if reached.recv(1 << 16):
                     reached.sendall(b"answer")
         if client in ready:
@@ -186,7 +186,7 @@ def is_answered(client, server, gateway):
 
 
 def directly(case, check, port):
-    """Return whether the destination check alone allows a case, without an engine and a server."""
+    """Return whether the destination check allows a case. No engine and no server are involved."""
     try:
         destination = address_destination(parse_address(case.host), port)
     except ValueError:

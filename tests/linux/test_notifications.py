@@ -30,7 +30,7 @@ FORKS = 8
 
 
 def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Try to fork under the target's filter. Exit with the errno, or with 0 if the fork succeeds."""
+    """Try to fork under the target's filter. Exit with 0 for success, or with the errno."""
     try:
         results = Results()
         results.add(channel)
@@ -44,8 +44,8 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it():
-    """Put descriptors of another kind into the channel before the listener. This happens when
-    sampling asks for the lists of System V objects during the start.
+    """Put another kind of descriptor into the channel before the listener arrives. Sampling does so
+    if it asks for the lists of System V objects during the start.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()
@@ -65,7 +65,7 @@ def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it
     poll.register(pidfd, select.POLLIN)
     while (ready := poll.poll(PATIENCE * 1000)) and (pidfd, select.POLLIN) not in ready:
         notifications.run_ready()
-    os.kill(pid, signal.SIGKILL)  # in case nothing answered the call
+    os.kill(pid, signal.SIGKILL)  # ends the child if nothing has answered the call
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     notifications.close()
     for fd in (pidfd, reading, writing, channel.inner):
@@ -74,7 +74,7 @@ def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it
 
 
 def test_the_total_size_of_watched_paths_is_bounded():
-    """Use many long paths in the target. `PathWatch` must remember only some of them."""
+    """Pass many long paths to `PathWatch`. It must remember only some of them."""
     channel = DescriptorChannel()
     watch = PathWatch(channel)
     text = ctypes.create_string_buffer(1000)
@@ -101,8 +101,8 @@ class Clock:
 
 
 class SlowDecider:
-    """A fake decider that is slow, as if it had trouble reading the caller's memory. Each decision
-    takes longer than TURN_SECONDS, after which the supervisor has to check its deadlines.
+    """A fake decider that is slow, as if the caller's memory were hard to read. Each decision takes
+    longer than TURN_SECONDS. After this time the supervisor has to check its deadlines.
     """
 
     def __init__(self, clock: Clock, seconds: float, pause: float = 0.0) -> None:
@@ -119,7 +119,9 @@ class SlowDecider:
 
 
 def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Fork from eight threads at once. While one waits in its call, ctypes lets the others run."""
+    """Fork from eight threads at once. While a thread waits in its call, ctypes lets the other
+    threads run.
+    """
     libc, number = ctypes.CDLL(None), TABLES[os.uname().machine]["clone"]
     results = Results()
     results.add(channel)
@@ -146,10 +148,11 @@ def wait_for_forks(pid: int) -> None:
 def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
     killable, monkeypatch
 ):
-    """Make eight calls wait. With slow decisions, `run_ready` returns after one call, so that the
-    supervisor can check its deadlines. Counter-check: with fast decisions it decides all calls.
+    """Make eight calls wait. If each decision is slow, `run_ready` must return after one call, so
+    that the supervisor can check its deadlines. Counter-check: if decisions are fast, it decides
+    all calls.
 
-    With `killable` the calls are received during a pause, which must make no difference.
+    With `killable` the calls are received during a pause, which must not change the result.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

@@ -43,7 +43,7 @@ def test_corral_does_not_load_modules_from_the_current_project_or_pythonpath(use
         options = {"env": user.environment(PYTHONPATH=str(scratch / "evil"))}
     words = ("--policy", policy, "--", "/bin/echo", "ran")
     code, text = run(user, OLD_ENTRY, *words, **options)
-    # Counter-check: without its protective first lines, corral loads the module.
+    # Counter-check: without the protective first lines of its entry point, corral loads the module.
     assert (code, "planted" in text) == (7, True)
     code, text = run(user, ENTRY, *words, **options)
     assert code == 0, text
@@ -52,8 +52,8 @@ def test_corral_does_not_load_modules_from_the_current_project_or_pythonpath(use
 
 @BOTH_TIERS
 def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
-    """Grant a directory with a hard link to corral's code, which corral must refuse. uv creates
-    such links, because it hard-links installed files to those in its cache.
+    """Grant a directory with a hard link to corral's code. corral must refuse the grant. uv creates
+    such links, because the files that it installs are hard links to files in its cache.
     """
     package = scratch / "site"
     shutil.copytree(user.package / "corral", package / "corral")
@@ -72,7 +72,7 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     before = code.read_text()
     own(user, cache / "errors.py", before)
     text, status = start()
-    assert status == 0, text  # Counter-check: the target may write to a copy
+    assert status == 0, text  # Counter-check: the target may write to a copy of the code
     assert "changed" in (cache / "errors.py").read_text()
     (cache / "errors.py").unlink()
     os.link(code, cache / "errors.py")
@@ -84,8 +84,8 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     closed.mkdir()
     os.rename(cache / "errors.py", closed / "errors.py")
     os.chown(closed, user.owner, user.owner)
-    # Without permissions on this directory, corral cannot find the link in it. An earlier target
-    # may have removed them, and this target would restore them.
+    # corral cannot search this directory, because it has no permissions. An earlier target may have
+    # removed the permissions, and this target would restore them.
     closed.chmod(0)
     target = [user.python, "-c", REOPEN + WRITE, str(closed / "errors.py")]
     text, status = start()
@@ -119,7 +119,7 @@ def test_files_that_the_next_corral_starts_from_are_not_writable(user, scratch, 
     options = {"cwd": inside}
     flags = ("--write", str(inside), "--", "/bin/true")
     code, text = run(user, OLD_ENTRY, *flags, **options)
-    assert code == 0, text  # Counter-check: corral starts without the variable
+    assert code == 0, text  # Counter-check: without the variable corral starts
     code, text = run(user, OLD_ENTRY, *flags, env=user.environment(**env), **options)
     if where == "user site" and user.python != "/usr/bin/python3":
         assert code == 0  # a virtual environment ignores the user's site directory

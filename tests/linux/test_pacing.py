@@ -71,7 +71,7 @@ class Setting:
         return self.stack.enter_context(socket.create_connection(address, timeout=20))
 
     def work(self) -> None:
-        """Run the gateway until there is nothing more to do at the current time of its clock."""
+        """Run the gateway until it has nothing more to do while its clock stands still."""
         while select.select([self.gateway.fileno()], [], [], 0)[0]:
             self.gateway.run_ready()
 
@@ -111,7 +111,7 @@ def test_refused_connections_are_read_at_a_limited_rate(scene):
 
 
 def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
-    """Connect again only after a refusal, so that no connection ever waits in a queue."""
+    """Make each connection only after the last one has been refused, so that none has to queue."""
     for _ in range(gateway.MAX_FAILED):
         scene.client((NOBODY, scene.port)).close()
         scene.work()
@@ -154,8 +154,8 @@ def test_a_connection_with_data_does_not_count_as_a_flood(scene):
 
 
 def test_empty_connections_count_as_a_flood(scene):
-    """Open connections that reach the server but never carry data. Their rate must be limited as
-    well.
+    """Open connections that reach the server, but carry no data. The gateway must limit their rate,
+    too.
     """
     for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
@@ -196,8 +196,8 @@ def question(name: str) -> bytes:
 
 @pytest.mark.parametrize("together", [1, 60])
 def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
-    """Ask 1 or 60 questions at a time. The rate must be limited even if a client never has many
-    unanswered questions.
+    """Ask 1 or 60 questions at a time. Even for a client that never has many unanswered questions,
+    the rate must be limited.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
@@ -214,7 +214,7 @@ def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
 
 
 def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
-    """Send hundreds of questions over one TCP connection. When the limit is reached, all clients
+    """Send hundreds of questions over one TCP connection. Once the limit is reached, the clients
     must wait until the clock moves on.
     """
     framed = dns_messages.frame_message(question(EMPTY))
@@ -239,8 +239,8 @@ def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """Leave the answers unread. The gateway must then close the connection. If it dropped an answer
-    instead, the client would wait a long time, while after a close it can ask again at once.
+    """Leave the answers unread. The gateway must then close the connection, so that the client can
+    ask again at once. If an answer were only dropped, the client would wait for it a long time.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
@@ -329,8 +329,8 @@ def test_raw_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of connections from the broker wait in the gateway. When it opens them, all fail
-    at once, because their address is guarded.
+    """Let hundreds of connections from the broker wait in the gateway. All must fail at once when
+    the gateway opens them, because their address is guarded.
     """
     denials = Denials()
     check = DestinationCheck(

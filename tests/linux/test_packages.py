@@ -21,7 +21,8 @@ import rigs
 from registries import Registries, tarball, wheel
 
 REFUSED = 125
-# Installing takes seconds, so tests run as only one user if the user makes no difference.
+# Installing takes seconds, so a test runs only as this user if another user would make no
+# difference.
 ONE_USER = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 SERVER = """
 const fs = require("fs");
@@ -111,7 +112,7 @@ def test_the_chosen_node_installs_and_starts_a_package(user, env, registry, npm,
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools):
     versions = pathlib.Path.home() / ".pyenv" / "versions"
-    # root's corral runs with the Python of the tests
+    # For root, corral runs with the Python of the tests.
     own = ".".join(map(str, sys.version_info[:2]))
     others = [one.name for one in versions.iterdir() if not one.name.startswith(f"{own}.")]
     other = next(one for one in sorted(others) if one.startswith(("3.12.", "3.13.")))
@@ -151,7 +152,7 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
     assert refused.stderr.decode().split()[-2:] == grant
     assert (registry.asked, entries(user, env)) == ([], [])
     done = user.corral("run", *words, *grant, "pypi:needs", env=env)
-    # Counter-check: the package is installed once the directory is granted.
+    # Counter-check: with a grant for the directory, the package is installed.
     assert done.stdout == b"ran\n", done.stderr
     assert registry.asked
 
@@ -160,8 +161,8 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("form", ["path", "version", "uv"])
 def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, tools, scratch, form):
-    """Choose the Python by its path, by its version on PATH, or by its version in uv's
-    directory.
+    """Choose the Python in three ways: by its path, by its version on PATH, and by its version in
+    uv's directory.
     """
     python = debian_python.find()
     body = "import sys\n\ndef main():\n    print(list(sys.version_info[:2]))\n"
@@ -177,7 +178,7 @@ def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, to
         (place / "bin" / "python3").symlink_to("python3.9")
         env["UV_PYTHON_INSTALL_DIR"] = str(place.parent)
     words = ["--python", str(python) if form == "path" else "3.9"]
-    if form == "path":  # corral does not know this directory, so the user has to grant it
+    if form == "path":  # the user has to grant a path that corral does not know
         refused = user.corral("run", *words, "pypi:needs", env=env)
         words += refused.stderr.decode().split()[-2:]
         assert words[2:] == ["--read", str(python.parents[1])]
@@ -373,7 +374,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
     assert any(name.endswith(".downloads") for name in left(env))
     registry.held.pop(last).set()
     asked = []
-    for _ in range(2):  # first with the kept downloads, then without (counter-check)
+    for _ in range(2):  # first with the kept downloads, and as a counter-check without them
         registry.asked.clear()
         assert said(user.corral(*words, env=env))["dep"] == "dep 2"
         assert left(env) == []
@@ -385,7 +386,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
     """Make the download of a dependency fail. The next attempt must not download the main package
-    again. Counter-check: without kept downloads, the main package is downloaded.
+    again. Counter-check: it is downloaded again if the downloads are not kept.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
@@ -482,6 +483,7 @@ def test_a_missing_npm_is_reported(user, env, registry, scratch):
     assert done.returncode == 127
     assert b"npm was not found on PATH" in done.stderr
     assert b"hint: install Node.js" in done.stderr
+    assert b"installing" not in done.stderr  # the control is the previous test
 
 
 @ONE_USER
@@ -540,7 +542,9 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Use a package, whose home is kept under its name, and not under its installed files."""
+    """Keep the home of a package. It must belong to the package's name, not to the path of the
+    installed files.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)
     shown = user.corral("explain", "-v", "--state", "pypi:my-server", env=env)
@@ -606,8 +610,8 @@ def test_a_runner_that_cannot_be_replaced_is_refused(user, env, scratch, words, 
 def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     user, env, registry, tools, scratch, installer
 ):
-    """Install a server with a dependency that has no wheel. The flag in the hint must build the
-    dependency inside the sandbox. Counter-check: no flag is needed for a dependency with a wheel.
+    """Install a server that depends on a package without a wheel. With the flag in the hint, corral
+    must build this package inside the sandbox. Counter-check: a package with a wheel needs no flag.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -639,8 +643,9 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
 @ONE_USER
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools, installer):
-    """Publish a server whose newest version has no wheel. Counter-checks: the server can be
-    installed before that version is published, and later by its exact version.
+    """Publish a server whose newest version has no wheel. Counter-checks: before this version is
+    published, the server can be installed. After that, an older version can be installed by its
+    number.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -692,8 +697,8 @@ def build_wheel(place, settings=None, metadata=None):
 
 
 def source_archive(name: str, version: str, private: pathlib.Path) -> bytes:
-    """Return a source archive that can be built without other packages. The build fails if it can
-    see the file `private`.
+    """Return a source archive that can be built without other packages. The build must fail if it
+    sees the file `private`.
     """
     import io
     import tarfile
@@ -769,7 +774,7 @@ def test_a_wheel_with_another_digest_is_refused(user, env, registry, tools):
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     done = user.corral("run", "pypi:my-server==1.0.0", env=env)
     assert done.returncode == REFUSED
-    assert b"ash" in done.stderr  # both uv and pip name the hash
+    assert b"ash" in done.stderr  # the errors of both uv and pip mention the hash
     assert entries(user, env) == []
     registry.files[path] = good
     assert said(user.corral("run", "pypi:my-server==1.0.0", env=env))["dep"] == "dep 2"
@@ -806,8 +811,8 @@ def test_an_index_on_this_machine_can_be_read_but_not_the_files_beside_it(
 @ONE_USER
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_a_package_is_installed(user, env, registry, npm):
-    """Install with npm, which changes the modes and times of files. Without namespaces the
-    supervisor makes these changes for npm.
+    """Install with npm, which changes the modes and times of files. Without namespaces, the
+    supervisor makes the changes on npm's behalf.
     """
     publish(registry)
     done = user.corral("run", "npm:server@1.0.0", env=env)
@@ -842,7 +847,7 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
 
 @ONE_USER
 def test_an_interpreter_that_prints_without_end_fills_no_file(user):
-    """Use an interpreter that never stops printing. corral must read its answer from a pipe, and
+    """Use an interpreter that never stops printing. corral must read its output through a pipe, and
     close the pipe after 4096 bytes.
     """
     Caller(user).run(

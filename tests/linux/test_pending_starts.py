@@ -74,8 +74,8 @@ def starts(report: dict) -> list[str]:
 
 
 def wait_in_call(pid: int) -> None:
-    """Wait until the target, which has one thread, is inside a call that starts a process and waits
-    there for the supervisor's answer.
+    """Wait until the target is inside a call that starts a process, where it waits for the
+    supervisor's answer. The target has one thread.
     """
     calls = {"56", "57", "58", "435"} if os.uname().machine == "x86_64" else {"220", "435"}
     while True:
@@ -143,12 +143,12 @@ def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
 
 @BOTH_TIERS
 def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(user):
-    """Leave the supervisor without free descriptors. It then cannot open the target's memory to
-    read a program's name, and cannot open the files of its own modules.
+    """Leave the supervisor without free descriptors. Then it can open neither the target's memory,
+    to read a program's name, nor the files of its own modules.
     """
     run = Run(user)
-    # Wait until the supervisor has imported all its modules. If it had to import one without free
-    # descriptors, it would end the run.
+    # Wait until the supervisor has imported all its modules. It would end the run if it could not
+    # open a module because no descriptor is free.
     while not waits_for_ever(run.pid):
         time.sleep(0.01)
     limit_descriptors(user, run.pid, 1 + max(map(int, os.listdir(f"/proc/{run.pid}/fd"))))
@@ -160,8 +160,8 @@ def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(use
     assert run.answer() == "EPERM"
     report = run.end()
     assert report["outcome"]["exit_code"] == 0, run.err
-    # Reading a program's name needs a descriptor. The last start had one, so its report names
-    # python3. The earlier starts may be reported without a name.
+    # The supervisor needs a descriptor to read a program's name. It had one at the last start, so
+    # the report contains python3. The earlier starts may be reported without a name.
     assert {*starts(report), "a process by the target"} == {
         "a process by the target",
         "a process by python3",

@@ -116,8 +116,9 @@ def test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secre
 
 
 def test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed(any_caller):
-    """Change a mount, and then a file in /etc, each while a spare is waiting. The caller has its
-    own mount namespace and its own copy of /etc, so the host does not change.
+    """Change a mount while a spare is waiting, and then a file in /etc while another one is
+    waiting. The caller has a private mount namespace and a copy of /etc, so the host does not
+    change.
     """
     if any_caller.user.uid:
         pytest.skip("only root can mount")
@@ -242,8 +243,8 @@ def test_a_pool_with_a_memory_limit_launches_without_spare_sandboxes(caller):
 
 def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
     """Launch a command with a spare and without one, and compare the denials. A spare starts its
-    listener, resolver and gateway before it knows its command, but that must not change what is
-    reported.
+    listener, resolver and gateway before its command is known. The same denials must be reported
+    nevertheless.
     """
     caller.run(
         "code = 'import os, socket\\n'\n"
@@ -264,8 +265,8 @@ def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
 
 
 def test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings(caller):
-    """Check that a pool reads its policy only once, but reads the user's ceilings at each launch,
-    even if a spare is already waiting.
+    """Check that a pool reads its policy only once. It must read the user's ceilings at each
+    launch, even if a spare is already waiting.
     """
     caller.run(
         "import shutil\n"

@@ -18,8 +18,8 @@ def program(name):
 
 @pytest.fixture(scope="module")
 def database(package):
-    """Start a database server and return its port. It refuses to run as root, so it runs as another
-    user.
+    """Start a database server and return its port. The server refuses to run as root, so it runs as
+    another user.
     """
     place = package.parent / "postgres" if os.geteuid() == 0 else package.parent / "pg"
     place.mkdir()

@@ -115,8 +115,9 @@ def configured(home) -> bytes:
 
 
 def edited(old: bytes):
-    """Return a function that yields the problems after an interruption: a partial client file, a
-    lost record, or bytes that `unwrap`, the last command, has not restored.
+    """Return a function that yields the problems after an interruption. Problems are a partial
+    client file, a lost record, or a file that the last command, `unwrap`, has not restored byte for
+    byte.
     """
 
     def wrong(result, first):
@@ -161,7 +162,7 @@ def test_an_interrupted_unwrap_leaves_the_old_or_the_new_file(home, how):
 
 
 def served(result, first):
-    """Yield a problem if the last command, which runs the server, has failed."""
+    """Yield a problem if the last command has not run the server."""
     code, out, err = result["after"][-1]
     if (code, "served" in out) != (0, True):
         yield f"{code} {out} {err}"
@@ -199,8 +200,8 @@ for line in sys.stdin:
 
 @pytest.mark.rig("long")
 def test_an_interrupted_inspect_leaves_the_old_or_the_new_pins(home):
-    """Interrupt `inspect --pin`. Afterwards the file must contain either the old pins or the new
-    ones, so that a pinned server never counts as not pinned.
+    """Interrupt `inspect --pin`. Afterwards the file must contain either the old or the new pins.
+    Otherwise a pinned server could count as not pinned.
     """
     script = home.put("srv.py", OFFER.replace("WORDS", "adds"))
     pin = ["inspect", "--pin", "--yes", "--", "/usr/bin/python3", str(script)]
@@ -225,8 +226,8 @@ def test_an_interrupted_inspect_leaves_the_old_or_the_new_pins(home):
 
 @pytest.mark.rig("long")
 def test_an_interrupted_installation_leaves_a_usable_store(home):
-    """Interrupt the first run of a bundle, which unpacks it into the store. The next run must
-    notice if the unpacked files are damaged, and its error must say what to type.
+    """Interrupt the first run of a bundle, which unpacks the bundle into the store. If the unpacked
+    files are damaged, the next run must notice this, and its error must say what to type.
     """
     path = str(home.put("hello.mcpb", bundle({"main.py": SERVER})))
 
@@ -252,8 +253,8 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_an_interrupted_run_leaves_usable_files(home):
-    """Interrupt a run at each write: of findings, its record, the real paths of grants, denials or
-    the audit.
+    """Interrupt a run at each write. It writes findings, its record, the real paths of grants,
+    denials and the audit.
     """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)

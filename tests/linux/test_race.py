@@ -1,7 +1,7 @@
-"""Test connection attempts to several addresses at once. The first connection that succeeds is
-kept.
+"""Test simultaneous connection attempts to several addresses. The first connection that succeeds
+must be kept.
 
-The tests need several loopback addresses, which Linux has, because all of 127.0.0.0/8 is loopback.
+The tests need several loopback addresses. Linux has them, because all of 127.0.0.0/8 is loopback.
 """
 
 import contextlib
@@ -76,14 +76,14 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
             connect(addresses, full, timeout_seconds=4 * STAGGER_SECONDS, budget=DialBudget(0))
         budget = DialBudget(1)
         connect(addresses, full, timeout_seconds=30, budget=budget).close()
-    # the attempt gave its descriptor back
+    # the attempt has released its descriptor
     assert (budget.acquire(), budget.acquire()) == (True, False)
 
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held):
-    """Start five connections to a name with eight addresses that do not answer. Together they must
-    stay within the budget of descriptors.
+    """Start five connections to a name with eight addresses, none of which answers. All attempts
+    together must stay within the budget of descriptors.
     """
     now = [0.0]
     loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []
@@ -101,7 +101,7 @@ def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held)
         now[0] += STAGGER_SECONDS * 1.01
         loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == held
-    dials[0].cancel()  # the others may now use the descriptors of this attempt
+    dials[0].cancel()  # the descriptors of this attempt become free for the others
     now[0] += STAGGER_SECONDS * 1.01
     loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == min(held - 1, 4 * 8)

@@ -1,4 +1,6 @@
-"""Test installations with real package managers from registries that are silent, broken or behind TLS."""
+"""Test installations from registries that are silent, broken or behind TLS. The package managers
+are real.
+"""
 
 from __future__ import annotations
 
@@ -99,13 +101,13 @@ def test_a_missing_version_of_a_dependency_is_named_with_its_own_hint(
 
 @ONE_USER
 def test_a_package_that_needs_another_version_of_node_is_reported(user, env, registry, npm):
-    """Install a package that asks for another version of node in `engines`. corral must only warn
-    and then start it, as npx does.
+    """Install a package whose `engines` asks for another version of node. corral must start it with
+    only a warning, as npx does.
     """
     publish(registry, "1.0.0", engines={"node": ">=1"})
     publish(registry, "2.0.0", engines={"node": ">=999"})
     publish(registry, "3.0.0", name="only", engines={"node": ">=999"})
-    # Counter-check: an older version of the package fits this node
+    # Counter-check: without a version, corral starts an older one that fits this node.
     fits = user.corral("run", "npm:server", env=env)
     assert said(fits)["version"] == "1.0.0"
     assert b"needs node" not in fits.stderr
@@ -121,8 +123,8 @@ def test_a_package_that_needs_another_version_of_node_is_reported(user, env, reg
 
 @pytest.fixture
 def encrypted(request) -> Iterator[Registries]:
-    """Yield a registry over TLS, at 127.0.0.1 or at the address in the test's parameter. Its
-    certificate is valid only for 127.0.0.1.
+    """Yield a registry over TLS at 127.0.0.1, or at the address in the test's parameter. The
+    registry's certificate is valid only for 127.0.0.1.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "registry-certificate.pem", TLS / "registry-key.pem")
@@ -176,7 +178,7 @@ def test_a_registry_with_its_own_certificate_authority_works_if_a_variable_names
     refused = user.corral("run", word, env=env)
     assert refused.returncode == REFUSED
     assert b"the registry's certificate is not trusted" in refused.stderr
-    # The hint names the setting with which the installer trusts the authority.
+    # The hint contains the setting that makes the installer trust the authority.
     assert (variable.replace("npm_config_", "")).encode() in refused.stderr
     said(user.corral("run", word, env={**env, variable: str(scratch / "ca.pem")}))
 

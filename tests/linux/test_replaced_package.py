@@ -61,8 +61,8 @@ class Removed(Run):
 
 
 class Upgraded(Removed):
-    """A run of corral from a virtual environment, in which pip replaces it with an incompatible
-    version.
+    """A run of a corral that is installed in a virtual environment. pip then replaces this corral
+    with an incompatible version.
     """
 
     def install(self, source: pathlib.Path) -> None:
@@ -88,8 +88,8 @@ module.
 
 @functools.cache
 def wheel(source: pathlib.Path, version: str) -> pathlib.Path:
-    """Pack the tests' copy of corral into a wheel with this version, in the directory of that copy.
-    pip needs no other files to install and remove it.
+    """Pack the tests' copy of corral into a wheel with this version, and put the wheel beside the
+    copy's directory. pip needs no other files to install and remove the wheel.
     """
     path, info = source.parent / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -135,7 +135,7 @@ def test_a_run_ends_as_usual_after_its_package_was_removed(ordinary, flags, idle
 
 
 def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: str) -> None:
-    """Check that the walls have denied what they should, and that the run has written its report,
+    """Check that the walls have denied the attempts. The run must also have written its report,
     audit and denials.
     """
     assert set(answers.values()) <= {"denied", "allowed"}
@@ -235,7 +235,7 @@ POLICIES = {
 
 
 class RemovedUnderCaller(Removed):
-    """A program that uses the Python API from a copy of the package."""
+    """A caller of the Python API that uses a copy of the package."""
 
     def __init__(self, user, how: str, policy: dict[str, object]) -> None:
         self.package = user.home / "site"
@@ -263,8 +263,8 @@ def test_a_run_of_the_python_api_ends_as_usual_after_its_package_was_replaced(
     out, err = run.process.communicate("\n", timeout=PATIENCE)
     assert run.process.returncode == 0, err
     code, answers, denials, discarded = json.loads(out)
-    # With an allowlist the gateway accepts every connection before it checks the address, so the
-    # target may see a connection for a moment.
+    # With an allowlist the gateway accepts each connection before it checks the address, so the
+    # target may briefly see a connection.
     connection = {"plain": {"denied"}, "allowlist": {"denied", "allowed"}}[policy]
     assert answers.pop(2) in connection
     assert (code, answers) == (7, ["denied"] * 3), err

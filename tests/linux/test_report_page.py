@@ -1,4 +1,4 @@
-"""Open the page of a real run, which `--report run.html` has written, in a real browser."""
+"""Run corral with `--report run.html`, and open the page in a real browser."""
 
 import html.parser
 import json
@@ -217,7 +217,7 @@ while time.process_time() < end:
 
 @pytest.mark.rig("chromium")
 def test_a_sampled_run_has_a_timeline(user, tmp_path):
-    """Set a limit on CPU time, which corral enforces by sampling on every host."""
+    """Set a limit on CPU time. corral samples for such a limit on every host."""
     page, report = user.home / "run.html", user.home / "run.json"
     command = ("--", user.python, "-c", BUSY)
     for path in (page, report):

@@ -131,7 +131,7 @@ def test_two_hundred_runs_at_once_leave_no_files_or_processes(user):
 
 
 class Killings:
-    """Start runs, kill them at different moments, and list what is left of them."""
+    """Start runs, kill them at different moments, and list their leftovers."""
 
     def __init__(self, user):
         self.user = user
@@ -146,7 +146,7 @@ class Killings:
         return self.user.popen(self.user.corral_argv(*arguments), **streams, **options)
 
     def run(self, **options):
-        """Start a target that waits for input, which never comes."""
+        """Start a target that waits for its stdin, on which nothing ever arrives."""
         command = ("/bin/sh", "-c", "echo ready; read line", self.traces.argument)
         return self.start("run", "--", *command, **options)
 
@@ -240,8 +240,8 @@ def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
 
 
 def test_killing_corrals_whole_process_group_leaves_no_files_or_processes(killings):
-    """Kill corral's whole process group, as a client does when it gives up. init (without
-    namespaces, the guardian) is in another group, but must end as well.
+    """Kill corral's whole process group, as a client does when it gives up. Init is in another
+    group, but must end as well. Without namespaces the same holds for the guardian.
     """
     process = killings.run(start_new_session=True)
     assert process.stdout.readline() == b"ready\n"

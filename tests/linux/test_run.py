@@ -65,7 +65,7 @@ except OSError as error:
 
 
 def test_an_address_space_limit_is_enforced(user, scratch):
-    """Map shared memory without using it. Only RLIMIT_AS counts such a mapping."""
+    """Map shared memory, but do not use it. Only RLIMIT_AS limits such a mapping."""
     file = policy(scratch, '[limits]\naddress_space = "1G"')
     assert user.inside(MAP, flags=("--policy", file)) == "Cannot allocate memory"
     assert user.inside(MAP) == "mapped"
@@ -76,7 +76,34 @@ def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
     done = user.run("true", flags=("--policy", file))
     findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
     proven = {item["capability"] for item in findings if item["status"] == "proven"}
-    # The limit is on the rate of a disk, but the file system of /usr may not be on a disk.
+    # The limit applies to the rate of a disk, but the file system of /usr may not be on a disk.
     held = "cgroup_io" in proven and bool(disk_of("/usr"))
     assert done.returncode == (0 if held else 125)
     assert held or b"cannot enforce io: " in done.stderr
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratch):
+    """Grant a directory, but not the directory above it, where corral is started. So the target starts elsewhere, and
+    finds only the absolute path.
+    """
+    place = scratch / "a b" / "project"
+    place.mkdir(parents=True)
+    for path in (place.parent, place):
+        os.chown(path, user.owner, user.owner)
+    (place / "file").write_text("found")
+
+    def cat(word, *granted):
+        flags = [part for path in granted for part in ("--read", str(path))]
+        done = user.run("/bin/cat", word, flags=tuple(flags), cwd=place.parent)
+        lines = done.stderr.decode().splitlines()
+        return done.stdout, [line for line in lines if "does not find" in line]
+
+    out, [warning] = cat("./project/file", place)
+    assert out == b""
+    assert warning.startswith("corral: warning: the server starts in ")
+    assert warning.endswith(f" and does not find ./project/file there: write {place}/file")
+    # The controls: the warning's advice, a server that starts where corral does, and a path that is not granted.
+    assert cat(f"{place}/file", place) == (b"found", [])
+    assert cat("./project/file", place.parent) == (b"found", [])
+    assert cat("./project/file") == (b"", [])

@@ -100,8 +100,8 @@ def test_ps_prints_a_table(user, runs):
 
 
 def test_ps_names_the_server_of_a_client(user, runs):
-    """List a run twice: while a client's file contains its command, and without the file. `ps`
-    learns the server's name from the file.
+    """List a run with and without a client's file that contains its command. `ps` finds the
+    server's name in this file.
     """
     with Live(user) as live:
         folder = user.home / ".cursor"
@@ -212,8 +212,8 @@ def test_invalid_records_are_removed_and_not_listed_as_runs(user, runs):
 
 
 def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
-    """Write a record with two directories. corral made only one of them, and may remove only that
-    one.
+    """Write a record with two directories, of which corral has made only one. corral may remove
+    only this one.
     """
     victim, own = scratch / "precious", left_directory(user)
     victim.mkdir()
@@ -221,7 +221,7 @@ def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
     plant(user, runs / "planted", record(str(victim), str(own)))
     assert sweep(user) == [str(own)]
     assert victim.exists()
-    (runs / "planted").unlink()  # the record is still there, because the first directory exists
+    (runs / "planted").unlink()  # corral keeps it while a directory in it exists
 
 
 def test_a_link_among_the_records_is_not_followed(user, runs, scratch):
@@ -259,8 +259,8 @@ def test_a_pipe_among_the_records_does_not_block(user, runs):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's file")
 def test_another_users_record_is_ignored(user, runs):
-    """Run corral with another user's HOME, as sudo may do. That user's record must not decide which
-    directories are removed.
+    """Run corral with another user's HOME, as sudo may do. The other user's record must not decide
+    which directories are removed.
     """
     victim = left_directory(user)
     path = runs / "planted"
@@ -271,7 +271,7 @@ def test_another_users_record_is_ignored(user, runs):
     assert sweep(user) == []
     assert victim.exists()
     os.chown(path, user.uid, user.uid)
-    # Counter-check: a record that this user wrote is used.
+    # Counter-check: the record is used if this user owns it.
     assert sweep(user) == [str(victim)]
 
 
@@ -285,8 +285,8 @@ def test_a_run_survives_the_loss_of_its_record(user, runs):
 
 @pytest.mark.parametrize("place", ["absent", "read-only"])
 def test_a_run_starts_without_a_writable_cache(user, scratch, place):
-    """Use a cache directory that does not exist or is read-only. The run must start, but `corral
-    ps` cannot list it.
+    """Use a cache directory that does not exist or is read-only. The run must start, although
+    `corral ps` then cannot list it.
     """
     if place == "read-only" and user.uid == 0:
         pytest.skip("file permissions do not apply to root")

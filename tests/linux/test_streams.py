@@ -75,8 +75,8 @@ def test_an_internet_socket_as_a_stream_is_refused(user, listener, kind):
 
 @BOTH_TIERS
 def test_only_connected_unix_sockets_pass_as_streams(user):
-    """Pass sockets as stdin. Connected sockets must be accepted, because clients use them. Sockets
-    that the target could still connect elsewhere must be refused.
+    """Pass sockets as stdin. corral must accept connected sockets, because clients use them. It
+    must refuse sockets that the target could still connect elsewhere.
     """
     seen = {}
     kinds = {"stream": socket.SOCK_STREAM, "seqpacket": socket.SOCK_SEQPACKET}
@@ -109,9 +109,9 @@ found.recv(1)
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls):
-    """Bind the target's stdin, a socket that a client has made, to an abstract name. Another
-    program on the host must still be able to bind the same name. Counter-check: without walls it
-    cannot.
+    """Bind the target's stdin to an abstract name. The stdin is a socket that a client has made.
+    Another program on the host must still be able to bind the name. Counter-check: without walls,
+    the other program fails.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     one, other = socket.socketpair()
@@ -128,7 +128,8 @@ def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls)
     one.close()
     other.close()
     process.communicate(timeout=60)
-    # With namespaces the socket already has a name. Without them the filter denies the call.
+    # The bind fails: with namespaces because the socket already has a name, and without namespaces
+    # because the filter denies the call.
     assert said in ({"OSError", "PermissionError"} if walls else {"bound"})
     assert is_free == walls
 
@@ -144,8 +145,8 @@ for fd in range(3):
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
-    """Give the target pipes that this process has open as well, just as a log's pipe may be open in
-    other programs.
+    """Give the target pipes that this process also has open. In the same way, other programs may
+    have a log's pipe open.
     """
     pipes = [os.pipe(), os.pipe(), os.pipe()]
     shared = [pipes[0][0], pipes[1][1], pipes[2][1]]
@@ -172,8 +173,8 @@ for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fc
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_locks_of_a_shared_log_are_released(user, scratch, walls):
-    """Let the target lock two files that are also open in this process. After the run these locks
-    must be released, but this process's older lock on a third file must be kept.
+    """Let the target lock two files that this process also has open. After the run these locks must
+    be gone, but an older lock of this process on a third file must be kept.
     """
     os.chown(scratch, user.uid, user.uid)
     files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]
@@ -245,7 +246,7 @@ def state(fd):
 
 def changed(user, fd, tmp):
     """Let a target change the file or terminal on its stdin. Return the result of each change, and
-    the report's warnings about them.
+    the warnings in the report.
     """
     report = tmp / "report.json"
     argv = user.corral_argv("run", f"--report={report}", "--", user.python, "-c", CHANGE)
@@ -281,7 +282,7 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
 
 
 def test_without_walls_flags_and_version_of_a_file_on_stdin_can_be_changed(user, scratch):
-    """Counter-check: without walls, the owner can change a file's flags and version even through a
+    """Counter-check: without walls, a file's owner can change its flags and version even through a
     read-only descriptor.
     """
     path = scratch / "file"
@@ -315,7 +316,9 @@ def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scrat
 
 
 def test_the_client_sees_that_the_target_closed_its_named_pipe(user, scratch):
-    """Check that corral itself does not keep the pipe open."""
+    """Check that the client reads end of file after the target has closed the pipe. corral must not
+    keep the pipe open.
+    """
     path = scratch / "pipe"
     os.mkfifo(path, 0o600)
     os.chown(path, user.uid, user.uid)
@@ -352,8 +355,8 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin(ordinary, scratch, killed):
-    """Kill corral. The file's mode is then not restored, because init has no rights to the file,
-    and ends with corral. Counter-check: corral restores the mode if it is not killed.
+    """Kill corral. Init ends with corral and has no rights to the file, so the file's mode is not
+    restored. Counter-check: without a kill, corral restores the mode.
     """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"
@@ -378,8 +381,8 @@ CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 7, 0, 0, 0)  # cap_setuid, effe
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file capabilities")
 @pytest.mark.parametrize("text", ["written", ""])
 def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
-    """Write to a file that has capabilities. The kernel then removes the capabilities, and corral
-    must not restore them.
+    """Write to a file that has capabilities. The kernel removes them at the write, and corral must
+    not restore them.
     """
     os.chown(scratch, user.uid, user.uid)
     path = scratch / "program"
@@ -394,7 +397,7 @@ def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
     assert process.returncode == 0, error
     assert path.read_text() == "x" + text
     kept = "security.capability" in os.listxattr(path)
-    assert kept == (not text)  # Counter-check: without a write the file keeps them
+    assert kept == (not text)  # Counter-check: without a write the file keeps its capabilities
 
 
 LEADER = """
@@ -421,8 +424,8 @@ termios.tcflow(0, termios.TCOOFF)
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed):
-    """Turn the terminal's echo off and stop its output. corral must undo both. Counter-check:
-    without the sandbox, both changes stay.
+    """Turn the terminal's echo off, and stop the terminal's output. corral must undo both.
+    Counter-check: without the sandbox, both changes remain.
     """
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:
@@ -497,9 +500,9 @@ print("said", flush=True)
 
 @pytest.mark.parametrize("landlock", ["absent", "there"])
 def test_file_streams_cannot_be_opened_again(user, scratch, landlock):
-    """Try to open the files behind the target's streams again through /proc. Landlock denies this.
-    Without Landlock, corral passes pipes instead of the files, so the target reaches only the
-    pipes.
+    """Try to open the files behind the target's streams again through /proc. With Landlock this is
+    denied. Without Landlock corral passes pipes instead of the files, so the target can only reach
+    the pipes.
     """
     os.chown(scratch, user.uid, user.uid)
     given, log, told = scratch / "given", scratch / "log", scratch / "told"

@@ -65,15 +65,15 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
     allowed = user.corral("run", "--read", str(project), "pypi:evil==1.0", notes, env=env)
     assert said(allowed) == ["mine"]
     assert said(user.corral("run", "pypi:good==1.0", notes, env=env)) != ["mine"]
-    # Counter-check: it can be read once the user grants the project.
+    # Counter-check: with a grant for the project, the file can be read.
     granted = user.corral("run", "--read", str(project), "pypi:good==1.0", notes, env=env)
     assert said(granted) == ["mine"]
 
 
 @ONE_USER
 def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
-    """Use names of scripts and files with `../` in a wheel. Without a check they would be written
-    outside of the installation.
+    """Put `../` into the names of scripts and files in a wheel. Without a check, they would be
+    written outside the installation.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     climbing = "../" * 4 + "bin/python"
@@ -108,12 +108,12 @@ def test_a_package_cannot_start_the_users_program(user, env, registry, npm, proj
 def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
     user, env, registry, npm, scratch
 ):
-    """Install with a setting that makes no difference to this package. A start without the setting
-    must use the same installation.
+    """Install with a setting that makes no difference to this package. A later start without the
+    setting must use the same installation.
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
-    # Counter-check: with a setting that could make a difference, the package is installed again.
+    # Counter-check: a setting that could make a difference leads to a new installation.
     for scope, fetched in (("@acme", 1), ("", 1), ("@other", 2)):
         text = f"{scope}:registry=http://127.0.0.1:9/\n" if scope else ""
         own(user, settings, text)
@@ -134,7 +134,7 @@ def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
         words = ("run", "--with", "dep", "pypi:thing")
         assert user.corral(*words, env=more).stdout == b"other\n"
         assert user.corral(*words, env=env).stdout == b"main\n"
-        # Counter-check: when the other index has no `dep`, both starts share one installation.
+        # Counter-check: both starts share one installation if the other index has no `dep`.
         del other.files["/simple/dep/"]
         assert user.corral("cache", "rm", "thing", env=env).returncode == 0
         assert user.corral(*words, env=more).stdout == b"main\n"
@@ -168,7 +168,7 @@ BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-pat
 
 @ONE_USER
 def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
-    """Forge the lock file in a package's build script, so that the package seems to come from the
+    """Let a package's build script forge the lock file, so that the package seems to come from the
     user's own index. A start with that index must not use this installation.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -207,9 +207,8 @@ def archive(top: str, files: dict[str, str]) -> bytes:
 
 @ONE_USER
 def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
-    """Install a package while an environment variable names another registry. A project's
-    configuration can do this with `env`. A start with the user's own registry must not use this
-    installation.
+    """Install a package while an environment variable names another registry, as with `env` in a
+    project's configuration. A start with the user's own registry must not use this installation.
     """
     other = Registries()
     try:
@@ -229,9 +228,10 @@ def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
 
 
 def test_a_cache_of_another_user_is_not_used(user, env, scratch):
-    """Give the store to another user, or make it writable for everyone. corral must refuse it,
-    because another user may have written the files. This happens when `sudo` keeps the HOME of an
-    ordinary user.
+    """Give the store to another user, or let everyone write to it. corral must refuse the store,
+    because another user may have written its files.
+
+    This happens when `sudo` keeps the HOME of an ordinary user.
     """
     path = put(user, scratch, manifest())
     # Counter-check: the user's own store works.
@@ -252,8 +252,9 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
-    """Run a bundle with the name of another bundle. The user's values are stored under this name,
-    which any bundle can choose, so the second bundle must not get them without an approval.
+    """Run a bundle that has the name of another bundle. corral stores the user's values under the
+    name, and any bundle can choose it. Without an approval, the second bundle must not get the
+    values.
     """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
@@ -276,7 +277,7 @@ def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
     assert refused.returncode == REFUSED
     assert b"get your value of key" in refused.stderr
     assert b"hunter2" not in refused.stderr
-    # Typed flags need no approval.
+    # Values that the user types as flags need no approval.
     flags = ("--config", "key=typed", "--config", f"dir={notes}")
     assert said(user.corral("run", *flags, str(evil), env=env))["args"][0] == "typed"
     kept.unlink()
@@ -309,8 +310,8 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
 def test_a_script_of_a_bundle_cannot_name_an_interpreter_outside_by_a_relative_path(
     user, env, scratch, project
 ):
-    """Start a script with the `/bin/sh` lines that pip writes if the interpreter's path is long.
-    Here the path contains `../` and leads out of the store.
+    """Start a script with the `/bin/sh` lines that pip writes for an interpreter with a long path.
+    The path contains `../` and leads out of the store.
     """
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -357,8 +358,8 @@ STEERING = {
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
     """Let a project's configuration set PATH or a version manager's variable to a directory of the
-    project. corral must refuse this: it follows symlinks in such directories, because normally the
-    user has chosen them.
+    project. corral must refuse this. It follows symlinks in these directories, because it assumes
+    that the user has chosen the directories.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -417,11 +418,12 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     assert "outside of its project" in wrapped(already)
     shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
     assert "outside of its project" in shown
-    # Counter-checks: it is wrapped if the user grants the other project, or if the configuration is
-    # a file outside of all projects.
+    # Counter-checks: `wrap` accepts the entry if the user grants the other project, or if the
+    # configuration is a file outside all projects.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
-    # A symlink before `..` is refused even there, because a project could change the symlink later.
+    # Even in such a file, a symlink before `..` is refused, because a project could change it
+    # later.
     expected = (
         "is neither part of the server nor granted" if "link/.." in str(more) else "one  wrapped"
     )
@@ -430,8 +432,9 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
-    """Start another project's script with commands that hide it: through symlinks, `#!` lines, a
-    path with a `:`, `..` below a directory of PATH, or variables that only the client fills in.
+    """Hide in several ways that a command starts another project's script: with symlinks, `#!`
+    lines, a path with a `:`, `..` below a directory of PATH, or variables that only the client
+    replaces.
     """
     private = own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
@@ -467,11 +470,11 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     assert "which is neither part of the server nor granted" in wrapped("./names")
     assert "cannot be encoded" in wrapped("./\ud800", "server.py")
     assert "cannot be encoded" in wrapped(str(launcher), "run", "--", "./run", "\ud800.py")
-    for words in (("status",), ("why", "one")):  # other commands still list the entry
+    for words in (("status",), ("why", "one")):  # these commands still list the entry
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # Counter-checks: the same programs start the project's own script, or get the other project's
-    # file only as an argument.
+    # Counter-checks: programs like these may start the project's own script, or get the other
+    # project's file as an argument that they do not run.
     for usual in (
         ("./run", "server.py"),
         ("./plain", str(private)),
@@ -488,7 +491,8 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
 @ONE_USER
 def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
     """Put a symlink to another project into a directory that several servers share, such as
-    ~/Documents. corral does not check it when a server starts, so `wrap` has to refuse it.
+    ~/Documents. `wrap` must refuse it, because corral does not check such a symlink when a server
+    starts.
     """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
@@ -532,8 +536,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # Counter-checks: a harmless variable is passed on, and PYTHONPATH would have an effect if an
-    # entry contained it.
+    # Counter-checks: a harmless variable is passed on. PYTHONPATH has an effect if an entry
+    # contains it.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
     started = [entry["command"], *entry["args"]]
@@ -548,7 +552,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         stdout=subprocess.PIPE,
     )
     assert b"outside" in stolen.communicate(timeout=60)[0]
-    # If PYTHONPATH is added to a wrapped entry, `wrap` and `status` report it.
+    # `wrap` and `status` must report a PYTHONPATH that is added to a wrapped entry.
     entry["env"]["PYTHONPATH"] = "./evil"
     place.write_text(json.dumps({"mcpServers": {"one": entry}}))
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
@@ -558,8 +562,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)
 def test_root_without_namespaces_is_refused_with_the_reason(user, env, scratch):
-    """Run a bundle as root without namespaces. The target then has another user id and cannot read
-    the bundle in root's cache, so corral must refuse the run.
+    """Run a bundle as root without namespaces. The target then has its own user id, and cannot read
+    the bundle in root's cache. corral must refuse the run.
     """
     path = put(user, scratch, manifest())
     done = user.corral("run", path, env=env)
@@ -633,8 +637,8 @@ def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch
 
 @ONE_USER
 def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
-    """Check that `wrap --pin` already installs the package, so that the first start does not
-    contact a registry.
+    """Check that `wrap --pin` installs the package. The first start must then not contact a
+    registry.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     code = "import mcp\ndef main():\n    print(mcp.version)\n"
@@ -656,8 +660,8 @@ def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, 
 
 @ONE_USER
 def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
-    """Put a symlink to an interpreter into an npm package. corral must refuse it, because only
-    virtual environments may contain one.
+    """Let an npm package make a symlink `bin/python` that leads out of the installation. corral
+    must refuse the package, because only virtual environments may have such a symlink.
     """
     for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
         script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
@@ -712,8 +716,8 @@ def test_a_directory_named_like_a_command_starts_only_by_its_path(user, env, scr
 
 @ONE_USER
 def test_a_directory_named_like_a_package_is_not_started(user, env, registry, npm, scratch):
-    """Make a directory that has the name of a package. Clients start servers in the open project,
-    which may contain such a directory, but corral must start the package.
+    """Make a directory that has the same name as a package. Clients start servers in the open
+    project, which may contain such a directory. corral must start the package.
     """
     files = {"main.js": "console.log(JSON.stringify('the package'))"}
     registry.publish_npm("server", "1.0.0", files, bin={"server": "main.js"})

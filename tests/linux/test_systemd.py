@@ -1,8 +1,8 @@
 """Ask for a systemd scope over a real D-Bus. The service in systemd's place is a fake, which is
 silent, gives false answers, or records the calls.
 
-tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages, and that it
-refuses false answers.
+tests/vm/test_systemd.py asks the real systemd. This file tests which messages corral sends, and
+that corral refuses false answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETTINGS = (
 
 @pytest.fixture
 def bus(tmp_path, monkeypatch) -> str:
-    """Start a dbus-daemon for this test, and let corral find no other bus."""
+    """Start a dbus-daemon for this test, and make it the only bus that corral finds."""
     rigs.need("dbus")
     path = str(tmp_path / "bus")
     argv = [
@@ -153,8 +153,8 @@ def test_a_socket_that_is_not_a_bus_is_closed(tmp_path, words, error):
 class Listener:
     """A fake systemd on the bus (with jeepney), which records the calls and answers them.
 
-    It reports `result` for every job. With `forged` another client of the bus sends the report,
-    which corral must ignore.
+    Every job ends with `result`. With `forged` the report comes from another client of the bus, so
+    corral must ignore it.
     """
 
     def __init__(self, path: str, *, result: str = "done", forged: bool = False) -> None:
@@ -287,7 +287,7 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
         manager._bus._deadline = time.monotonic() + 2
         with pytest.raises(TimeoutError):
             manager.start("corral-x.scope", [])
-    assert len(heard) == 1  # corral asked for the job, and ignored the forged report
+    assert len(heard) == 1  # corral has requested one job, and has ignored the forged report
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
@@ -310,8 +310,8 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, before, calls):
-    """Ask from another PID namespace. There the same pids mean other processes, so corral must not
-    send them to systemd. Counter-check: in the bus's own PID namespace it sends them.
+    """Ask from another PID namespace. corral must not send its pids to systemd, because they mean
+    other processes there. Counter-check: in the bus's own PID namespace corral sends them.
     """
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
@@ -326,7 +326,7 @@ def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, befo
 def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
     with pytest.raises(OSError, match="systemd is not on the bus"):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
-    systemd_scope.stop("corral-x.scope")  # without systemd this does nothing
+    systemd_scope.stop("corral-x.scope")  # without systemd, `stop` does nothing
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
@@ -343,8 +343,7 @@ def test_systemd_may_join_the_bus_later(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        # The signal means that the asking thread has joined the bus. The fake systemd starts only
-        # now.
+        # The signal shows that the asking thread is on the bus. Start the fake systemd only now.
         watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()
@@ -356,7 +355,7 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """Check that no child process is left, and that later steps get no cgroup."""
+    """Make the start fail. No child process may be left, and later steps must not get a cgroup."""
     leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
     results = Results()
     before = children()
@@ -405,7 +404,7 @@ def test_the_users_bus_is_searched_in_the_known_places(tmp_path, monkeypatch):
     assert systemd_scope.buses(4242) == [f"{tmp_path}/other", f"{tmp_path}/bus"]
     monkeypatch.delenv("DBUS_SESSION_BUS_ADDRESS")
     assert systemd_scope.buses(4242) == [f"{tmp_path}/bus"]
-    # The bus of a user's manager is not for root.
+    # Root must not use the bus of a user's manager.
     assert not {f"{tmp_path}/bus"} & set(systemd_scope.buses(0))
 
 

@@ -104,7 +104,7 @@ def test_explain_prints_hostile_names_as_text(user, place, json_flag):
     check_printed(done)
     if json_flag:
         data = json.loads(done.stdout)
-        assert data["program"]["argv"][1] == NAME  # JSON contains the name unchanged
+        assert data["program"]["argv"][1] == NAME  # JSON contains the original name
 
 
 def test_files_that_a_run_created_are_printed_as_text(user, place):
@@ -213,8 +213,8 @@ def offer(registry, path: str) -> None:
 
 @ONE_USER
 def test_installed_names_are_printed_as_text(user, env, registry):
-    """Plant hostile names in the cache. Installers refuse such names, but corral must not rely on
-    it.
+    """Plant hostile names in the cache. corral must print them safely, although installers already
+    refuse such names.
     """
     offer(registry, "/hello.mcpb")
     assert user.corral("run", "org.example/hello", env=env).returncode == 0
@@ -241,8 +241,8 @@ def test_download_progress_is_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_progress_with_any_name_is_printed_as_text(user):
-    """Print a progress line with hostile names. corral refuses such addresses and packages earlier,
-    but the line must not rely on it.
+    """Print a progress line with hostile names. The line must be safe, although corral already
+    refuses such addresses and packages.
     """
     code = "import sys\nfrom corral.servers.registry.download import show_progress\n"
     code += "show_progress(f'fetching {sys.argv[1]}')\nshow_progress('')\n"
@@ -295,8 +295,8 @@ def test_a_server_with_words_that_are_not_utf8_keeps_its_home(user):
 
 
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
-    """Run corral on a terminal, which `script` provides. The output may contain only the escape
-    sequences with which corral itself prints bold text.
+    """Run corral on a terminal that `script` provides. The only escape sequences in the output may
+    be those for corral's own bold text.
     """
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
     with user.popen(

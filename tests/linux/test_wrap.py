@@ -422,6 +422,11 @@ def test_wraps_flags_become_the_servers_grants(desk):
     assert desk.tools(entries(path)["two"]) == ["private-file"]
     assert entries(path)["one"]["command"] == desk.user.python  # `one` was not named
     assert str(desk.private) in desk.does("status", "cursor")
+    hosts = ("--allow-net", "a.example.com", "--allow-net", "b.example.com:5432")
+    shown = desk.does("wrap", "cursor", "two", *hosts, "--corral", str(desk.corral_path))
+    reach = "connect to a.example.com on ports 80 and 443; connect to b.example.com:5432"
+    assert reach in shown
+    assert reach in desk.does("status", "cursor")
     desk.does("unwrap", "cursor", "two")
     desk.does("wrap", "cursor", "two", "--grant-arguments", "--corral", str(desk.corral_path))
     assert desk.tools(entries(path)["two"]) == ["private-file"]
@@ -772,6 +777,59 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     assert "does not start" not in desk.does("status", "cursor")
     for name in refused:
         assert desk.tools(entries(path)[name]) == []
+
+
+def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(desk):
+    """Check the hint for a server of a client and for one of another file, and that a command with a secret in it is
+    not suggested, because the secret is masked.
+    """
+    words = {
+        "a": ["/absent", "first"],
+        "b": ["/absent", "b c"],
+        "c": ["/absent", "--token=hunter2"],
+    }
+    servers = {
+        name: {"command": desk.user.python, "args": [str(desk.server), *args]}
+        for name, args in words.items()
+    }
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"a": servers["a"]}}))
+    other = desk.put("some.json", json.dumps({"mcpServers": {**servers, "fine": servers["a"]}}))
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", "cursor", "--pins", "refuse", *corral)
+    desk.does("wrap", str(other), "--pins", "refuse", *corral, "b", "c")
+    desk.does("wrap", str(other), *corral, "fine")
+    command = shlex.join([desk.user.python, str(desk.server), "/absent", "b c"])
+    for file, server, mend in (
+        ("cursor", "a", "corral inspect --pin cursor:a"),
+        (str(other), "b", f"corral inspect --pin {command}"),
+    ):
+        assert f"    hint: {mend}\n" in desk.does("status", file)
+        assert f"  hint: {mend}\n" in desk.does("why", f"{file}:{server}")
+        desk.does(*shlex.split(mend)[1:])
+        assert mend not in desk.does("status", file)
+        assert mend not in desk.does("why", f"{file}:{server}")
+    shown = desk.does("status", str(other))
+    assert "hint: type `corral inspect --pin` and the server's whole command\n" in shown
+    assert "hunter2" not in shown
+    assert shown.count("it does not start: ") == 1  # only `c` still has no pins
+
+
+def test_wrap_says_how_to_pin_the_tools_of_a_server_that_is_already_wrapped(desk):
+    entry = {"command": desk.user.python, "args": [str(desk.server), "/absent"]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"a": entry}}))
+    wrap = ("wrap", "cursor", "--corral", str(desk.corral_path))
+    desk.does(*wrap)
+    assert b"pinned" not in desk.corral(*wrap).stderr  # the control
+    done = desk.corral(*wrap, "--pin-tools")
+    assert done.returncode == 0
+    start = "corral: a is already wrapped, so its tools were not pinned; to pin them: "
+    [line] = done.stderr.decode().splitlines()
+    assert line.startswith(start)
+    for command in line.removeprefix(start).split(" && "):
+        desk.does(*shlex.split(command)[1:])
+    assert desk.corral(*wrap, "--pin-tools").stderr == b""
+    assert "--pins" in entries(path)["a"]["args"]
+    assert desk.tools(entries(path)["a"]) == []
 
 
 def test_a_wrapped_program_that_is_gone_is_not_mended_by_wrapping_it_again(desk):

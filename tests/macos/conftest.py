@@ -33,7 +33,7 @@ class Mac:
         return json.loads(done.stdout)
 
     def outside(self, code, *arguments):
-        """Run code without the sandbox, as the control for `inside`."""
+        """Run code without the sandbox, to show that an act fails only because of the sandbox."""
         command = [sys.executable, "-c", script(code), *arguments]
         return json.loads(
             subprocess.run(command, capture_output=True, check=True, timeout=60).stdout

@@ -156,7 +156,7 @@ def test_the_callers_environment_is_not_inherited(mac):
 
 
 def test_ungranted_files_look_absent(mac, secret):
-    """Check access(2), for which Seatbelt has a separate operation. node's existsSync calls it."""
+    """Check access(2), which node's existsSync calls. Seatbelt has a separate operation for it."""
     there = "answer = os.access(sys.argv[1], os.F_OK)"
     assert mac.inside(there, secret) is False
     assert mac.inside(there, secret, flags=("--read", mac.place)) is True

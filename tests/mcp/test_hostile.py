@@ -1,7 +1,8 @@
 """Let hostile servers attack a client, with the guard between them and without it.
 
 For each attack that the guard stops, a test also shows that the attack succeeds without the guard.
-The sandbox stops some of the other attacks. The tests also show those that corral cannot stop.
+The sandbox stops some of the other attacks. The tests also show the attacks that corral cannot
+stop.
 """
 
 from __future__ import annotations
@@ -193,8 +194,8 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
 
 def test_inspect_compares_tools_only_with_servers_in_a_clients_configuration(ordinary, server):
     """Inspect two servers that have a tool of the same name, but are not in a client's
-    configuration. A user may do this to choose between the two, so the equal names are not
-    shadowing.
+    configuration. A user may do this to choose between the two, so `inspect` does not report the
+    equal names as shadowing.
     """
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
@@ -269,8 +270,8 @@ def test_output_that_is_not_a_clear_message_goes_to_stderr_and_is_counted(
 
 @pytest.mark.parametrize("act", ["split frames", "glued frames", "notification flood"])
 def test_ordinary_messages_pass_byte_for_byte_however_they_arrive(ordinary, server, act):
-    """Check that messages pass unchanged, even if they come in a flood that is limited only by how
-    fast the client reads.
+    """Check that messages pass unchanged, even if the server sends them as fast as the client can
+    read.
     """
     bare = converse(ordinary, server, act, call(1))
     assert bare.raw
@@ -437,7 +438,7 @@ def test_7_a_token_that_was_not_granted_cannot_be_stolen(ordinary, server):
     asked = call(1, "environment", variable="API_TOKEN")
     assert converse(ordinary, server, "acts", asked, env=env).text(1) == "not set"
     granted = converse(ordinary, server, "acts", asked, env=env, flags=("--secret", "API_TOKEN"))
-    assert granted.text(1) == "sk-1234"  # the control: a granted secret may be sent to the client
+    assert granted.text(1) == "sk-1234"  # Counter-check: a granted secret may be sent to the client
 
 
 def test_8_injected_code_runs_inside_the_sandbox(ordinary, server):
@@ -476,13 +477,14 @@ def test_10_walls_and_guard_work_together(ordinary, server):
     assert "mcp.tools.allow" in talk.refusal(2)
 
 
-def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
+@pytest.mark.parametrize("flags", [(), ("--pins", "refuse")], ids=["alone", "required"])
+def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server, flags):
     config = ordinary.home / "wrapped.json"
     argv = [ordinary.python, str(server), "rug pull"]
     entry = {"command": argv[0], "args": argv[1:], "env": {"LEVEL": "3"}}
     config.write_text(json.dumps({"mcpServers": {"a": entry}}))
     os.chown(config, ordinary.uid, ordinary.uid)
-    done = ordinary.corral("wrap", "--pin-tools", "--corral", "/bin/true", str(config))
+    done = ordinary.corral("wrap", "--pin-tools", *flags, "--corral", "/bin/true", str(config))
     assert done.returncode == 0, done.stderr.decode()
     [may, guard] = [line for line in done.stdout.decode().splitlines() if line.startswith("    ")]
     assert may.startswith("    may: ")
@@ -537,7 +539,7 @@ def test_inspect_starts_a_server_in_the_directory_of_the_clients_file(ordinary, 
         (place / "mcp.json").write_text(json.dumps({"mcpServers": {"a": entry}}))
         return ordinary.corral("inspect", "--json", "cursor:a")
 
-    assert look(entry).returncode == 125  # the control: without `cwd` the script is not found
+    assert look(entry).returncode == 125  # Counter-check: without `cwd` the script is not found
     found = look({**entry, "cwd": str(ordinary.home / "notes")})
     assert found.returncode == 0, found.stderr.decode()
     assert [tool["name"] for tool in json.loads(found.stdout)["tools"]] == ["add", "delete_all", "read_file"]  # fmt: skip

@@ -4,8 +4,8 @@ account, or the reason why they do not start it.
 
 from __future__ import annotations
 
-# The arguments and made-up variables that each server needs to start. HERE stands for an empty
-# directory.
+# The arguments and variables that each server needs to start. The variables have fake values. HERE
+# stands for an empty directory.
 STARTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "airtable": ((), {"AIRTABLE_API_KEY": "none"}),
     "apify": ((), {"APIFY_TOKEN": "none"}),

@@ -220,7 +220,7 @@ def listener():
 def test_a_published_server_cannot_do_forbidden_acts(
     server, environment, home, listener, page, work
 ):
-    """Try forbidden acts with the server's runtime. As the control, perform the same acts without
+    """Try forbidden acts with the server's runtime. Then check that the same acts succeed without
     corral.
     """
     words = {"work": str(work), "host": page, "url": f"http://{page}/"}

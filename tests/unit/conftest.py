@@ -1,4 +1,4 @@
-"""Skip tests whose requirements the host does not meet, and turn off hypothesis's deadline, because
+"""Skip tests whose requirements the host does not meet. Turn off hypothesis's deadline, because
 machines may be slow.
 """
 
@@ -20,7 +20,7 @@ settings.register_profile("short", deadline=None, database=None, max_examples=50
 settings.register_profile("long", deadline=None, database=None, max_examples=1000)
 
 
-@pytest.hookimpl(trylast=True)  # tests/conftest.py must declare the rigs first
+@pytest.hookimpl(trylast=True)  # after tests/conftest.py has declared the rigs
 def pytest_configure(config):
     settings.load_profile("long" if "long" in rigs.declared() else "short")
     config.addinivalue_line("markers", "links: needs symbolic links, a privilege on Windows")
@@ -37,8 +37,10 @@ def pytest_runtest_setup(item):
 
 @functools.cache
 def without_links() -> str:
-    """Return why this Windows system cannot make symbolic links, or "" if it can. Under Wine,
-    os.symlink succeeds without making a link, so check that the link exists.
+    """Return why this Windows system cannot make symbolic links, or "" if it can.
+
+    A link is made to find out. The code then checks that the link exists, because under Wine
+    os.symlink succeeds without making a link.
     """
     with tempfile.TemporaryDirectory() as place:
         try:

@@ -33,7 +33,7 @@ SLOW = {
 }  # fmt: skip
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"}
 
-# A package may import only packages in later rows, so packages in one row do not import each other.
+# A package may import only packages in later rows. Packages in one row may not import each other.
 LAYERS = (
     "cli",
     "demo export learn mcp",
@@ -79,8 +79,8 @@ def names(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]:
-    """Return the modules that a module imports at run time, without those that only type checkers
-    import.
+    """Return the modules that a module imports at run time, without imports that are only for type
+    checkers.
 
     Imports in functions count only if `lazy`, and imports behind sys.platform only if `guarded`.
     """
@@ -133,8 +133,8 @@ def package(module: str) -> str:
 
 
 def upward(module: str, tree: ast.Module) -> list[str]:
-    """Return the references that break the order of packages: references to another package in the
-    same row of `LAYERS` or in an earlier row.
+    """Return the references that break the order of packages. These are references to another
+    package in the same row of `LAYERS` or in an earlier row.
     """
     own = package(module)
     return [
@@ -145,8 +145,8 @@ def upward(module: str, tree: ast.Module) -> list[str]:
 
 
 def test_the_import_graph_is_not_empty():
-    """Check that the graph has modules. This is the control for the other tests, which would also
-    pass for an empty graph.
+    """Check that the graph has modules, because the other tests would also pass for an empty
+    graph.
     """
     mechanisms = SOURCE / "platforms" / "linux" / "mechanisms"
     assert len(FILES) > 40
@@ -191,7 +191,9 @@ def test_the_root_package_has_only_shared_modules():
 
 @pytest.mark.parametrize("platform", ["win32", "other"])
 def test_no_modules_import_each_other_in_a_circle(platform):
-    """In a circle, which module can be imported first depends on what else was imported before."""
+    """Check that no modules import each other in a circle. In a circle, an import may fail or
+    succeed, depending on which module was imported first.
+    """
 
     def imported(module: str) -> set[str]:
         found = imports(MODULES[module], lazy=False, guarded=platform == "win32")
@@ -255,7 +257,7 @@ def test_native_modules_are_imported_only_on_their_system():
 STREAM_WRITES = {
     f"sys.{stream}.{verb}" for stream in ("stdout", "stderr") for verb in ("write", "writelines")
 }
-# These modules may print: `output` and `show_progress` escape their text, and the demo's decoy
+# Only these modules may print. `output` and `show_progress` escape their text, and the demo's decoy
 # prints only a number.
 PRINTERS = ("cli/output.py", "servers/registry/download.py", "demo/bystander.py")
 
@@ -306,8 +308,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules as if on another system. Only that system's name and the absence of some
-    modules there are imitated.
+    """Import all modules as if on another system. Only the system's name is changed, and the
+    modules that this system lacks are hidden.
     """
     argv = [
         sys.executable,
@@ -348,7 +350,7 @@ def test_every_platform_has_all_functions_that_the_common_code_calls(platform):
     argv = [sys.executable, "-c", setting + SEAM, str(SOURCE.parent), platform, ABSENT[platform]]
     done = subprocess.run([*argv, *verbs()], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "spawn" in verbs()  # the control: the contract was read
+    assert "spawn" in verbs()  # make sure that the contract was read
     assert json.loads(done.stdout) == [FOLDERS[platform], []]
 
 
@@ -380,8 +382,8 @@ sys.exit(main(["run", *sys.argv[2:], "--", "/bin/true"]))
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 @pytest.mark.parametrize("flags", [[], ["--timeout", "1m"]], ids=["bare", "flags"])
 def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
-    """Check what `corral run -- /bin/true` imports before its target starts, if the findings are
-    cached.
+    """Check what `corral run -- /bin/true` imports before its target starts, with cached
+    findings.
     """
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):
@@ -389,7 +391,7 @@ def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
         done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
         assert done.returncode == 0, done.stderr
     loaded = set(json.loads(done.stdout))
-    assert "corral.cli.run" in loaded  # the control: the list is from a real run
+    assert "corral.cli.run" in loaded  # make sure that the list is from a real run
     assert loaded & SLOW == set()
 
 
@@ -433,13 +435,13 @@ def modules_of_run(home, command):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
-    modules_of_run(tmp_path, ["/bin/true"])  # this first run probes the host
+    modules_of_run(tmp_path, ["/bin/true"])  # the first run probes the host
     loaded = modules_of_run(tmp_path, ["/bin/true"])
     assert loaded & BY_NEED == set()
     counted = {name for name in loaded if name.rpartition(".")[2] not in BY_HOST.split()}
     assert len(counted) <= MAX_MODULES, sorted(counted)
     shutil.rmtree(tmp_path / ".cache/corral/filters")
-    compiling = modules_of_run(tmp_path, ["/bin/true"])  # the control: compiling imports them
+    compiling = modules_of_run(tmp_path, ["/bin/true"])  # Counter-check: compiling imports them
     assert compiling & BY_NEED == {name for name in BY_NEED if "seccomp" in name}
 
 
@@ -460,13 +462,13 @@ print(" ".join(sys.modules))
 
 
 def test_naming_a_package_imports_no_module_of_clients():
-    """Check that parsing a reference to a package does not import `clients`. That package also
-    imports `typing`, `shutil` and `difflib`, which takes thirty milliseconds.
+    """Check that parsing a reference to a package does not import `clients`, which also imports
+    `typing`, `shutil` and `difflib`. These imports take thirty milliseconds.
     """
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "corral.servers.reference" in loaded  # the control: the list has the imported modules
+    assert "corral.servers.reference" in loaded  # make sure that the list has the imported modules
     assert not {"corral.clients", *SLOW} & loaded
 
 
@@ -482,9 +484,9 @@ ANY_HOST = [
 
 
 def unguarded_imports(tree: ast.Module) -> set[str]:
-    """Return the modules that a file imports as soon as it is imported itself, on any system.
+    """Return the modules that a file imports whenever the file itself is imported, on any system.
 
-    An import inside `if`, `try` or a function is guarded.
+    An import inside `if`, `try` or a function is guarded, so it does not count.
     """
     found = set()
     for node in tree.body:
@@ -496,14 +498,14 @@ def unguarded_imports(tree: ast.Module) -> set[str]:
 
 
 def test_unguarded_imports_are_found():
-    """Find unguarded imports in a sample. This is the control for the next test."""
+    """Find unguarded imports in a sample, to show that the next test would find them."""
     text = "import os, pty\nfrom termios import *\nif os:\n    import grp\ntry:\n    import pwd\nexcept ImportError:\n    pass"
     assert unguarded_imports(ast.parse(text)) == {"os", "pty", "termios"}
 
 
 @pytest.mark.parametrize("path", ANY_HOST, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tests_for_any_host_can_be_collected_on_windows(path):
-    """Check that each test file can be imported on Windows. If one file cannot be imported, pytest
-    does not run any tests.
+    """Check that each test file can be imported on Windows, because pytest runs no tests at all if
+    one file cannot be imported.
     """
     assert not unguarded_imports(ast.parse(path.read_text(encoding="utf-8"))) & POSIX_ONLY

@@ -1,4 +1,4 @@
-"""Test the benchmark functions that only compute: counts, text and options."""
+"""Test the benchmark functions that only compute: statistics, text and options."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_cpu_time_of_a_child_is_counted():
         before = cpu.read()
         subprocess.run([sys.executable, "-c", burn], check=True)
         after = cpu.read()
-    assert cpu.read() is None  # this process is no longer in the cgroup
+    assert cpu.read() is None  # by now this process has left the cgroup
     assert before is None or after - before >= 50
 
 
@@ -284,7 +284,7 @@ def test_without_srt_the_network_is_measured_with_a_note(monkeypatch, tmp_path):
 
 def test_a_transfer_rate_is_computed_from_the_shortest_time():
     found = {"a": Stats("a", (500.0, 250.0)), "b": Stats("b", (1000.0,))}
-    assert network.rates("MB", 128, found) == "MB a second: a 512, b 128"
+    assert network.rates("MB", 128, found) == "MB per second: a 512, b 128"
 
 
 def test_a_peer_that_fails_is_left_out_with_its_error():
@@ -294,8 +294,8 @@ def test_a_peer_that_fails_is_left_out_with_its_error():
 
 
 def test_the_cpu_time_of_a_process_is_the_kernels_count():
-    """Compare the result with that of `os.times` for this process. The two may differ by one tick
-    of the kernel's clock.
+    """Compare the result with `os.times` for this process. The two may differ by one tick of the
+    kernel's clock.
     """
     before = os.times()
     found = processes.cpu_seconds(os.getpid())
@@ -305,8 +305,8 @@ def test_the_cpu_time_of_a_process_is_the_kernels_count():
 
 
 def test_the_copy_that_reports_no_denials_differs_only_in_the_listed_files(tmp_path):
-    """Check which files differ in the copy. If none differed, the benchmark would compare corral
-    with itself.
+    """Check which files differ in the copy of corral that reports no denials. If no file differed,
+    the benchmark would compare corral with itself.
     """
     script = pathlib.Path(peers.write_silent_script(sys.executable, str(tmp_path)))
     assert script.stat().st_mode & 0o111

@@ -35,7 +35,7 @@ def without_code(text: str) -> str:
 
 
 def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Return (id, text before the anchor) for every claim anchor in a page, with whitespace
+    """Return (id, text before the anchor) for every claim anchor in a page. Whitespace is
     normalized.
     """
     parts = ANCHOR.split(without_code(text_of(path)))
@@ -59,13 +59,13 @@ def names_in(path: pathlib.Path) -> set[str]:
 
 def test_no_anchor_begins_a_line():
     """Check that no line begins with an anchor. Markdown treats a line that begins with a comment
-    as HTML, so it would show the text of that line unformatted.
+    as HTML, so it would show the line's text unformatted.
     """
     lines = [
         (path.name, line) for path in DOCS for line in without_code(text_of(path)).splitlines()
     ]
     assert not [found for found in lines if ANCHOR.match(found[1].strip())]
-    assert any(ANCHOR.search(line) for _, line in lines)  # the control: the pages have anchors
+    assert any(ANCHOR.search(line) for _, line in lines)  # make sure that the pages have anchors
 
 
 def test_every_promise_of_the_docs_is_in_the_ledger_once():
@@ -118,7 +118,7 @@ SYSTEMS = ("linux", "macos", "windows")
 
 
 def is_there(written: str) -> bool:
-    """Return whether a path exists. NAME in the path matches anything. A path with SYSTEM must
+    """Return whether a path exists. NAME in the path stands for any name. A path with SYSTEM must
     exist for each of the three systems.
     """
     patterns = [written.replace("NAME", "*")]
@@ -141,7 +141,7 @@ def test_every_file_of_the_source_that_the_docs_name_exists():
     ]
     assert not missing
     assert is_there("platforms/SYSTEM/options.py")
-    assert not is_there("platforms/SYSTEM/subreaper.py")  # the control: only Linux has this file
+    assert not is_there("platforms/SYSTEM/subreaper.py")  # Counter-check: only Linux has this file
 
 
 def test_every_package_and_its_first_modules_exist():
@@ -248,8 +248,9 @@ VALUE = "\0"
 
 
 def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
-    """Return two forms of each string in corral's source, up to its first semicolon: its fixed
-    parts that have at least two words, and a pattern in which the inserted values match anything.
+    """Return two forms of each string in corral's source, up to its first semicolon. The first form
+    is the list of its fixed parts with at least two words. The second form is a pattern in which an
+    inserted value matches anything.
     """
     found = []
     for path in SOURCE.rglob("*.py"):
@@ -265,7 +266,9 @@ def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
 
 
 def is_printed(heading: str, texts: list[tuple[list[str], re.Pattern[str]]]) -> bool:
-    """Return whether a heading matches the printed text that shares the longest part with it."""
+    """Return whether a heading matches a printed text. Only the text that shares the longest part
+    with the heading is compared.
+    """
     lengths = [max((len(p) for p in pieces if p in heading), default=0) for pieces, _ in texts]
     longest = max(lengths)
     common = [text for length, (_, text) in zip(lengths, texts, strict=True) if length == longest]
@@ -284,4 +287,4 @@ def test_troubleshooting_quotes_errors_as_they_are_printed():
     texts = find_printed_texts()
     assert len(ours) > 20
     assert [heading for heading in ours if not is_printed(heading, texts)] == []
-    assert not is_printed("overlay cannot give files of one user to another", texts)  # the control
+    assert not is_printed("overlay cannot give files of one user to another", texts)

@@ -1,4 +1,4 @@
-"""Test that modules are loaded from the cache file only as long as their sources are unchanged."""
+"""Test that modules are loaded from the cache file only while their sources are unchanged."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ def test_a_changed_source_is_compiled_again(site):
 
 
 def test_a_source_replaced_with_the_same_size_and_time_is_compiled_again(site):
-    """Check that the cache file is not used for such a source. Unlike a `.pyc` file, it also
-    records the inode and the change time of a source.
+    """Check that the cache file is not used after a source was replaced by a file with the same
+    size and time. The cache file notices this because, unlike a `.pyc` file, it also records a
+    source's inode and change time.
     """
     start(site)
     units = site / "corral" / "units.py"
@@ -127,7 +128,7 @@ def test_a_damaged_cache_file_is_not_used(site, damage):
     path.write_bytes(damage(path.read_bytes()))
     told = start(site)
     assert (told["used"], told["corral.units"]) == (False, "_frozen_importlib_external")
-    assert start(site)["corral.units"] == CACHE  # the file was written again
+    assert start(site)["corral.units"] == CACHE  # the previous start has written the file again
 
 
 def test_the_cache_file_is_not_used_if_a_standard_stream_is_closed(site):
@@ -142,7 +143,7 @@ def test_no_cache_file_is_written_if_python_writes_no_bytecode(site):
 
 
 def test_a_directory_that_cannot_be_written_is_not_an_error(site):
-    """Make a directory with the name of the cache file, so that even root cannot write the file.
+    """Make a directory with the name of the cache file, so that not even root can write the file.
     The start must succeed without the cache file, and leave no temporary files.
     """
     start(site, keep=False)
@@ -154,9 +155,9 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """Close the descriptor of the cache file, as corral's processes do with all descriptors that
-    they do not need. Later imports must then use Python's own loader, even if the descriptor's
-    number now belongs to another file (`reused`).
+    """Close the descriptor of the cache file. corral's processes close all descriptors that they do
+    not need. Later imports must then use Python's own loader, even if the descriptor's number now
+    belongs to another file (`reused`).
     """
     start(site)
     code = f"""

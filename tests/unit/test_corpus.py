@@ -1,6 +1,4 @@
-"""Replay the fuzzers' corpus, and compare corral's parsers with parsers that were written
-independently.
-"""
+"""Replay the fuzzers' corpus, and compare corral's parsers with independent parsers."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def test_every_parser_has_a_corpus():
     assert {path.name for path in FUZZ.CORPUS.iterdir()} == set(FUZZ.TARGETS)
 
 
-# Labels have only ASCII characters, because dnslib refuses labels that are not UTF-8.
+# Use only ASCII labels, because dnslib refuses labels that are not UTF-8.
 LABEL = st.binary(min_size=1, max_size=20).filter(bytes.isascii)
 
 
@@ -79,7 +77,7 @@ VALUES = st.text("abc XYZ:/;=\t", max_size=20)
 @example("GET", [("Host", "other.example"), ("Connection", "X-Secret")])
 def test_h11_reads_the_forwarded_request(method, headers):
     """Check that a request that corral's proxy forwards has exactly one Host header, whatever
-    headers the target wrote.
+    headers the target has sent.
     """
     lines = [
         f"{method} http://a.example/x HTTP/1.1",

@@ -1,5 +1,5 @@
-"""Test that corral finds the user's home and refuses directories that others can write to, and that
-no code makes a directory with mode 0o700 on Windows.
+"""Test that corral finds the user's home and refuses directories that others can write to. Check
+that no code makes a directory with mode 0o700 on Windows.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ ELSEWHERE = os.path.abspath("elsewhere")
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return the home directory from the user database. expanduser cannot be used for this, because
-    it returns the value of HOME.
+    """Return the home directory from the user database. `expanduser` would return the value of HOME
+    instead.
     """
     if sys.platform == "win32":
         monkeypatch.setenv("HOMEDRIVE", "C:")
@@ -84,16 +84,14 @@ UNIX_ALONE = ("platforms/linux/", "platforms/macos/", "platforms/posix/")
 
 
 def private_directories(code: str) -> list[int]:
-    """Return the numbers of the lines in which the source makes a directory with Python's mode
-    0o700.
-    """
+    """Return the numbers of the lines in which the source makes a directory with mode 0o700."""
     found = []
     for node in ast.walk(ast.parse(code)):
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         modes = [word.value for word in node.keywords if word.arg == "mode"]
-        modes += node.args if name in MAKERS else []  # this also adds the path
+        modes += node.args if name in MAKERS else []  # also adds the path, which does no harm
         values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
         if name in TEMPORARY or (name in MAKERS and PRIVATE in values):
             found.append(node.lineno)
@@ -110,7 +108,7 @@ def private_directories(code: str) -> list[int]:
         ("from tempfile import mkdtemp; mkdtemp()", 1),
         ("os.mkdir(path)", 0),
         ("os.makedirs(path, mode=0o755)", 0),
-        ("os.chmod(path, 0o700)", 0),  # on Windows chmod does not change the access list
+        ("os.chmod(path, 0o700)", 0),  # chmod does not change access lists on Windows
     ],
 )
 def test_the_search_of_the_next_test_finds_directories_with_mode_0700(code, found):

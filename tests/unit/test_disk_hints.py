@@ -1,5 +1,5 @@
 """Test that the hint for a disk error is a command with an existing path, and that a file keeps its
-content if the disk is full.
+old content if the disk is full.
 """
 
 import errno
@@ -27,8 +27,8 @@ def test_other_errors_have_the_usual_hint(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no rlimits")
 def test_a_file_that_cannot_be_written_stays_as_it_was(tmp_path):
-    """Limit the size of files to imitate a full disk, so that only part of the content can be
-    written.
+    """Limit the size of files, so that only part of the content can be written, as on a full
+    disk.
     """
     import resource
     import signal

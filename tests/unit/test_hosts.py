@@ -26,9 +26,7 @@ def test_a_stale_page_is_found(tmp_path, monkeypatch):
 
 
 def sample() -> dict:
-    """Return a complete record. `held` lists the capabilities that are shown as available on the
-    page.
-    """
+    """Return a complete record. `held` lists the capabilities that the page shows as available."""
     empty = {str: "text", list: [], dict: {}}
     record = {field: empty[kind] for field, kind in hosts.FIELDS.items()}
     demo = {"summary": "1 of 1", "acts": {"read a key": "stopped"}, "not_tried": ["x (why)"]}
@@ -102,7 +100,7 @@ WIDTHS = {
 
 
 def collected(*, world: bool) -> list[types.SimpleNamespace]:
-    """Return the tests of two files, with two cases for each user and tier."""
+    """Return fake tests from two files. Each test function has two cases for each user and tier."""
     return [
         types.SimpleNamespace(
             path=pathlib.Path(module),
@@ -152,8 +150,8 @@ def test_the_chosen_width_decides_which_cases_of_a_user_are_run(monkeypatch, wid
 
 
 def test_root_runs_both_users_attacks_on_the_network(monkeypatch):
-    """Check that an ordinary user runs none of these attacks, and that root runs those of both
-    users, because only root can make the namespaces of tests/world.py.
+    """Check that root runs the attacks of both users, and that an ordinary user runs none of them.
+    These attacks need the namespaces of tests/world.py, which only root can make.
     """
     assert chosen(monkeypatch, attack_choice.ONE, 1000, world=True) == []
     items = chosen(monkeypatch, attack_choice.ONE, 0, world=True)
@@ -209,8 +207,8 @@ NAMES = ("one", "two", "three")
 
 
 class Machine:
-    """A machine that crashes in the attack "two" at its first boot, and records which attacks each
-    boot starts.
+    """A fake machine that crashes in the attack "two" at its first boot. It records which attacks
+    each boot starts.
     """
 
     def __init__(self) -> None:
@@ -278,7 +276,7 @@ def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):
     monkeypatch.setattr(hosts, "source", lambda: "1234567")
     monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
     monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
-    clock = iter([0.0, 0.0])  # the trial begins and boots; at the first check its time is up
+    clock = iter([0.0, 0.0])  # the trial starts and boots at 0; at the first check its time is over
     monkeypatch.setattr(kernel_hosts.time, "monotonic", lambda: next(clock, 2000.0))
     seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
     assert machine.boots == [["one", "two", "three"]]

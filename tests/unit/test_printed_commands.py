@@ -12,8 +12,8 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "last_words", "quote", "join", "_quote_all"}
-# Matches text that ends directly before the path or name that a command takes, such as `rm ` or
-# `--read `. Inserted values in the text are written as `{}`.
+# Match text that ends where a command's path or name begins, such as `rm ` or `--read `. In this
+# text, `{}` replaces each inserted value.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"
@@ -33,7 +33,7 @@ SAFE = {
 
 
 def find_unquoted(source: str) -> list[str]:
-    """Return the values in f-strings that follow a command and are not quoted by a function."""
+    """Return the values that f-strings insert after a command and that no function quotes."""
     tree = ast.parse(source)
     quoted = {name for node in ast.walk(tree) for name in _assign_quoted(node)}
     found = []
@@ -96,8 +96,8 @@ PROGRAMS = {
 
 
 def find_unknown_commands(text: str) -> list[str]:
-    """Return the lines of shell blocks that do not start with a known program, or with
-    `VARIABLE=value` and a known program.
+    """Return the lines of shell blocks that do not start with a known program. A line may set a
+    variable first (`VARIABLE=value program`).
     """
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]

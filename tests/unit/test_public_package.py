@@ -1,4 +1,6 @@
-"""Test the package's metadata, its version, and the messages on systems where it cannot run."""
+"""Test the package's metadata, its version, and the messages on systems that corral does not
+support.
+"""
 
 import ast
 import pathlib

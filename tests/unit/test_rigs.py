@@ -1,4 +1,4 @@
-"""Test the table of rigs: a declared rig must exist, and tests that did not run are reported."""
+"""Test the table of rigs. A declared rig must exist, and tests that did not run are reported."""
 
 import ast
 import os
@@ -41,7 +41,7 @@ def test_a_declared_rig_that_is_missing_is_an_error(declare, monkeypatch):
     with pytest.raises(pytest.UsageError, match="the rig odd needs odd-package"):
         declare("odd")
     monkeypatch.setitem(rigs.RIGS, "odd", rigs.Rig("nothing", {sys.executable: "python3"}))
-    assert declare("odd") == {"odd"}  # the control: a rig whose program exists is accepted
+    assert declare("odd") == {"odd"}  # Counter-check: a rig whose program exists is accepted
 
 
 def test_a_test_with_an_undeclared_rig_is_skipped(declare):
@@ -63,8 +63,8 @@ def test_the_summary_names_the_tests_that_did_not_run():
 
 @pytest.mark.parametrize(("name", "status"), [("nonsense", 4), ("long", 5)])
 def test_pytest_ends_before_the_first_test_if_a_rig_is_unknown(tmp_path, name, status):
-    """Declare an unknown rig, for which pytest exits with 4. The control is a known rig: pytest
-    goes on, finds no test that is named `nothing`, and exits with 5.
+    """Declare an unknown rig, for which pytest must exit with 4. With a known rig, pytest goes on,
+    finds no test named `nothing`, and exits with 5.
     """
     argv = [
         sys.executable,
@@ -101,11 +101,11 @@ def test_every_rig_that_a_test_names_is_in_the_table():
 
 
 def test_no_test_is_skipped_because_a_program_is_not_on_path():
-    """Check that no test itself looks for a program on PATH. Such a test would run only on some
+    """Check that no test looks for a program on PATH by itself. Such a test would run only on some
     machines, and the summary would not say how to run it.
 
-    The tests for macOS and Windows are not checked, because rigs exist only for Linux. On these
-    systems the workflows install node.
+    The tests for macOS and Windows are not checked, because rigs exist only for Linux. On macOS and
+    Windows the workflows install node.
     """
     found = []
     skip, search = "pytest.skip", "shutil.which"

@@ -1,4 +1,4 @@
-"""Test that untrusted text is printed safely, and that only real digests are recognized as digests."""
+"""Test that untrusted text is printed safely, and that only real digests count as digests."""
 
 import pytest
 from hypothesis import given

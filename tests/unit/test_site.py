@@ -1,4 +1,4 @@
-"""Check what the search of the documentation site reads as a word."""
+"""Test how the search of the documentation site splits pages and queries into words."""
 
 import json
 import pathlib

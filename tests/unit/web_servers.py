@@ -39,7 +39,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def certificate():
-    """Return the paths of a certificate for allowed.test and evil.test and of its key."""
+    """Return two paths: a certificate for allowed.test and evil.test, and its key."""
     folder = pathlib.Path(__file__).parent.parent / "tls"
     return str(folder / "certificate.pem"), str(folder / "key.pem")
 

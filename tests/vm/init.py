@@ -53,7 +53,7 @@ def load_modules(paths: "list[str]") -> None:
 
 
 def enter_overlay(lower: str, stage: str) -> None:
-    """Make a writable overlay on `lower` the new root.
+    """Mount a writable overlay on `lower`, and switch to it as the new root.
 
     This uses pivot_root, because the kernel refuses user namespaces in a chroot.
     """
@@ -180,7 +180,7 @@ def run(job: "dict") -> int:
         finally:
             os._exit(127)
     while True:
-        pid, status = os.wait()  # this may be an orphan's pid
+        pid, status = os.wait()  # PID 1 also reaps orphans
         if pid == child:
             return os.waitstatus_to_exitcode(status)
 

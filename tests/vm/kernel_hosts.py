@@ -22,7 +22,7 @@ EMULATED = "emulated in QEMU with one processor, the root file system of Debian 
 TIMEOUT = 10_000
 SECONDS = float(os.environ.get("CORRAL_TRIAL_SECONDS", "10000"))
 PATIENCE = 900
-MEMORY = "3G"  # the controls of some attacks take more than 1 GiB
+MEMORY = "3G"  # outside the sandbox, some attacks take more than 1 GiB
 WIDTHS = {"one_attack": attack_choice.ONE, "every_attack": attack_choice.EVERY}
 USERS = {"ordinary": rig.ORDINARY, "root": None}
 # The homes are on a disk, because root cannot grant files on a tmpfs before Linux 6.3.

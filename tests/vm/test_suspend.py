@@ -11,8 +11,8 @@ MACHINE = qemu.Machine(kernels.Source("trixie"))
 
 
 def test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop():
-    """Check that a run reaches its timeout although the machine was awake for less time than that,
-    because time asleep counts too. The control is a run without a timeout, which goes on.
+    """Check that a run reaches its timeout although the machine was awake for less than that time,
+    because time asleep counts too. Also check that a run without a timeout goes on.
 
     The machine turns itself off, because after its sleep no process can end (see suspended.py).
     """

@@ -95,8 +95,8 @@ def test_random_lists_are_read_as_the_system_reads_them(token, own_sids):
 
 
 def test_corrals_entries_give_the_user_no_rights(token, own_sids):
-    """Check that corral's entry does not change the user's rights. The entry is for a capability,
-    and only AppContainers have capabilities.
+    """Add corral's entry to an access list, and check that the user's rights stay the same. The entry
+    is for a capability, and only AppContainers have capabilities.
     """
     sid = grant_sid("C:\\data", "write")
     raw = descriptor([entry(0, 0, 0x120089, own_sids[0])])

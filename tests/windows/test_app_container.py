@@ -58,14 +58,14 @@ def test_a_run_reports_missing_app_containers(profile):
 
 
 def test_a_process_that_is_not_in_an_app_container_fails_verification(profile):
-    """Verify this process, which is not in an AppContainer. This is the control for `verify`."""
+    """Call `verify` for this process, which is not in an AppContainer, so `verify` must fail."""
     with pytest.raises(OSError, match="not in an AppContainer"):
         profile.verify(results_of_this_process())
 
 
 def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeypatch):
-    """Verify this process in place of the target: first with one of its privileges marked as
-    dangerous, and then with none.
+    """Call `verify` for this process: first with one of its privileges marked as dangerous, and then
+    with none.
     """
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)
@@ -83,7 +83,7 @@ def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeyp
     with pytest.raises(OSError, match=f"the target's token has .*{held[0]}"):
         step.verify(results)
     monkeypatch.setattr(restricted_token, "DANGEROUS", frozenset())
-    step.verify(results)  # the control: without a dangerous privilege the step succeeds
+    step.verify(results)  # Counter-check: without a dangerous privilege the step succeeds
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,12 @@ def test_a_wrapped_configuration_is_restored_byte_for_byte(corral, home):
     # Wine has no AppContainers, so `wrap` would refuse every server without --best-effort.
     flags = ("--best-effort", "--no-install")  # --no-install skips the first start
     done = corral("wrap", "claude-desktop", *flags, "--corral", program)
-    assert done.returncode == 1, done.stderr  # the server that is a shell is refused
+    assert done.returncode == 1, done.stderr  # because corral refuses a server that is a shell
     assert b"shell  refused" in done.stdout
     text = path.read_bytes().decode("utf-8-sig")
     assert text.count("\n") == text.count("\r\n")
     servers = json.loads(text.replace("// mine", ""))["mcpServers"]
-    assert b"time  left" in done.stdout  # the package cannot be installed here
+    assert b"time  left" in done.stdout  # left unchanged, because its package cannot be installed
     assert servers["time"]["command"] != program
     node = "C:\\Program Files\\nodejs\\node.exe"
     assert servers["node"]["args"] == ["run", "--secret", "API_KEY", "--best-effort", "--", node]

@@ -52,9 +52,8 @@ def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capa
     """Check that `doctor` reports a limit as absent if the system drops the limit. Wine drops every
     limit.
 
-    The test does not check that `doctor` proves every limit that the system keeps, because real
-    Windows may keep a limit that has no effect, such as UI limits in a nested job. `doctor` reports
-    such a limit as absent.
+    A limit that the system keeps may have any status, because real Windows may keep a limit that
+    has no effect, such as UI limits in a nested job. `doctor` reports such a limit as absent.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found
@@ -73,7 +72,7 @@ def test_unexpected_output_of_a_trial_is_an_absent_finding(monkeypatch, probe):
     other = os.path.join(os.environ["SYSTEMROOT"], "System32", "hostname.exe")
     before = win32.open_handles()
     plain = Job(read_back=keeps(Job()))
-    # The control: python prints what the probe expects.
+    # Counter-check: python prints what the probe expects.
     assert "no number" not in probes._try("it", lambda: probe(plain)).evidence
     monkeypatch.setattr(trial, "own_interpreter", lambda: other)
     found = probes._try("it", lambda: probe(plain))
@@ -105,8 +104,8 @@ def test_every_probe_succeeds_on_real_windows(findings, capability):
 
 @pytest.mark.real_windows(reason="it accepts limits and has no AppContainers")
 def test_the_clipboard_is_closed_by_job_or_desktop(findings):
-    """Check that the clipboard is closed by UI limits or by a private desktop. Either is enough, because the
-    documentation contradicts itself about UI limits in a nested job.
+    """Check that UI limits or a private desktop close the clipboard. The test does not require UI limits, because
+    Microsoft's documentation contradicts itself about them in a nested job.
     """
     assert "proven" in {findings[name]["status"] for name in ("job_ui", "desktop")}
 

@@ -48,7 +48,7 @@ def ended(pid: int) -> bool:
 
 
 def process_ids(handle) -> list[int]:
-    """Return the pids in JobObjectBasicProcessIdList, in which they come after two counts."""
+    """Return the pids in JobObjectBasicProcessIdList, whose first two fields are counts."""
     raw = struct.Struct("<II8Q")
     buffer = win32.ctypes.create_string_buffer(raw.size)
     win32_job.QueryInformationJobObject(handle.value, 3, buffer, raw.size, None)
@@ -138,7 +138,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
     running = trial.start(TREE, (Job(read_back=read_back), process_creation.Creation()))
     grandchild = int(running.line())
     with abi.open_process(grandchild, abi.SYNCHRONIZE) as alive:
-        # The control: before the kill both processes live.
+        # Counter-check: before the kill both processes live.
         assert abi.wait_any((alive.value, running.child.pidfd), 0) is None
         if how == "close":
             running.child.abandon()
@@ -162,7 +162,7 @@ def test_all_processes_end_with_the_first(read_back):
     orphan = int(running.line())
     with abi.open_process(orphan, abi.SYNCHRONIZE) as alive:
         assert abi.wait_any((running.child.pidfd,), 20_000) == 0
-        # The control: the orphan lives, and waits for input.
+        # Counter-check: the orphan lives, and waits for input.
         assert abi.wait_any((alive.value,), 0) is None
         assert running.child.reap().status == 0
         assert abi.wait_any((alive.value,), 10_000) == 0

@@ -64,7 +64,7 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
 
 def test_a_process_without_mitigations_fails_verification():
     own = win32_process.GetCurrentProcess()
-    mitigations.plan(0, subprocess=True).check(own)  # the control: no mitigation was requested
+    mitigations.plan(0, subprocess=True).check(own)  # Counter-check: no mitigation was requested
     with pytest.raises(OSError, match="no child processes: reads back as off"):
         mitigations.plan(0, subprocess=False).check(own)
     strict = mitigations.plan(mitigations.STRICT_HANDLES.bit, subprocess=True)
@@ -73,7 +73,7 @@ def test_a_process_without_mitigations_fails_verification():
 
 
 def test_a_runtime_starts_without_mitigations():
-    """Start python without any mitigation. This is the control for the tests below."""
+    """Start python without any mitigation, to compare it with the processes of the tests below."""
     with started(mitigations.plan(0, subprocess=True), "print('started')") as (_, reading):
         assert os.read(reading, 100).startswith(b"started")
 

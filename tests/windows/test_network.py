@@ -1,5 +1,5 @@
 """Test which hosts a target can reach with one of the policy's network levels, or by name through
-the relay. Each test has a control.
+the relay.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def test_without_a_container_the_network_is_refused(corral, flags):
 
 @pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
 def test_an_unenforced_network_has_no_relay(corral):
-    """Check that the run goes on with a warning and without a relay, because a relay is useless if
-    the network is not closed.
+    """Check that the run starts with a warning and without a relay. A relay is useless here, because
+    the target can use the network directly.
     """
     flags = ("--best-effort", "--allow-net", "example.com")
     done = corral.run("cmd", "/c", "echo [%HTTP_PROXY%]", flags=flags)

@@ -28,7 +28,7 @@ def test_the_environment_contains_only_the_policys_variables(corral):
     assert "SECRET_OF_THE_USER" not in seen
     for name in ("SYSTEMROOT", "SYSTEMDRIVE", "LOCALAPPDATA", "USERPROFILE", "TEMP", "PATHEXT"):
         assert seen[name], name
-    # The control: outside, the variable is set.
+    # Counter-check: outside, the variable is set.
     assert corral.outside(code, env=outer)["SECRET_OF_THE_USER"] == "1"
 
 
@@ -44,7 +44,7 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
     )
     cwd, *places = corral.inside(code, flags=LOOSE)
     assert cwd == places[0]
-    assert places[0] != places[1]  # in a container all of them except TEMP are the same directory
+    assert places[0] != places[1]  # in a container, all the others are USERPROFILE
     for place in places:
         assert "corral-" in place
         assert not os.path.exists(place)
@@ -52,7 +52,7 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
 
 
 def test_a_private_directory_is_removed_whatever_its_names_and_depth(corral):
-    """Let the target make names that end in a dot or a space, device names, and paths that are
+    """Let the target use names that end in a dot or a space, names of devices, and paths that are
     longer than any Windows limit.
     """
     code = (

@@ -1,4 +1,4 @@
-"""Reach named hosts through the relay, whose processes are connected as in a run, but without a
+"""Reach hosts by name through the relay. Its processes are connected as in a run, but there is no
 container.
 """
 

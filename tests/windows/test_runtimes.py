@@ -63,7 +63,7 @@ def test_the_copy_of_the_running_python_has_only_the_standard_library():
 
     found = resolve(runtimes.own_interpreter(), cwd=os.getcwd())
     whole = runtimes.plan(runtimes.without_projects(found), directory="C:\\store")
-    assert installed(whole.trees)  # the control: a copy for a server has installed packages
+    assert installed(whole.trees)  # Counter-check: a copy for a server has installed packages
     assert not installed(runtimes.plan_own_interpreter("C:\\users\\nobody").trees)
 
 
@@ -121,7 +121,7 @@ def test_network_paths_in_untrusted_files_are_not_opened(way, tmp_path, monkeypa
         resolve(str(tmp_path / "python"), cwd=tmp_path)
     except CommandError as refused:
         assert "does not exist" in str(refused)  # noqa: PT017 - corral does not refuse all of them
-    assert any(str(tmp_path) in path for path in asked)  # the control: local paths are opened
+    assert any(str(tmp_path) in path for path in asked)  # Counter-check: local paths are opened
     assert [path for path in asked if "host.invalid" in path] == []
 
 
@@ -239,7 +239,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
     first = planned(server, store)
     first.apply(running)
     (kept,) = runtimes.plan(first.program, directory=str(store), without=("data",)).trees
-    runtimes.make_copy(kept)  # a copy of other files of the same source does not count as older
+    runtimes.make_copy(kept)  # has other files of the source, so it is not an older version
     rooms = [first.trees[0].directory, kept.directory]
     for text in ("two", "three"):
         (server / "main.py").write_text(text)
@@ -269,7 +269,7 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
-    """Use a link to a file in the same tree, as GitHub's runners have one from `python3.exe` to
+    """Use a link to a file in the same tree. GitHub's runners have such a link from `python3.exe` to
     `python.exe`.
     """
     import _winapi
@@ -305,7 +305,7 @@ def test_a_junction_in_a_package_counts_as_a_link_that_leads_out(tmp_path):
     with pytest.raises(SandboxError, match="path outside"):
         tree.check_tree(str(package))
     tree.make_read_only(str(package))
-    (outside / "mine").write_text("after")  # the control: the file is still writable
+    (outside / "mine").write_text("after")  # Counter-check: the file is still writable
     tree.remove_tree(str(package))
     assert not package.exists()
     assert (outside / "mine").read_text() == "after"

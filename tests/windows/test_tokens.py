@@ -28,8 +28,8 @@ def no_handle_is_left():
 
 
 def test_the_callers_own_token_is_read():
-    """Check that an ordinary token has the rights that a restricted token must not have. This is
-    the control for the tests of restricted tokens.
+    """Check that an ordinary token has the rights that a restricted token must not have. So the
+    tests of restricted tokens can notice when a right is left.
     """
     with abi.own_token(restricted_token.ACCESS) as own:
         assert "SeChangeNotifyPrivilege" in abi.token_privileges(own.value)

@@ -42,6 +42,7 @@ MS_REC = 0x4000
 MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
 
+RENAME_NOREPLACE = 1
 OPEN_TREE_CLONE = 1
 OPEN_TREE_CLOEXEC = 0o2000000
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
@@ -222,6 +223,10 @@ def umount2(target: str, flags: int) -> None:
 
 def pivot_root(new_root: str, put_old: str) -> None:
     syscall("pivot_root", os.fsencode(new_root), os.fsencode(put_old))
+
+
+def renameat2(olddirfd: int, oldpath: str, newdirfd: int, newpath: str, flags: int) -> None:
+    syscall("renameat2", olddirfd, os.fsencode(oldpath), newdirfd, os.fsencode(newpath), flags)
 
 
 def open_tree(dirfd: int, path: str, flags: int) -> int:

@@ -1,5 +1,5 @@
 """Provide the asyncio API. It is in a separate module, because importing asyncio takes longer than
-a launch.
+launching a target.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ else:
 
 
 class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
-    """Controls a running target, whose streams are asyncio streams.
+    """A handle for a running target. Its streams are asyncio streams.
 
     To get one, write `async with launch_async(...) as sandbox`.
     """
@@ -42,7 +42,8 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self.pid = sandbox.pid
-        # Each stream may be None. The overloads of `launch_async` tell type checkers which are not.
+        # Any stream may be None. Type checkers learn from the overloads of `launch_async` which
+        # streams exist.
         self.stdin = cast("Stdin", None)
         self.stdout = cast("Stdout", None)
         self.stderr = cast("Stderr", None)
@@ -271,7 +272,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
         await stdin.drain()
         stdin.close()
     except ConnectionError:
-        pass  # not an error: the target need not read its input
+        pass  # no error, because a target does not have to read its input
 
 
 def _discard(starting: asyncio.Future[Sandbox]) -> None:

@@ -1,5 +1,5 @@
-"""Provide the Python API. The caller may have threads, because corral does not fork the caller's
-process. It forks only the zygote, which has a single thread.
+"""Provide the Python API. The calling process may have several threads, because corral does not
+fork it. Instead corral starts and forks a single-threaded process, the zygote.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Raise TypeError for input that is not bytes, before the target starts and waits for input."""
+    """Raise TypeError if the input is not bytes, so that such an error comes before the launch."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 
@@ -213,7 +213,7 @@ def _feed(stdin: BinaryIO, data: bytes) -> None:
             left = left[stdin.write(left) :]  # a pipe may accept only a part
         stdin.close()
     except OSError:
-        pass  # not an error: the target need not read its input
+        pass  # no error, because a target does not have to read its input
 
 
 def load_manifest(policy: PolicyLike) -> Manifest:

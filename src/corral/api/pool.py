@@ -1,8 +1,8 @@
 """Prepare sandboxes in advance, for callers that start the same program often.
 
 A spare is a sandbox that is complete except for the arguments, environment and directory of its
-command. Each launch makes its own plan, and uses a spare only if the two plans are otherwise the
-same. Each spare has its own channel, so no other sandbox can get the command that is sent to it.
+command. Each launch makes a plan, and uses a spare only if the spare's plan is otherwise the same.
+Each spare has its own channel, so no other sandbox can get the command that is sent to the spare.
 """
 
 from __future__ import annotations

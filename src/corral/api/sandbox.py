@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO, BinaryIO, Generic, Literal, Protocol, Self
 
-    from typing_extensions import TypeVar  # only type checkers import this, and they provide it
+    from typing_extensions import TypeVar  # every type checker includes typing_extensions
 
     from corral.plan.model import Plan
 
@@ -177,7 +177,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> Channel:
         ends: list[int] = []
         try:
-            # Each stream may be None. The overloads of `launch` tell type checkers which are not.
+            # Any stream may be None. Type checkers learn from the overloads of `launch` which
+            # streams exist.
             self.stdin, reading = _open_stream(stdin, 0, ends)  # type: ignore[assignment]
             self.stdout, writing = _open_stream(stdout, 1, ends)  # type: ignore[assignment]
             self.stderr, errors = _open_stream(stderr, 2, ends)  # type: ignore[assignment]
@@ -207,7 +208,7 @@ def _close_stream(stream: object) -> None:
         if stream is not None:
             stream.close()  # type: ignore[attr-defined]
     except BrokenPipeError:
-        pass  # not an error: the target need not read all its input
+        pass  # no error, because a target does not have to read all its input
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:

@@ -1,7 +1,7 @@
 """Supervise a spare: receive its plan first, and the command and streams later.
 
-The supervisor answers `A` before it starts the command, or `N` if the sandbox cannot be used. So a
-caller that did not get `A` knows that nothing ran.
+The supervisor answers `A` before it starts the command, or `N` if the sandbox cannot be used. If
+the caller does not get `A`, the command was not started.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Supervise one run for another process, which sends the plan and gets the result over a channel.
 
-The supervisor sends `B` and the target's pid once the target runs, `R` and an Ending when the
-target has ended, or `E` and an error. The caller makes the report from its plan and the Ending.
+The supervisor sends `B` with the target's pid once the target runs, and `R` with an Ending once the
+target has ended. If something fails, it sends `E` with the error. The caller makes the report from
+its plan and the Ending.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def run(
     """Supervise the run that `receive` returns, if any, and exit.
 
     `close_stdio` closes this process's copies of the streams once the target has them. Otherwise
-    the caller would not notice that the target closes them.
+    the caller would not notice when the target closes a stream.
     """
     code = 1
     try:
@@ -53,7 +54,7 @@ def run(
     except SandboxError as error:
         send(writer, b"E" + wire_format.encode_error(error))
     except BrokenPipeError:
-        pass  # the caller has ended, which ends the target
+        pass  # the caller has ended; the target ends with this process
     except BaseException as bug:  # noqa: BLE001 - the caller shows it, because stderr may be closed
         unexpected = SandboxError(f"{type(bug).__name__}: {bug}")
         send(writer, b"E" + wire_format.encode_error(unexpected))

@@ -111,7 +111,7 @@ class Channel:
 
 def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.Popen[bytes]:
     if sys.platform != "win32":
-        raise OSError("this way to start a supervisor exists only on Windows")
+        raise OSError("supervisors are started in this way only on Windows")
     import msvcrt
 
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]

@@ -23,7 +23,7 @@ def serve(reads: int, writes: int) -> NoReturn:
 
 def _close_streams() -> None:
     """Close this process's copies of the target's streams, so that the caller notices when the
-    target closes them.
+    target closes a stream.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):

@@ -98,8 +98,8 @@ class Zygote:
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    # With LD_BIND_NOW the zygote binds all C functions when it starts. Otherwise
-                    # each fork would bind them again and copy memory.
+                    # LD_BIND_NOW makes the zygote resolve all C functions when it starts. Otherwise
+                    # each fork would resolve them again, and copy the memory that this changes.
                     env={**kept, "LD_BIND_NOW": "1"},
                 )
             self._requests = ours
@@ -114,31 +114,33 @@ class Zygote:
         if self._requests is not None:
             self._requests.close()
         if self._process is not None:
-            # Kill the zygote. Closing the requests alone may not end it, because a fork of the
-            # caller may still have them open.
+            # Kill the zygote. Closing the request channel might not end it, because a fork of the
+            # caller may still have that channel open.
             try:
                 self._process.kill()
                 self._process.wait()
             except PermissionError:
                 # The caller has changed its user in the meantime, so it may not kill the zygote.
-                # The zygote ends when all copies of its connection are closed. Do not wait for
-                # that, because a fork of the caller may keep one open forever.
+                # The zygote ends when all copies of the request channel are closed. Do not wait
+                # for it, because a fork of the caller may keep a copy open forever.
                 self._process.returncode = 0
         self._requests = self._process = None
 
     def _forget(self) -> None:
-        """Close everything that this fork has inherited, because it belongs to the parent."""
-        self._lock = threading.Lock()  # a thread of the parent may have locked the old one
+        """Close the channels that this fork has inherited, because they belong to the parent."""
+        self._lock = threading.Lock()  # a thread of the parent may have held the inherited lock
         for channel in (self._requests, *self._channels):
             if channel is not None:
                 channel.close()
         if self._process is not None:
-            self._process.returncode = 0  # do not wait for a process that is not a child
+            self._process.returncode = 0  # the zygote is the parent's child, so do not wait for it
         self._requests = self._process = None
 
 
 def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
-    """Send a command to a spare. Return False only if the spare will never start the command."""
+    """Send a command to a spare. Return False if the spare did not accept the command. In that
+    case the spare will never start it.
+    """
     assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
     try:
         handover.send(channel, wire_format.encode_plan(replace(plan, steps=())), stdio)

@@ -20,6 +20,7 @@ def main(options: Options, rest: list[str]) -> int:
         raise SandboxError(
             f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
         ) from error
+    hint = ""
     text = f"the chain of {verdict.lines} lines is unbroken"
     text += "" if verdict.ended else "; the last run did not write its last line"
     if verdict.broken == 1:
@@ -27,10 +28,14 @@ def main(options: Options, rest: list[str]) -> int:
             "line 1 is not the start of an audit: lines were changed or removed, "
             "or this is another kind of file"
         )
+        hint = "name a file that `run --audit` wrote; if you did, give `--audit` a new file"
     elif verdict.broken is not None:
         text = (
             f"line {verdict.broken} does not match the lines before it: "
             "lines were changed or removed"
         )
+        hint = f"only the lines before line {verdict.broken} are intact; give `--audit` a new file"
     output.write_result(to_json(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
+    if hint and not options.has("--json"):
+        output.write_hint(hint)
     return 1 if verdict.broken is not None else 0

@@ -177,7 +177,10 @@ def _verify(*, as_json: bool) -> int:
             store.verify(entry)
         except (SandboxError, OSError) as problem:
             broken.append(entry.key)
-            output.note(str(problem))
+            if isinstance(problem, OSError):
+                why = f"cannot be read: {problem.strerror}"
+                problem = store.describe_damage(entry, why)
+            output.write_error(problem)
     lines = [] if broken else [f"checked {len(found)} entries: all are unchanged"]
     output.write_result({"broken": broken}, lines, as_json=as_json)
     return 1 if broken else 0

@@ -1,7 +1,7 @@
-"""`corral clean`: remove leftovers of killed runs, and the file permissions that runs on Windows
-left behind because of the policy key `windows.keep_grants`.
+"""`corral clean`: remove leftovers of killed runs, and stop installations whose client has exited.
 
-The command also stops installations that are still running although their client has exited.
+On Windows the command also removes the file permissions that runs kept because of the policy key
+`windows.keep_grants`.
 """
 
 import sys

@@ -45,7 +45,7 @@ class Selection:
 @record
 class Permissions:
     """A server's permissions beyond the defaults (`may`), and its settings for the MCP guard
-    (`guard`). The two are separate because the guard's settings only restrict.
+    (`guard`). They are separate, because the guard's settings only restrict the server.
     """
 
     may: tuple[str, ...]
@@ -73,8 +73,8 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
         for item in requested_items(source.manifest, home_directory(), here)
     ]
     may = [item.text for item in items if item.field != GUARD]
-    # A profile may grant the paths in the server's arguments. If an argument contains a variable
-    # (`${...}`), only the client knows the path, so show the argument as it is.
+    # A profile may grant the paths in the server's arguments. An argument with a variable
+    # (`${...}`) is shown as it is, because only the client knows the variable's value.
     name = options.get("--profile")
     access = profiles.load(name).arguments if name else ""
     verb = "read and write" if access == "write" else "read"
@@ -114,7 +114,7 @@ def select(words: list[str], usage: str) -> Selection:
 
 
 def _suggest_each(words: Sequence[str], usage: str) -> str:
-    """Return a hint with a command for each word if all words are clients, otherwise ""."""
+    """If all words are clients, return a hint with one command for each. Otherwise return ""."""
     if not all(map(catalogue.find_client, words)):
         return ""
     verb = usage.split()[2]
@@ -176,8 +176,9 @@ def format_flags(flags: Sequence[str]) -> str:
 
 
 def note_differences(found: Sequence[Row]) -> None:
-    """Tell the user if the same server has different flags in several clients, because each client
-    keeps its other flags when the change is applied.
+    """Tell the user if clients have different flags for the same server.
+
+    The flags still differ after the change, because each client keeps its other flags.
     """
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
@@ -198,9 +199,10 @@ def edit_files(
     verb: str = "wrap",
     empty: str = "nothing to do",
 ) -> int:
-    """Edit each file, print the results, and return the exit code. If a file cannot be changed,
-    still edit the others, and raise the first error at the end. For a file in which no server is
-    affected, print the line `empty`.
+    """Edit each file, print the results, and return the exit code.
+
+    If a file cannot be changed, still edit the others, and raise the first error at the end.
+    `empty` is the text for a file in which no server is affected.
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None

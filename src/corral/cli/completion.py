@@ -1,8 +1,8 @@
 """`corral completion SHELL`: print a completion script that is generated from the tables of flags.
 
-The script contains all fixed words. For the names of servers, which change, it calls `corral
-completion names`. Other people may have written the files with these names, so a script must never
-evaluate a name.
+The script itself contains the commands and flags. It gets the names of servers from `corral
+completion names`, because they change. A script must never evaluate these names as code, because
+they come from files that other people may have written.
 """
 
 import os
@@ -102,7 +102,7 @@ def main(_options: Options, rest: list[str]) -> int:
 
 
 def list_names(words: list[str]) -> list[str]:
-    """Return the names that may follow these words of a command line, such as `unwrap cursor`."""
+    """Return the names that can complete a command line, such as servers after `unwrap cursor`."""
     command, *given = words or [""]
     if given[-1:] == ["--profile"]:
         return profiles.names()
@@ -117,7 +117,7 @@ def list_names(words: list[str]) -> list[str]:
 
 
 def _list_servers(word: str) -> list[str]:
-    """Return the names of the servers in the files of the client `word`, or in the file `word`.
+    """Return the names of the servers in `word`, which is a client or a file.
     Skip files that cannot be read.
     """
     client = find_client(word)

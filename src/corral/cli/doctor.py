@@ -72,8 +72,10 @@ def judge(host: Host) -> tuple[bool, str]:
 
 
 def _row(host: Host, finding: Finding) -> dict[str, object]:
-    """Return a finding as data. On a system where corral is not tested regularly, also say how the
-    project knows that the capability works.
+    """Return a finding as data.
+
+    On a system where corral's changes are not tested, add `basis`, which says how the project knows
+    that the capability works.
     """
     basis = format_basis(host.system, finding.capability)
     values: dict[str, object] = {name: getattr(finding, name) for name in fields(finding)}

@@ -14,19 +14,19 @@ from corral.supervisor.prepare import prepare
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 """Flags that take a version or a path."""
-# Values that begin like this are not paths: `${` begins a variable, which clients replace in
-# corral's arguments too, and `{` begins a policy as JSON text.
+# Values that begin like this are not paths. `${` begins a variable that the client will replace,
+# and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The home directory, written with a variable of the client. It can never be granted.
+# The clients' variables for the home directory, which can never be granted as a whole.
 HOME_VALUES = frozenset(name + end for name in HOME_VARIABLES for end in ("", "/"))
 
 
 def check_run(flags: tuple[str, ...], command: Sequence[str]) -> None:
-    """Check that `corral run` would accept these flags and this command on this host. Use Python in
-    place of the server's program, which might not be installed yet.
+    """Check that `corral run` would accept these flags and this command on this host.
 
-    Check pins only for a package whose command contains no variables of the client. For other
-    commands, the words under which pins are stored are not known.
+    The check uses Python as the program, because the server may not be installed yet. Pins are
+    checked only for packages. If the command contains a client's variable, they are not checked
+    either, because pins are stored under the final words of the command.
     """
     server = what_to_run.name_server(list(command))
     if any("${" in word for word in command):

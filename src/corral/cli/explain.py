@@ -7,6 +7,7 @@ import os
 from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
 from corral.directories import home_directory
+from corral.network.rules import describe_entry
 from corral.plan.model import Held, Plan
 from corral.policy import profiles
 from corral.policy.home_grants import is_home
@@ -58,7 +59,11 @@ def _summarize(plan: Plan) -> list[str]:
     asked = {held.control: held.asked for held in plan.controls}
     typed = " ".join(masked(plan.program.typed or plan.program.argv))
     closed = asked["network"] == "none"
-    reach = "It cannot use the network" if closed else f"It may reach {asked['network']}"
+    named = [
+        describe_entry(word) if word in plan.allow else word
+        for word in asked["network"].split(", ")
+    ]
+    reach = "It cannot use the network" if closed else f"It may reach {', '.join(named)}"
     others = "cannot start other programs" if asked["subprocess"] else "may start other programs"
     limits = [f"{name} {asked[name]}" for name in LIMITS if asked.get(name)]
     missing = ", ".join(held.control for held in plan.controls if held.status == "degraded")
@@ -93,9 +98,7 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
-    """Return a record as data, with secrets masked in the fields that contain one of the
-    `commands`.
-    """
+    """Return a record as data. In each field whose value is one of `commands`, mask secrets."""
     found = {name: getattr(item, name) for name in fields(item)}
     hidden = {name: masked(value) for name, value in found.items() if value in commands}
     return to_json(replace(item, **hidden))
@@ -121,8 +124,10 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Return the description of a step with its control characters escaped. A step that has the
-    attribute `has_lines` escapes them itself, because its description spans several lines.
+    """Return a step's description, with control characters escaped.
+
+    A step with a description of several lines has the attribute `has_lines`, and escapes the
+    characters itself, because its line breaks must stay.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

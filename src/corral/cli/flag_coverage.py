@@ -1,4 +1,4 @@
-"""Decide whether the flags that a server already has include what another flag would allow.
+"""Decide whether a server's flags already allow what a denial suggests.
 
 A denial suggests the narrowest flag, such as `--read` for a single file. Users often grant more,
 such as the directory that contains this file.
@@ -21,10 +21,10 @@ ALSO_ALLOWED_BY = {"--read": ("--read", "--write"), "--env": ("--env", "--secret
 
 
 def is_covered(flag: str, value: str, has: Sequence[tuple[str, str]], *, any_port: bool) -> bool:
-    """Return whether `has`, a list of flags with their values, already allows what `flag` with
-    `value` allows.
+    """Return whether the flags `has` allow everything that `flag` with this value allows.
 
-    With `any_port`, a host counts as allowed if any of its ports is allowed.
+    `has` contains (flag, value) pairs. With `any_port`, a host counts as allowed if any of its
+    ports is allowed.
     """
     flags = ALSO_ALLOWED_BY.get(flag, (flag,))
     given = [theirs for name, theirs in has if name in flags]

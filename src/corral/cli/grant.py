@@ -83,8 +83,10 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
-    """Refuse to remove a flag that none of the servers has. Flags may differ between clients, so it
-    is enough if one server has the flag.
+    """Refuse to remove a flag that none of the servers has.
+
+    One server with the flag is enough, because the same server may have different flags in
+    different clients.
     """
     flags = [flag for server in servers for flag in split_flags(server.run_flags)]
     for new in split_flags(change):
@@ -131,7 +133,7 @@ def change_servers(
 
 
 def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) -> tuple[str, ...]:
-    """Return the flags `current` plus the flags `change`, or without them if `remove` is set."""
+    """Add the flags `change` to the flags `current`, or remove them if `remove` is true."""
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
@@ -148,8 +150,9 @@ def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) 
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`, with the value "" for a flag that takes none. Raise an error
-    for a word that is not a flag of `run`.
+    """Split a command line into flags of `run`. Refuse unknown flags.
+
+    A flag that takes no value gets the value "".
     """
     found: list[FlagWords] = []
     rest = list(words)
@@ -190,11 +193,11 @@ def format_time(seconds: int) -> str:
 
 
 def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
-    """Return whether flags allow what was denied.
+    """Return whether the flags `has` allow what was denied.
 
-    If the denied run already had flags that seemed to allow it, `has` must contain the exact flags
-    that the denial suggests. For example, a grant of a directory does not allow its protected
-    files.
+    If the denial occurred although the run's flags seemed to allow it, only the exact flags that
+    the denial suggests count. For example, the grant of a directory does not include its
+    protected files.
     """
     if not seen.had_flags:
         return is_allowed(seen.denial, has)
@@ -203,7 +206,7 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    """Return whether flags allow everything that the flags suggested by a denial would allow."""
+    """Return whether the flags `has` allow at least what the denial's suggested flags allow."""
     given = [(one.flag, one.value) for one in has]
     wanted = _parse_allow(denial.allow)
     return bool(wanted) and all(
@@ -220,10 +223,10 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _find_missing(allow: str) -> str:
-    """Return the first path in a denial's flags that does not exist, or "".
+    """Return the first path in a denial's suggested flags that does not exist, or "".
 
-    The caller does not ask about such a denial, because a single missing path makes `grant` refuse
-    all flags that the user accepted.
+    The user must not be asked about such a denial. If one of the accepted flags names a missing
+    path, `grant` refuses all of them.
     """
     named = [one for one in _parse_allow(allow) if one.flag in entry_flags.PATH_FLAGS]
     paths = [entry_flags.make_absolute_value(one.flag, one.value) for one in named]
@@ -231,8 +234,9 @@ def _find_missing(allow: str) -> str:
 
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
-    """Ask about each recent denial that is not granted yet, and return the flags that the user
-    accepts. Raise an error if there is nothing to ask about, or no terminal to ask on.
+    """Ask about each recent denial that is not granted yet. Return the flags that the user accepts.
+
+    Raise an error if there is nothing to ask about or no terminal.
     """
     rows: dict[str, kept.SeenDenial] = {}
     for server in servers:

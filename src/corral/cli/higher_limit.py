@@ -1,4 +1,4 @@
-"""Find the flag that doubles a limit, for the message that a target has hit this limit."""
+"""Find the flag that doubles a limit. The message about a reached limit suggests this flag."""
 
 from __future__ import annotations
 

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 def report_changes(
     read_state: Callable[[], Mapping[str, object]], *, none: str, some: str
 ) -> Iterator[None]:
-    """If Ctrl-C ends the block, raise KeyboardInterrupt with a text that says what has changed:
-    `some` followed by the names of the changed parts of the state, or `none`.
+    """If Ctrl-C ends the block, raise KeyboardInterrupt with a text that says what has changed.
 
-    To find the changes, compare the state before and after the block. The block cannot record its
-    changes itself, because Ctrl-C could come between a change and its record.
+    The text is `none` if nothing has changed. Otherwise it is `some`, followed by the names of what
+    has changed. `read_state` returns {name: state} and is called before and after the block. The
+    block cannot record its changes itself, because Ctrl-C could come between a change and its
+    record.
     """
     before = read_state()
     try:

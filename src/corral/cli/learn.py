@@ -61,6 +61,9 @@ def main(options: Options, rest: list[str]) -> int:
         output.note("the server waits for a client's messages on this terminal; Ctrl-C ends it")
         if command := _format_wrap(rest):
             output.note(f"to watch it while its client uses it: {command}")
+    elif watched_run.is_silent(0):
+        output.note("the server waits for a client's messages on its standard input, which is open")
+        output.note("add `</dev/null` to watch only its start; Ctrl-C ends it")
     used = watched_run.has_client(0)
     started = time.monotonic()
     signals = current.load().signals(run.forwarded_signals())
@@ -97,8 +100,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _format_wrap(rest: Sequence[str]) -> str:
-    """Return the command that watches the server CLIENT:SERVER while its client uses it, or "" if
-    `rest` does not start with CLIENT:SERVER.
+    """If `rest` starts with CLIENT:SERVER, return the `wrap` command that makes later runs of this
+    server learn. Otherwise return "".
     """
     client, colon, server = "".join(rest[:1]).partition(":")
     known = colon and catalogue.find_client(client)
@@ -106,9 +109,10 @@ def _format_wrap(rest: Sequence[str]) -> str:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run. If the policy allows no destination, allow NOWHERE, provided that this host
-    supports gateways. Only a run with an allowlist has a gateway, which sees every address that the
-    target asks for.
+    """Prepare the run. If the policy allows no destination, allow NOWHERE, so that the run gets a
+    gateway, which sees every address that the target asks for.
+
+    If this host cannot enforce an allowlist, the run has no gateway.
     """
     sources, command = what_to_run.sources_and_command(options, rest)
     plan = what_to_run.plan_run(command, sources, rest)

@@ -10,7 +10,7 @@ FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def format_end(duration: str) -> str:
-    """Return the UTC time when a duration that starts now ends. Refuse "none", which never ends."""
+    """Return the UTC time at the end of a duration that starts now. Refuse the duration "none"."""
     try:
         milliseconds = parse_duration(duration)
     except ValueError as error:

@@ -68,8 +68,9 @@ class Options:
 def parse(
     flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
 ) -> tuple[Options, list[str]]:
-    """Split arguments into options and other words. The options end at `--`. Unless `anywhere` is
-    set, they also end at the first other word.
+    """Split arguments into options and other words.
+
+    Options may come after other words only if `anywhere` is true. After `--`, no word is an option.
     """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})
@@ -123,8 +124,8 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) probably means, if
-    this key has no flag. Otherwise return "".
+    """Return the policy key that the user probably means with an unknown option, `--NAME` or
+    `--max-NAME`. Return "" if there is no such key or if it has a flag.
     """
     from corral.policy.schema import KEYS
 

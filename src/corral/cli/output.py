@@ -158,8 +158,8 @@ def _write_stdout(text: str, *, flush: bool = False) -> None:
 
 
 def use_utf8() -> None:
-    """On Windows, write UTF-8 into pipes and files, where Python would use the system's code page.
-    The user's PYTHONIOENCODING takes precedence.
+    """On Windows, make Python write UTF-8 into pipes and files instead of the system's code page.
+    Do nothing if the user has set PYTHONIOENCODING.
     """
     if sys.platform != "win32" or "PYTHONIOENCODING" in os.environ:
         return
@@ -216,7 +216,7 @@ def _write_stderr(text: str) -> None:
         else:
             _write_at_once(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
     except OSError:
-        sys.stderr = None  # otherwise the interpreter tries again when it exits
+        sys.stderr = None  # otherwise Python flushes stderr at exit, and fails again
 
 
 if sys.platform != "win32":
@@ -259,15 +259,19 @@ def write_error(problem: SandboxError) -> None:
     for line in details:
         _write_stderr(f"  {printable(line)}\n")
     if problem.hint:
-        _write_stderr(f"{_paint('hint:', 'bold', sys.stderr)} {printable(problem.hint)}\n")
+        write_hint(problem.hint)
+
+
+def write_hint(text: str) -> None:
+    _write_stderr(f"{_paint('hint:', 'bold', sys.stderr)} {printable(text)}\n")
 
 
 def write_json(value: object) -> None:
     """Print JSON. Escape the characters that could change what a terminal displays."""
     import json
 
-    # Except for line breaks, unprintable characters occur only inside strings, where JSON allows
-    # escapes.
+    # Line breaks end the lines of the text, and must stay. All other unprintable characters are
+    # inside strings, where JSON allows escapes.
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
     shown = (c if is_visible(c) or c == "\n" else json.dumps(c)[1:-1] for c in text)
     _write_stdout("".join(shown))

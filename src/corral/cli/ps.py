@@ -62,8 +62,8 @@ def _find_servers() -> dict[tuple[str, ...], str]:
 
 
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
-    """Return the name of the package that a run installs or executes. If there is none, return the
-    name of the wrapped server with the same command, or "".
+    """Return the name of the package that a run installs or starts. If the run has no package,
+    return the name of the wrapped server with this command, or "".
     """
     if entry.is_installer():
         return entry.command[-1]

@@ -60,7 +60,7 @@ def main(options: Options, rest: list[str]) -> int:
 
             problem.hint = with_command(problem.hint or "", sys.argv[2:])
         error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
-        if not os.isatty(2):  # a client hides the message, so keep it for `corral why`
+        if not os.isatty(2):  # a client may not show the message, so store it for `corral why`
             _keep_refusal(rest, error)
         if write_report is not None:
             _write_refusal(rest, error, write_report)
@@ -68,10 +68,10 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
-    """Return the plan, extended so that the run records the paths that the target opens.
+    """Extend the plan, so that the run records the paths that the target opens.
 
-    Return the plan unchanged after the time `until`. Also return it unchanged, with a warning, if
-    paths cannot be watched here, because a client is waiting for the server.
+    After the time `until`, return the plan unchanged. If paths cannot be watched on this system,
+    only warn, because a client is waiting for the server.
     """
     from corral.cli.learn_time import is_over
 
@@ -90,8 +90,8 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
 
 
 def _learn(plan: Plan, watch: Watcher, ending: Ending, missing: str) -> Ending:
-    """Return the ending. If the run was watched, add a denial for each path that the target did not
-    find. `missing` is the path of the command's script, or "" if this script exists.
+    """Return how the run ended. If the run was watched, add a denial for each path that the target
+    did not find. `missing` is the path of the command's script if this file does not exist.
     """
     if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
         from corral.learn.watched_run import find_learned, to_denials
@@ -124,7 +124,7 @@ def _warn(plan: Plan, options: Options) -> None:
 def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
-    """Prepare the run. On a terminal, ask about granted paths whose destination has changed."""
+    """Prepare the run. On a terminal, ask about granted paths that now lead to other files."""
 
     def make() -> Plan:
         return what_to_run.plan_run(command, sources, rest, protected=protected, notify=output.note)
@@ -239,8 +239,8 @@ def _finish(
 
 
 def find_missing(plan: Plan, ending: Ending, rest: Sequence[str]) -> str:
-    """Return the path of the command's script if this file does not exist and the target ended with
-    an error. Otherwise return "".
+    """If the target failed and the command's script does not exist, return the script's path.
+    Otherwise return "".
     """
     from corral.supervisor.report import find_outcome
 
@@ -429,18 +429,20 @@ def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: 
 
 
 def _keep_refusal(rest: list[str], problem: SandboxError) -> None:
-    """Store why a run was refused. Leave out its flags: the target did not start, so the flags do
-    not prove that earlier denials are now allowed.
+    """Store why a run was refused.
+
+    Do not store the run's flags. Stored flags hide the earlier denials that they allow, but the
+    target did not start with these flags.
     """
     try:
-        from corral.denials.kept import keep
+        from corral.denials.kept import NOT_STARTED, keep
         from corral.policy.server_identity import identify_command
         from corral.policy.variables import masked
         from corral.servers.reference import name_server
 
         message = " ".join(masked(problem.message.partition("\n")[0].split(" ")))
         server = identify_command(name_server(rest))
-        keep(server, (), time.time(), failure=f"corral did not start it: {message}")
+        keep(server, (), time.time(), failure=f"{NOT_STARTED}: {message}")
     except (SandboxError, OSError, ImportError):
         return  # the caller reports `problem`
 

@@ -1,6 +1,7 @@
 """Define the flags of `run` that set what a target may do, and make a manifest from them.
 
-Most flags set a policy key. The policy schema defines their name and the kind of their value.
+Most flags set a key of the policy. The policy's schema defines the name of such a flag, and what
+kind of value it takes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Find wrapped servers that no longer start, and the command that repairs the entry of each. Also
-find servers that `wrap` would refuse because npm is missing.
+"""Find wrapped servers that no longer start, and servers that `wrap` would refuse because npm is
+missing.
 
-A wrapped server may no longer start because an earlier version of corral wrote flags that this
-version refuses, or because a path no longer exists.
+A wrapped server no longer starts if a path in its entry no longer exists, or if an earlier version
+of corral wrote flags that this version refuses. Most of these entries can be repaired with a
+command.
 """
 
 import os
@@ -11,7 +12,7 @@ from shlex import join
 
 from corral.cli import entry_flags, grant, wrap
 from corral.cli.grant import FlagWords
-from corral.clients import backups
+from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile
 from corral.clients.unwrap import is_untouched
@@ -21,18 +22,20 @@ from corral.errors import (
     CommandError,
     SandboxError,
     UnchosenReadsError,
+    UnpinnedError,
 )
+from corral.policy import pins
 from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package, parse_runner
 from corral.safe_text import last_words
-from corral.servers.reference import parse_reference
+from corral.servers.reference import name_server, parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
-    """Return why a server would not start, and the command that repairs its entry. Install nothing.
+    """Return why a server would not start, and the command that repairs its entry.
 
-    Both strings are empty if no reason is found. Only the command is empty if the program or its
-    script is missing.
+    If no reason is found, return two empty strings. If the program or its script is missing, there
+    is no such command, and the second string is empty. Nothing is installed for this check.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """
@@ -42,7 +45,7 @@ def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tup
     try:
         _check(server, server.run_flags)
     except SandboxError as error:
-        return error.message, _find_mend(client, server, error)
+        return error.message, _find_mend(client, file, server, error)
     return "", ""
 
 
@@ -59,8 +62,10 @@ def find_missing_npm(server: ConfiguredServer) -> tuple[str, str]:
     return "", ""
 
 
-def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command that repairs the server's entry. `client` names a client or a file."""
+def _find_mend(client: str, file: ClientFile, server: ConfiguredServer, error: SandboxError) -> str:
+    """Return the command that repairs the server's entry, or "" if no command can repair it.
+    `client` is the name of a client, or the path of a file.
+    """
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return f"{join(['corral', 'wrap', *reads])} {last_words(client, server.name)}"
@@ -68,11 +73,24 @@ def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> st
         return ""  # wrapping it again would write the same program
     if isinstance(error, ChangedPathsError):
         return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
+    if isinstance(error, UnpinnedError):
+        return format_pinning(client, file.content.path, server)
     if bad := _find_bad_flags(server):
         words = [word for one in bad for word in one.words]
         return join(["corral", "grant", f"{client}:{server.name}", "--remove", *words])
     again = last_words(client, server.name)
     return f"corral unwrap {again} && corral wrap {again}"
+
+
+def format_pinning(client: str, real: str, server: ConfiguredServer) -> str:
+    """Return the command that pins a server's tools. If `corral inspect` finds CLIENT:SERVER in the
+    file `real`, the command names the server so.
+    """
+    known = catalogue.find_client(client)
+    own = map(os.path.realpath, catalogue.own_files(known) if known else ())
+    if real in own:
+        return f"corral inspect --pin {last_words(f'{client}:{server.name}')}"
+    return pins.format_pinning(name_server(server.inner_argv))
 
 
 def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:

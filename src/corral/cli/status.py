@@ -42,13 +42,13 @@ class ServerStatus:
     why: str = ""
     off: bool = False
     corral: str = ""  # the corral program that starts the server, if it is wrapped
-    own: bool = True  # False if another corral starts the server
+    own: bool = True  # False if a different corral program starts the server
     walled: bool | None = False  # whether this corral starts the server; None for a remote server
     denials: int = 0  # recent denials that the server's flags do not allow yet
     state_bytes: int | None = None  # size of the home that the server keeps; None without one
-    refused: str = ""  # why the server would not start now, if it would not
-    mend: str = ""  # the command that would repair the entry, if there is one
-    hint: str = ""  # if `wrap` would refuse the server now, what to do first
+    refused: str = ""  # why the server would not start now, or ""
+    mend: str = ""  # the command that repairs the entry, or ""
+    hint: str = ""  # what to do before the server can be wrapped, or ""
     may: tuple[str, ...] = ()
     guard: tuple[str, ...] = ()  # the settings for the MCP guard
     command: tuple[str, ...] = ()
@@ -90,10 +90,11 @@ def _find_files() -> list[tuple[str, str]]:
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
-    """Check the named files, or this project's files if none are named. Print each server that does
-    not start through corral or that `wrap` would refuse, and each file that cannot be read. Ignore
-    servers that `wrap` leaves alone, such as remote servers. Return 1 if anything was found,
-    otherwise 0.
+    """Find servers that are not wrapped, in the named files or else in this project's files.
+
+    Print each of these servers, each wrapped server that `wrap` would now refuse, and each file
+    that cannot be read. Ignore servers that `wrap` leaves alone, such as remote servers. Return 1
+    if anything was printed, otherwise 0.
     """
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     files = [_read_file(client, path) for client, path in named or _find_project_files()]
@@ -174,7 +175,7 @@ def _read_server(
     package = parse_runner(server.argv[0], server.argv[1:])
     why = server.why or (package.why if isinstance(package, Refusal) else "")
     state = "left alone" if why else "not wrapped"
-    if original is not None:  # for example, the project has changed its file
+    if original is not None:  # corral wrapped this server, but its entry was changed since
         why = "; ".join(filter(None, (CHANGED, why)))
     return replace(
         status,
@@ -201,11 +202,11 @@ def _measure_state(server: ConfiguredServer) -> int | None:
 
 
 def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
-    """Return why `wrap` would refuse this server, or "" if it would not. `own` says whether this
-    corral starts the server.
+    """Return why `wrap` would refuse this wrapped server, or "" if it would accept the server.
 
-    A server that another corral starts is accepted, because the file may have been wrapped on
-    another machine. It is refused only if that corral may belong to the project.
+    `own` is false if another corral starts the server. Such a server is accepted, because the file
+    may have been wrapped on another machine. It is refused only if that corral may belong to the
+    project.
     """
     try:
         if not own:
@@ -219,8 +220,10 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
 
 
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
-    """Return whether the server's command is still as corral wrote it, or starts this corral. The
-    program's name alone proves nothing, because any program can be named corral.
+    """Return whether this corral starts the server.
+
+    It does if its command is unchanged since corral wrote it, or if its program is the same file as
+    this corral. The program's name proves nothing, because any program can be named corral.
     """
     if original is not None and is_untouched(text, server, original):
         return True

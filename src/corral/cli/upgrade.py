@@ -109,15 +109,17 @@ def _select(words: list[str]) -> list[Entry]:
 
 
 def _find_wrapped(word: str) -> list[str]:
-    """Return the references, such as npm:NAME, with which clients start the server `word`."""
+    """Return the references, such as npm:NAME, in the clients' entries for the server `word`."""
     found = [server.inner_argv[0] for _, _, server in wrapped_servers.match_wrapped(word)]
     return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
 
 
 @record
 class ToolChanges:
-    """How the tools of a server's new version differ from its pins. `pins` contains the pins of the
-    new version, or is None if that version could not be inspected.
+    """The differences between a server's pins and the tools of its new version.
+
+    `lines` describes them. `pins` contains the pins of the new version, or is None if that version
+    could not be inspected.
     """
 
     pinned: PinnedServer
@@ -139,8 +141,8 @@ def _compare_pinned(pinned: PinnedServer, found: Candidate) -> ToolChanges:
     if reference is None or reference.kind not in SOURCES or found.installed is None:
         return ToolChanges(pinned=pinned, lines=())
     try:
-        # Run exactly this installation. If the version were looked up in the store again, it could
-        # be found with other dependencies.
+        # Run exactly this installation. The store may contain the same version with other
+        # dependencies.
         command = found.installed.argv()
         check_command(command, found.installed.path())
         seen = inspect_server(plan_command([*command, *pinned.server[1:]], pinned.server)).pins()
@@ -200,8 +202,8 @@ def _describe(found: Candidate, name: str) -> list[str]:
 
 
 def _name_each(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return {key of a cache entry: name to print}. For a server that is installed for several
-    runtimes, the name to print is the whole key.
+    """Return the name to print for each cache entry, as {key: name}. If a server is installed for
+    several runtimes, print the whole key instead of the name.
     """
     names = [_name(entry) for entry in entries]
     return {

@@ -89,10 +89,10 @@ def start_directory(rest: list[str]) -> str:
 
 
 def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
-    """Refuse the run if it would start in a directory other than `wanted`, a path without symlinks.
+    """Refuse the run if it would start in a directory other than `wanted`.
 
-    Compare paths without symlinks, because a client may reach the directory through symlinks, and
-    corral sees only the directory that they lead to.
+    Compare real paths, because the client may have reached the directory through a symlink, which
+    corral cannot see. `wanted` is a real path.
     """
     if wanted is None:
         return
@@ -100,13 +100,13 @@ def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     if os.path.normcase(here) != os.path.normcase(wanted):
         raise SandboxError(
             f"the server would start in {here}, but `corral wrap` recorded {wanted}",
-            hint="a link in its path has changed; if you changed it, unwrap and wrap the server"
-            " again",
+            hint="a link on the way to this directory has changed; if you changed it, unwrap the"
+            " server and wrap it again",
         )
 
 
 def _find_configured(rest: list[str]) -> FoundServer | None:
-    """Return the server in a client's file that the first word of the command names, or None."""
+    """If the first word of the command is CLIENT:SERVER, return this server, otherwise None."""
     if not rest or ":" not in rest[0]:
         return None
     from corral.servers.reference import parse_reference
@@ -120,8 +120,8 @@ def _find_configured(rest: list[str]) -> FoundServer | None:
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words, without a version, that identify a package or a client's server. Return ()
-    for a plain command.
+    """Return the words that identify a package or a client's server, without the version. For a
+    plain command, return ().
     """
     if not rest or ":" not in rest[0]:
         return ()
@@ -142,8 +142,8 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    `rest` contains the words with which the user named the server. They determine the directory
-    that it starts in, and the name under which its data is stored.
+    `rest` contains the words with which the user named the server. They decide in which directory
+    the server starts, and under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL
@@ -167,7 +167,8 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
     request, command, server = _open(options, command)
     if server is not None:
         found += server.granted
-        os.environ.update(server.secrets)  # the policy reads secrets from the environment
+        # The policy takes the values of secrets from the environment.
+        os.environ.update(server.secrets)
     typed, command = _typed_sources(options, command, arguments)
     found += typed
     if request is not None:
@@ -176,8 +177,10 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
 
 
 def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
-    """Return the sources and the command for an inspection. Only typed flags count. The server's
-    own request, and the grants for it in a client's file, are ignored.
+    """Return the sources of the policy and the command for an inspection.
+
+    Only the typed flags grant anything. The server's request and its flags in a client's file are
+    ignored.
     """
     _, command, _ = _configured_server(options, rest)
     arguments = command[1:]
@@ -193,10 +196,10 @@ def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source],
 def _open(
     options: Options, command: list[str], *, complete: bool = True
 ) -> tuple[Request | None, list[str], ReadyServer | None]:
-    """Return a server's request, its command, and the opened server.
+    """Return (request, command, server) for a command.
 
-    The request of a plain command is None. A server is opened only if the command names it by a
-    reference such as npm:NAME; otherwise the third value is None.
+    If the command starts with a reference such as npm:NAME, install or unpack that server.
+    Otherwise `server` is None. `request` is None if the server has no request of its own.
     """
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
@@ -239,8 +242,9 @@ def _typed_sources(
 
 
 def _check_recorded_flags(options: Options) -> None:
-    """Check `--learn-until` and `--start-in`. Usually only `corral wrap` writes these flags, but a
-    user's mistake in them must not get into a client's file.
+    """Check `--learn-until` and `--start-in`, which `corral wrap` writes.
+
+    A user may type them too, and a mistake in them must not get into a client's file.
     """
     if (until := options.get("--learn-until")) is not None:
         from corral.cli.learn_time import is_over
@@ -284,12 +288,11 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """Return the options, command and sources of the server that the first word names as
-    CLIENT:SERVER.
+    """If the first word is CLIENT:SERVER, return the options, command and sources of that server.
+    Otherwise return `options`, `rest` and no sources.
 
-    The options are the server's flags in the client's file, with the typed `options` added. The
-    source sets its environment variables. If the first word has another form, return `options`,
-    `rest` and no sources.
+    The server's options are its flags in the client's file and the typed `options`. Its only source
+    sets the environment variables that the file gives it.
     """
     server = _find_configured(rest)
     if server is None:
@@ -320,8 +323,9 @@ def _is_directory(word: str) -> bool:
 
 
 def _may_be_reference(word: str) -> bool:
-    """Return whether a word may be a reference such as npm:NAME. Check only its characters, so that
-    a plain command does not need further imports.
+    """Return whether a word could be a reference such as npm:NAME.
+
+    Look only at its characters, because the parser of references takes time to import.
     """
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])

@@ -225,7 +225,8 @@ def _print(found: ServerDenials, word: str) -> None:
     when = grant.format_time(found.last_run)
     output.write_line(f"  last run: {when}" + (f"; {found.failure}" if found.failure else ""))
     if not found.denials:
-        output.write_line("  it had no denials; all earlier denials, if any, are now allowed")
+        if not found.failure.startswith(kept.NOT_STARTED):  # otherwise nothing could be denied
+            output.write_line("  it had no denials; all earlier denials, if any, are now allowed")
         _point_to_learn(found, word)
         return
     missing: dict[str, None] = {}

@@ -26,14 +26,15 @@ from corral.clients.wrap import (
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
 from corral.platforms import current
-from corral.policy.pins import keep_pins
+from corral.policy.pins import find_pinned, keep_pins
 from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
+from corral.safe_text import last_words
 from corral.servers.inspection import inspect_server
 from corral.servers.packages import package as packages
 from corral.servers.packages.sources import InstallOptions
-from corral.servers.reference import Reference, parse_reference
+from corral.servers.reference import Reference, name_server, parse_reference
 from corral.supervisor.prepare import prepare
 
 SUMMARY = "rewrite a client's configuration so that its servers start through corral"
@@ -77,6 +78,8 @@ def main(options: Options, rest: list[str]) -> int:
     pin = options.has("--pin") and not dry_run
     install = pin or not options.has("--no-install")
     learn: tuple[str, ...] = ()
+    if options.has("--pin-tools") and options.get("--pins") == "refuse":
+        del options.values["--pins"]  # `pin_tools` adds it; until then there are no pins
     if (duration := options.get("--learn")) is not None:
         learn = ("--learn-until", format_end(duration))
     request = WrapRequest(
@@ -102,6 +105,7 @@ def main(options: Options, rest: list[str]) -> int:
             ]
             if options.has("--pin-tools"):
                 proposals = [pin_tools(one, dry_run=dry_run) for one in proposals]
+                _note_unpinned(proposals, selection.word, file)
             proposals = [_describe_refusal(one, selection.word, file) for one in proposals]
             unwalled.extend(one.server.name for one in proposals if _is_left_unwalled(one))
             done = wrap_file(file, proposals, request.corral, dry_run=dry_run)
@@ -314,6 +318,28 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
         for mark in found.marks:
             output.note(f"{server.name}: look at {mark.describe()}")
     return proposal if "--pins" in flags else replace(proposal, flags=(*flags, "--pins", "refuse"))
+
+
+def _note_unpinned(proposals: Sequence[Proposal], word: str, file: ClientFile) -> None:
+    """Tell the user how to pin the tools of servers that were wrapped before. `wrap` does not start
+    them, because their flags may be from another person.
+    """
+    from corral.cli.stale_entries import format_pinning
+
+    for one in proposals:
+        server = one.server
+        if one.outcome is None or one.outcome.state != "already" or not server.inner_argv:
+            continue
+        compares = "--pins" in server.run_flags
+        if compares and find_pinned(name_server(server.inner_argv)) is not None:
+            continue
+        command = format_pinning(word, file.content.path, server)
+        if not compares:
+            command += f" && corral grant --pins refuse {last_words(f'{word}:{server.name}')}"
+        name = server.name
+        output.note(
+            f"{name} is already wrapped, so its tools were not pinned; to pin them: {command}"
+        )
 
 
 def rehearse(proposal: Proposal, command: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 The run's plan says whether an act's control is enforced. The server's answer alone does not prove
 that an act succeeded. So where possible the demo also looks for the effect on the host: a new file,
-or a process that has ended. A secret in the answer is also a proof.
+or a process that has ended. A secret in the answer is also proof.
 """
 
 import signal

@@ -34,6 +34,8 @@ MAX_AGE_SECONDS = 30 * 24 * 3600
 MAX_SERVERS = 200
 MAX_BYTES = 1 << 20
 ENDING = ".jsonl"
+NOT_STARTED = "corral did not start it"
+"""The beginning of a failure of a run that corral refused."""
 
 
 @record

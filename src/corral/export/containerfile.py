@@ -88,7 +88,7 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 
 
 def build_command(argv: tuple[str, ...]) -> Build:
-    """Return a Containerfile for a command, whose files the user has to add to the image."""
+    """Return a Containerfile for a command. The user has to add the command's files to it."""
     words = " ".join(argv).replace("\n", " ")
     return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 

@@ -1,7 +1,7 @@
-"""Decide what enforces each control of an export: the engine, corral inside it, or nothing.
+"""Decide what enforces each control of an export: the engine, corral in the container, or nothing.
 
-The export is refused, just as `run` would be, if neither the engine nor corral can enforce a wall
-or a limit that the policy sets.
+If neither the engine nor corral can enforce a wall or a limit that the policy sets, the export is
+refused, as `run` would be.
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:
         raise PolicyError(
-            "timeout: the deadline of a listening server would begin while its sandbox waits"
-            " for a claim",
+            "timeout: it would begin while the sandbox of the listening server still waits for"
+            " a claim",
             hint="leave the timeout out, and delete the SandboxClaim when the server has to end",
         )
     kind = "extensions.agents.x-k8s.io/v1beta1"

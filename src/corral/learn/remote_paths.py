@@ -31,9 +31,7 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems. A file system does not count if it contains a path in
-    `used`.
-    """
+    """The paths on network file systems. The file systems of the paths in `used` are left out."""
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds
@@ -73,7 +71,7 @@ class RemotePaths:
         try:
             return os.readlink(path)
         except (FileNotFoundError, NotADirectoryError):
-            self._missing = f"{path}/"  # paths below a missing file need no check
+            self._missing = f"{path}/"  # nothing can exist below a path that is missing or a file
         except OSError:
             pass
         if len(path) <= self._left:

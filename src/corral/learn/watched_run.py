@@ -48,6 +48,16 @@ GIB = 1 << 30
 METADATA_SERVICE = "a metadata service, which gives out the machine's credentials"
 
 
+def is_silent(stdin: int) -> bool:
+    """Return whether a target's stdin is open, but nothing can be read from it yet."""
+    import select
+
+    try:
+        return not select.select([stdin], [], [], 0)[0]
+    except OSError:
+        return False  # closed
+
+
 def has_client(stdin: int) -> bool:
     """Return whether an MCP client may be at the other end of a target's stdin.
 
@@ -55,14 +65,13 @@ def has_client(stdin: int) -> bool:
     either.
     """
     import fcntl  # Windows has no fcntl and no termios
-    import select
     import termios
 
     if os.isatty(stdin):
         return False
+    if is_silent(stdin):
+        return True  # a client may still write
     try:
-        if not select.select([stdin], [], [], 0)[0]:
-            return True  # a client may still write
         return any(fcntl.ioctl(stdin, termios.FIONREAD, bytes(4)))
     except OSError:
         return False  # /dev/null, or closed

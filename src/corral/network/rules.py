@@ -170,6 +170,14 @@ def parse_entry(text: str) -> AllowEntry:
     )
 
 
+def describe_entry(text: str) -> str:
+    """Return an entry with its ports, also if it names none."""
+    item = parse_entry(text)
+    if item.ports != DEFAULT_PORTS:
+        return str(item)
+    return f"{item} on ports {' and '.join(str(low) for low, _ in item.ports)}"
+
+
 def _find_host_of_url(text: str) -> str:
     """Return the host and port of a URL, with or without a scheme. Return "" if the text is not a
     URL, or if its host is not a name.

@@ -1,8 +1,8 @@
 """Record live runs, and the leftovers of dead runs, in one locked file per run.
 
-The file lists every path that the run could leave behind, and is created and locked before the
-first of them exists. The lock ends with the run, so a run is dead if another process can lock its
-file. Every start cleans up after dead runs, and so does `corral clean`.
+The file lists every path that the run could leave behind. The run creates and locks the file before
+it creates any of these paths. The lock ends with the run, so a run is dead if another process can
+lock its file. Every start cleans up after dead runs, and so does `corral clean`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ between runs.
 
 
 class Budget:
-    """Limits how many files one sweep removes, because a target can leave millions of files behind,
-    and a start must not wait until all of them are gone.
+    """Limits how many files one sweep removes. A target can leave millions of files behind, and a
+    start must not wait until all of them are gone.
     """
 
     def __init__(self, max_files: int | None = None) -> None:
@@ -167,8 +167,8 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of this user's records, or an empty list if the directory is a symlink,
-    belongs to another user, or can be written to by other users.
+    """Return the names of this user's records. Return an empty list if the directory is a symlink,
+    or if another user owns it or can write to it.
     """
     try:
         for path in (directories().cache, _directory()):

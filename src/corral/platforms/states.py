@@ -40,11 +40,11 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
-    """Return the homes in `base`. Return an empty list if the mode of `base` contains any bit of
-    `forbidden`, because another user could then have created the homes.
+    """Return the homes in `base`. Return an empty list if another user could have created them:
+    another user owns `base`, or its mode has a bit of `forbidden`.
     """
     try:
-        # Only the mode of `base` matters, because a server can change the mode of its home.
+        # Check only the mode of `base`, because a server can change the mode of its home.
         if not is_private(os.lstat(base), forbidden):
             return []
         names = sorted(os.listdir(base))
@@ -70,8 +70,8 @@ def _read_server(path: str) -> ServerId:
 
 
 def measure(path: str) -> int:
-    """Return the total size of the files below `path`, in bytes. Do not follow symlinks, and do not
-    read any more directories after MAX_ENTRIES entries.
+    """Return the total size of the files below `path`, in bytes. Do not follow symlinks. Stop
+    after the directory in which the number of entries reaches MAX_ENTRIES.
     """
     total = seen = 0
     pending = [path]
@@ -93,9 +93,9 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        # If root runs corral, the target may have had another user id, to which the home then
-        # belongs. Removing the home is safe anyway, because only corral creates entries in the
-        # directory above.
+        # If root runs corral, the target may have run as another user, who then owns the home.
+        # Removing the home is safe anyway, because only corral creates entries in the directory
+        # above.
         owner = os.lstat(state.path).st_uid
         run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):

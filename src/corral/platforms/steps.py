@@ -21,11 +21,13 @@ WAITS = b"W"
 verified, and then waits for the command.
 """
 FAILED = b"F"
+END = "\0"
+"""Ends each of the three words of a failure: its step, its errno and its cause."""
 DIED = "died before it was executed"
 
 
 class HintedError(OSError):
-    """An error that brings a hint for the user, because only the failed step knows what helps."""
+    """An error with a hint for the user. The failed step chooses the hint."""
 
     hint = ""
 
@@ -47,8 +49,8 @@ def apply(steps: Iterable[Step], stage: Stage, results: Results) -> None:
 
 
 def verify(steps: Iterable[Step], results: Results) -> None:
-    """Test every step's effect just before the target runs: from inside the sandbox, or on Windows
-    from outside, while the target is suspended.
+    """Test every step's effect just before the target runs. On Windows the tests run outside the
+    sandbox, while the target is suspended. Elsewhere they run inside.
     """
     for step in steps:
         attempt(step, step.verify, results)
@@ -62,7 +64,7 @@ def attempt(step: Step, verb: Callable[[Results], None], results: Results) -> No
 
 
 def unverified(_step: object, _results: Results) -> None:
-    """Serve as `verify` for a step whose effect is not tested before the target runs."""
+    """Do nothing. A step uses this as `verify` if its effect is not tested before exec."""
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:
@@ -70,7 +72,8 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
     if raw == EXECUTED:
         return None
     if FAILED in raw:
-        step, code, cause = raw.partition(FAILED)[2].decode().split("\0", 2)
+        # If init and the target both failed, the second error is a consequence of the first one.
+        step, code, cause = raw.partition(FAILED)[2].decode().split(END, 3)[:3]
         failed = StepFailed(step, cause)
         failed.code = int(code)
         return failed

@@ -33,8 +33,8 @@ STORE = "approvals"
 class Request:
     """A server's request: its manifest, the server's name, and the digest to approve.
 
-    `asks` describes the settings that the user has stored for this server. If the user approves the
-    request, the server gets their values, too.
+    `asks` describes the settings whose values the user has stored for this server. With the
+    approval, the server gets these values too.
     """
 
     source: Source

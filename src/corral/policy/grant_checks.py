@@ -58,8 +58,8 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # corral installs packages into one of its own directories. The user may therefore grant
-            # an installer the directory of one package there, but a server's request may not.
+            # corral installs packages into one of its own directories, so an installer needs a
+            # grant for one package's directory there. A server's request can never grant this.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts
@@ -115,8 +115,8 @@ def _check_mounts(
     """Return the mounts below a grant that the target must not see: kernel file systems, and mounts
     that contain one of SYSTEM_PATHS or are inside one.
 
-    Refuse the grant if any other mount below it contains the home directory or corral's own files,
-    or is a network file system that has no grant of its own.
+    Refuse the grant if another mount below it contains the home directory or corral's own files.
+    Also refuse it if a network file system is below it and has no grant of its own.
     """
     covered: list[str] = []
     named = {one.path for one in grants}

@@ -1,8 +1,8 @@
 """Record the real path that each granted path resolved to when it was first granted.
 
-A server with a write grant can replace a file there with a symlink. If another server has a grant
-for that file, it would get access to the symlink's destination in its next run. So corral refuses a
-grant that no longer resolves to the recorded path.
+A server with a write grant for a directory can replace a file in it with a symlink. If another
+server has a grant for this file, its next run would get access to the symlink's destination. So
+corral refuses a grant that no longer resolves to the recorded path.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def memory_file(home: str) -> str:
 
 
 def read_memory(file: str) -> dict[str, str]:
-    """Return {path as written: recorded real path}. Refuse a file that other users can open. Ignore
-    damage at the end of the file, which a crash or a full disk can leave behind.
+    """Return {path as written: recorded real path}. Refuse a file that other users can open.
+
+    Ignore damage at the end of the file, because a crash or a full disk can cause it.
     """
     whole, damaged, _ = _read(file).partition(SEPARATOR * 2)
     parts = (whole + SEPARATOR if damaged else whole).split(SEPARATOR)[:-1]
@@ -117,8 +118,8 @@ def _append(file: str, entries: bytes) -> None:
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     """Refuse grants that resolve to different files than before, and record new ones.
 
-    If the record cannot be read or written, for instance because the disk is full, return a
-    warning. But raise PolicyError instead if the path of any grant contains a symlink.
+    If the record cannot be read or written, for instance because the disk is full, raise
+    PolicyError if the path of any grant contains a symlink. Otherwise only return a warning.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
@@ -137,8 +138,7 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     except ChangedPathsError:
         raise
     except PolicyError as error:
-        # A grant can only lead to a different file if its path contains a symlink. For other grants
-        # a warning is enough.
+        # A path without symlinks cannot lead to a different file, so a warning is enough for it.
         if linked:
             error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
@@ -169,9 +169,9 @@ def _first_lead(grant: Grant) -> str:
     """Return the real path that a grant must have if its path was never recorded. Usually this is
     the grant's own real path, so the grant is accepted.
 
-    However, paths directly in a directory such as /tmp are never recorded, and a target may have
-    replaced such a path with a symlink. If the grant's path goes through such a symlink, return the
-    path as it is written. It differs from the real path, so the grant is refused.
+    Paths directly in a directory such as /tmp are never recorded, so a target may have replaced
+    such a path with a symlink. For a grant that leads through such a symlink, return its path as
+    written. This differs from its real path, so the grant is refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

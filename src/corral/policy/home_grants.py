@@ -47,11 +47,11 @@ def refuse_home(
     flag: str = "--read {}",
     is_granted: Callable[[str], bool] = os.path.isdir,
 ) -> None:
-    """Refuse a real path that is or contains a home directory or /etc. In /etc, also refuse a
-    secret, and every path that contains a secret or is inside one.
+    """Refuse a real path that is or contains a home directory, /etc or a secret in /etc. Also
+    refuse a path inside a secret in /etc.
 
-    The hint suggests smaller directories to grant with `flag`. It names only directories for which
-    `is_granted` returns true.
+    For a home directory, the hint suggests smaller directories to grant with `flag`. It names only
+    directories for which `is_granted` returns true.
     """
     homes = find_homes(home)
     for own in (*homes, *ABOVE_HOMES):

@@ -35,13 +35,13 @@ MAX_MISTAKES = 100
 class Manifest:
     """The keys that one source sets. None means that the source does not set the key.
 
-    Paths are kept as they are written. Relative paths are relative to `directory`, or to the
+    Paths are stored as they are written. Relative paths are relative to `directory`, or to the
     working directory if `directory` is "". `file` is the absolute path of the file, if there is
-    one. `limits` contains only the limits that the source sets, and the value None means "no limit"
-    there. `mcp` contains the keys of the table `mcp` that the source sets, under the names of the
-    fields of `Mcp`. `lines` maps each key (`limits.memory`, `filesystem.read[0]`) to its line
-    number. For a server's request, `resolved` contains each path with the real path that the user
-    approves.
+    one. `lines` maps each key (`limits.memory`, `filesystem.read[0]`) to its line number. For a
+    server's request, `resolved` contains (path, real path) for each path that the user approves.
+
+    `limits` and `mcp` contain only what the source sets. A limit of None means "no limit". The keys
+    of `mcp` are the fields of `Mcp`.
     """
 
     origin: str
@@ -115,13 +115,13 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     except RecursionError:
         raise file_error(origin, None, "the values are nested too deeply") from None
     except (ValueError, OverflowError) as error:
-        # tomllib does not catch the errors that `int` raises for numbers with thousands of digits,
-        # and `datetime` for impossible dates.
+        # tomllib does not catch two errors: `int` raises one for thousands of digits, and
+        # `datetime` raises one for impossible dates.
         raise file_error(origin, None, f"not valid TOML: {printable(str(error))}") from None
     try:
         found = line_numbers(text, toml.locate(text, data))
     except BrokenFileError:
-        found = {}  # wrong lines would be worse than none
+        found = {}  # report mistakes without lines rather than with wrong lines
     return data, {format_path(path): line for path, line in found.items()}
 
 

@@ -100,15 +100,15 @@ class Problems(list[tuple[str, str]]):
 
 
 def is_larger(asked: int | None, than: int | None) -> bool:
-    """Return whether the limit `asked` is above the limit `than`. None means unlimited, so it is
-    above every number.
+    """Return whether the limit `asked` is larger than the limit `than`. None means unlimited, and
+    is larger than every number.
     """
     return than is not None and (asked is None or asked > than)
 
 
 def merge_limits(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
-    """Return the limits, and a dict that maps each limit that is not a default to the manifest that
-    set it.
+    """Return the value of each limit, and the manifest that set it. A default limit has no
+    manifest.
     """
     values: dict[str, int | None] = {name: getattr(Limits(), name) for name in LIMITS}
     stated_by: dict[str, Manifest] = {}
@@ -179,8 +179,8 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
 
 
 def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
-    """Return the policy's fields for environment variables. The last source that names a variable
-    decides, and the user's sources are last.
+    """Return the policy's fields for environment variables. If several sources name a variable, the
+    last of them decides. The user's sources come after all requests.
     """
     found: dict[str, tuple[str, str]] = {}
     chosen: dict[str, bool] = {}
@@ -217,8 +217,8 @@ def apply_ceilings(
     ceilings: Manifest,
     problems: Problems,
 ) -> set[str]:
-    """Lower default limits to their ceilings, and refuse stated limits above their ceilings. Return
-    the names of the limits that have a ceiling.
+    """Lower default limits to their ceilings. Refuse a limit from a source if it is above its
+    ceiling. Return the names of the limits that have a ceiling.
     """
     found: set[str] = set()
     for name, ceiling in ceilings.limits.items():
@@ -260,8 +260,9 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, position for messages, access, absolute path) for each path from the user and
-    from approved requests. Add an error for each invalid path to `problems`.
+    """Yield (source, key path, access, absolute path) for each path from the user and from approved
+    requests. Messages use the key path to name the entry. Add an error for each invalid path to
+    `problems`.
     """
     from corral.policy.path_grants import Refused, make_absolute
 

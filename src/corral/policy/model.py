@@ -136,12 +136,12 @@ class Mcp:
 class Policy:
     """Everything that a run allows and limits.
 
-    `admit` lists networks from the user's configuration that the hosts in `allow` may resolve to,
-    even though the address guard would refuse them. `covered` lists the mounts below grants that
-    the target sees as empty directories, because they belong to the kernel or to services. `mcp` is
-    None if no source asks for the MCP guard; messages are then not checked. `requested_names` lists
-    environment variables that the server asked for, and `given_values` lists secrets that the user
-    entered for the server's settings.
+    `admit` lists networks in which the hosts in `allow` may be, even though the address guard would
+    refuse these networks. It comes from the user's configuration. `covered` lists the mounts below
+    grants that belong to the kernel or to services. The target sees them as empty directories. If
+    `mcp` is None, no source asks for the MCP guard, and messages are not checked. `requested_names`
+    lists environment variables that the server asked for. `given_values` lists secrets that the
+    user entered for the server's settings.
     """
 
     limits: Limits = Limits()
@@ -174,9 +174,9 @@ class Source:
     """A manifest from the user, or a request that came with a server. `approved` is true for a
     request that the user has approved.
 
-    `given_values` lists the secrets that the user entered for the server's settings. It is None if
-    the source has no such settings. If it is not None, the server chose all other text in the
-    manifest's environment variables.
+    If the source contains a server's settings, `given_values` lists the secrets that the user
+    entered for them, and all other text in the manifest's environment variables comes from the
+    server. For other sources it is None.
     """
 
     manifest: Manifest

@@ -37,9 +37,10 @@ REINSTALL = (
 
 @record
 class Protected:
-    """A path that the target must not write. If `reads` is true, read grants in it are refused too.
-    If `parts` is true, paths inside it may be granted one by one, because an installer needs some
-    of them.
+    """A path that the target must not write.
+
+    If `reads` is true, the target must not read it either. If `parts` is true, single paths inside
+    it may be granted, because an installer needs some of them.
     """
 
     path: str
@@ -79,9 +80,7 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
-    """Return corral's own directories, code, programs and interpreter, and the directories of its
-    runs.
-    """
+    """Return the paths of corral's own files, and the directories of its runs."""
     from corral.directories import STAGING, WORK_DIRECTORIES, directories, target_homes
 
     kept = directories(home=home)

@@ -58,8 +58,8 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # normpath keeps two leading slashes, because POSIX allows a special meaning for them. Linux
-    # gives them none.
+    # normpath keeps two leading slashes, which have a special meaning on some POSIX systems. On
+    # Linux they mean the same as one.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
@@ -104,8 +104,10 @@ def _has_file_ending(path: str) -> bool:
 
 
 def _refuse_other_spelling(path: str) -> None:
-    """Refuse a spelling that only a case-insensitive file system accepts, because inside the
-    sandbox this spelling and the real spelling would be two files.
+    """Refuse a path that is spelled differently from the names on the disk.
+
+    A case-insensitive file system accepts such a path. But inside the sandbox, the two spellings
+    would be two different files.
     """
     from corral.paths.spelling import true_spelling
 
@@ -143,10 +145,10 @@ def identities_above(path: str) -> frozenset[Identity]:
 
 
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
-    """Return whether `outer` contains `inner`, compared by name, by inode and by path on the disk.
+    """Return whether `outer` contains `inner` or is the same path.
 
-    Names are not enough, because a directory that is mounted twice has two paths with different
-    parents.
+    Compare names, inodes, and paths on the disk. Names are not enough, because a directory that is
+    mounted twice has two paths with different parents.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -194,10 +196,10 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     for system in SYSTEM_PATHS:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
-        # A file system such as /proc may also be mounted elsewhere, so refuse every path on the
-        # same device as `system`. Do this only if `system` is a mount point, which has a different
-        # device from its parent directory. Comparing with the device of / would be wrong, because
-        # on macOS the users' files are on another volume, together with /private/var.
+        # A file system such as /proc may also be mounted elsewhere. So if `system` is a mount
+        # point, refuse every path on its device. A mount point and its parent directory are on
+        # different devices. The device of / must not be used in place of the parent's, because on
+        # macOS the users' files and /private/var are together on another volume.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):
@@ -207,8 +209,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a grant whose written path is inside a write grant but leads out of it through a
-    symlink. A target could have made that symlink in an earlier run.
+    """Refuse a grant if its path, as written, is inside a write grant and leads out of it through a
+    symlink. A target could have made this symlink in an earlier run.
     """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]

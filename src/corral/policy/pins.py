@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from corral.directories import directories, refuse_shared
-from corral.errors import PolicyError, SandboxError
+from corral.errors import SandboxError, UnpinnedError
 from corral.messages.definitions import Pin
 from corral.policy.approvals import make_store, refuse_shared_file, write_file
 from corral.policy.manifest import MAX_FILE_SIZE, read_file
@@ -37,16 +37,25 @@ class PinnedServer:
 
 
 def load_pins(server: Sequence[str], *, required: bool) -> tuple[Pin, ...]:
-    """Return the pins of a server. Raise PolicyError if pins are required and there are none."""
+    """Return the pins of a server. Raise UnpinnedError if pins are required and there are none."""
     found = find_pinned(server)
     if found is None and required:
-        typed = server[:1] if os.path.isdir(server[0]) else masked(server)
-        words = printable(" ".join(map(shell_word, typed)))
-        raise PolicyError(
-            f"mcp.pins: nothing is pinned for {words}",
-            hint=f"check its tools and pin them: corral inspect --pin {words}",
-        )
+        raise UnpinnedError(_quote_all(server), format_pinning(server))
     return found.pins if found else ()
+
+
+def _quote_all(server: Sequence[str]) -> str:
+    typed = server[:1] if os.path.isdir(server[0]) else masked(server)
+    return printable(" ".join(map(shell_word, typed)))
+
+
+def format_pinning(server: Sequence[str]) -> str:
+    """Return the command that pins a server's tools, or a hint if the command would contain a
+    secret.
+    """
+    if not os.path.isdir(server[0]) and masked(server) != tuple(server):
+        return "type `corral inspect --pin` and the server's whole command"
+    return f"corral inspect --pin {_quote_all(server)}"
 
 
 def find_pinned(server: Sequence[str]) -> PinnedServer | None:
@@ -87,8 +96,8 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. The caller passes the path, because it depends on the server's secrets,
-    which are masked in `server`.
+    """Write pins to `path`. `server` is the command with its secrets masked. The path cannot be
+    computed from it, because it depends on the secrets.
     """
     made = {
         "server": server,
@@ -109,8 +118,8 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the path of a server's file. The secrets in `server` must not be masked, because
-    servers that differ only in a secret would then share a file.
+    """Return the path of a server's file. Do not mask the secrets in `server`: two servers that
+    differ only in a secret must not share a file.
     """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())

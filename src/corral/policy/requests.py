@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from corral.directories import home_directory
 from corral.errors import PolicyError
+from corral.network.rules import describe_entry
 from corral.policy.manifest import Manifest
 from corral.policy.merge import (
     collect_entries,
@@ -72,7 +73,8 @@ def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[Request
         for text in getattr(manifest, field) or ():
             yield _path(field, verb, text, base, home)
     for destination in manifest.allow or ():
-        yield RequestedItem(field="allow", value=destination, text=f"connect to {destination}")
+        text = f"connect to {describe_entry(destination)}"
+        yield RequestedItem(field="allow", value=destination, text=text)
     for port in manifest.listen or ():
         text = f"be reached on port {port} of this machine"
         yield RequestedItem(field="listen", value=port, text=text)

@@ -26,7 +26,7 @@ MOVABLE = {"CLAUDE": "", "CODEX": ".codex"}
 
 @record
 class Names:
-    """Paths of one kind: those for every system, and those for only one system."""
+    """Paths of one kind, such as keys. Some exist on every system, others on only one system."""
 
     everywhere: tuple[str, ...] = ()
     linux: tuple[str, ...] = ()
@@ -400,7 +400,7 @@ def hidden_anywhere(system: Column) -> tuple[str, ...]:
 
 
 def protected(system: Column) -> tuple[str, ...]:
-    """Return the paths that stay read-only in a write grant around them."""
+    """Return the paths that stay read-only inside a write grant."""
     return STARTERS.on(system)
 
 
@@ -408,7 +408,7 @@ def is_near_secrets(directory: str, system: Column) -> bool:
     """Return whether a directory contains a hidden path or is inside one. `directory` is relative
     to a home directory.
 
-    A directory inside the hidden files of an application or a client does not count, because
+    Return false for directories inside the hidden files of an application or a client, because
     servers are installed there.
     """
     fold = str.lower if system == "windows" else str
@@ -427,11 +427,11 @@ def is_environment_file(name: str) -> bool:
 def is_sensitive(
     path: str, home: str, system: Column = "linux", *, access: Literal["read", "write"] = "write"
 ) -> bool:
-    """Return whether a grant of this path would cover a known secret or, for `write`, a file that
+    """Return whether a grant of this path would include a known secret or, for `write`, a file that
     other programs run.
 
-    corral never suggests a flag that grants such a path, because a hostile target or project could
-    make corral suggest any path.
+    corral never suggests a grant of such a path. Otherwise a hostile target or project could make
+    corral suggest it to the user.
     """
     anywhere = hidden_anywhere(system)
     tops = [f"{home}/{name}" for name in hidden(system)]
@@ -447,11 +447,11 @@ def is_sensitive(
 
 
 def is_anothers(path: str, home: str) -> bool:
-    """Return whether a path is in a hidden file or directory of a home that may belong to another
-    program. Settings of other programs often name programs to run.
+    """Return whether a path is in a home's hidden file or directory that may belong to another
+    program. The settings of other programs often name programs to run.
 
-    If nothing exists there yet, return true only for names such as `.pythonrc.py`, which programs
-    look for when they start.
+    If the hidden file or directory does not exist, return true only for names such as
+    `.pythonrc.py`, which programs look for when they start.
     """
     below = path.removeprefix(f"{home}/")
     if below == path or not below.startswith(".") or below.startswith(DATA):

@@ -179,8 +179,8 @@ def format_path(path: Path) -> str:
 
 
 def suggest_key(unknown: str, table: str) -> str:
-    """Return advice about an unknown key: a similar key, or else all known keys of the table, or ""
-    if these are too many.
+    """Return a hint for an unknown key. Suggest a similar key, or else list all known keys of the
+    table. If these are too many, return "".
     """
     import difflib
 

@@ -51,7 +51,7 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_spans(words: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return the (start, end) of everything in each word that looks like a secret.
+    """Return for each word a list of (start, end), one for each part that looks like a secret.
 
     The search must take linear time, because a server may have chosen the words.
     """
@@ -68,8 +68,8 @@ def _find(word: str, before: str) -> list[tuple[int, int]]:
 
 
 def _value(word: str, before: str) -> str:
-    """Return the value of an option or a header whose name looks like the name of a secret. Return
-    '' if there is none.
+    """Return the value in an option or a header, if its name looks like the name of a secret.
+    Otherwise return ''.
     """
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""

@@ -1,6 +1,4 @@
-"""Find the script or module in a runtime's arguments. Everything after it belongs to the script or
-module itself.
-"""
+"""Find the script or module in a runtime's arguments. All words after it are its own arguments."""
 
 from __future__ import annotations
 
@@ -118,9 +116,10 @@ def _skip_options(
     with_value: Container[str],
     without_script: Container[str] = (),
 ) -> Invocation:
-    """Find a command's script. After a leading verb such as `run`, this is the first word that is
-    neither an option nor an option's value. A command with an option in `without_script` has no
-    script.
+    """Find the script in a runtime's arguments: the first word that is neither an option nor an
+    option's value. Skip a verb such as `run` at the beginning.
+
+    There is no script if an option in `without_script` comes first.
     """
     index = 1 if arguments and arguments[0] in verbs else 0
     while index < len(arguments):

@@ -1,9 +1,9 @@
 """Find the versions of Python and Node.js that the system and version managers have installed.
 
-Versions are read from the names of files and directories. Only a Node.js on PATH and a runtime that
-is given by its path must be executed to find out their versions. Such a file may be hostile,
-because a client's configuration may have provided the path, or a target may have replaced the file.
-So the caller's `ask` executes it in a sandbox.
+Versions are read from the names of files and directories. For a Node.js on PATH and for a runtime
+that is given by its path, this is not possible, so the file has to be executed. It may be hostile,
+because its path may come from a client's configuration, or a target may have replaced it. So the
+caller passes a function `ask`, which executes it in a sandbox.
 """
 
 import glob
@@ -104,7 +104,7 @@ def find_fitting_node(requirement: str) -> str:
 
 
 def _npm_range_to_requirement(text: str) -> str:
-    """Return `>=18,<21` for npm's `>= 18 <21.x`, and `~=20.19` for `^20.19`."""
+    """Convert npm's syntax to Python's: `>= 18 <21.x` to `>=18,<21`, and `^20.19` to `~=20.19`."""
     joined = re.sub(r"([<>=^~])\s+", r"\1", text.strip()).replace("^", "~=")
     return ",".join(re.sub(r"(?:\.[xX*])+$", "", word) for word in joined.split())
 
@@ -120,7 +120,7 @@ def parse_version(text: str) -> Version:
 
 
 def _fits(version: Version, requirement: str) -> bool:
-    """Return whether some patch release of a minor version may meet a requirement."""
+    """Return whether a version such as 3.12 has a patch release that may meet a requirement."""
     for part in requirement.replace(" ", "").strip(",").split(","):
         match = re.fullmatch(rf"(>=|<=|==|!=|~=|>|<)?({NUMBER}(?:\.{NUMBER})*)(?:\.\*)?", part)
         if match is None:
@@ -183,7 +183,7 @@ def _is_script(path: str) -> bool:
 
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:
-    # Resolve the path of a Python, so that the base of a virtual environment is executed. Do not
-    # resolve other paths, because a shim depends on the name under which it is executed.
+    # Execute a Python under its real path, which for a virtual environment is the path of its base
+    # Python. Execute other programs as written, because a shim depends on its own name.
     program = os.path.realpath(path) if kind == "python" else path
     return parse_version(ask([program, *ASK[kind]]).strip())

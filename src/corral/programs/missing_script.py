@@ -37,8 +37,8 @@ def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
     """Return the missing script of a program that has run, or "".
 
     `rest` contains the words that the user typed. If they are not the command itself, as in
-    CLIENT:SERVER, the command may have started in another directory than corral, so the current
-    directory is not used.
+    CLIENT:SERVER, a relative path is not checked, because the command may have started in another
+    directory than corral.
     """
     directory = ""
     if program.typed == tuple(rest):
@@ -50,9 +50,10 @@ def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
 
 
 def describe_missing_script(path: str) -> str:
-    """Return a message that a script is missing. Quote its name, because it may come from a
-    project: a name such as `x; to allow it: --write ~ .py` would otherwise look like corral's own
-    words.
+    """Return a message that a script is missing.
+
+    The script's name is quoted, because a project may have chosen it. Without quotes, a name such
+    as `x; to allow it: --write ~ .py` would look like corral's own words.
     """
     directory, name = map(shell_word, os.path.split(path))
     return f"{name} does not exist in {directory}"

@@ -1,7 +1,7 @@
 """Find programs, follow symlinks, and collect the host's files that a command needs.
 
-A directory that may contain more than one server is never collected, such as a home directory, a
-shared directory like /tmp, or any directory above them.
+A whole directory is collected only if it belongs to a single server. Home directories, shared
+directories such as /tmp, and the directories above them are never collected.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ class NeededFiles:
     """Collects the files that must be visible in the sandbox.
 
     `reads` maps each real path to the reason why it is needed. `links` maps the path of each
-    symlink to its target. If a server's file refers to another file, for example because it is a
-    symlink, `scope` decides whether that other file becomes readable.
+    symlink to its target. A server's file may be a symlink or otherwise refer to another file.
+    `scope` decides whether this other file becomes readable.
     """
 
     def __init__(self, homes: set[str], scope: Scope) -> None:
@@ -263,7 +263,8 @@ class NeededFiles:
         real, links = self.trace(path)
         for link, target in links:
             if not is_system(link):
-                # `a/../b` requires `a`, which may be missing in the sandbox.
+                # A link to `a/../b` works only if `a` exists, but `a` may be missing in the
+                # sandbox. So replace the link's target with its real path.
                 if "/../" in target.lstrip("./") + "/":
                     target = self.trace(os.path.join(os.path.dirname(link), target))[0]  # noqa: PLW2901
                 self.links[link] = target

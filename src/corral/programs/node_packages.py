@@ -26,8 +26,9 @@ def bind_packages(needed: NeededFiles, directory: str, top: str) -> None:
 
 def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set[str]) -> None:
     """Bind each `node_modules` from `directory` up to `top`, because node searches all of them for
-    packages. Also bind the packages that are symlinked into them. `passed` contains the directories
-    that have already been searched.
+    packages. Also bind packages that are symlinked into them.
+
+    `passed` contains the directories that were already searched, and is extended.
     """
     top = top.removesuffix("/node_modules")
     while directory not in passed:
@@ -58,8 +59,8 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
 
 
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
-    """Bind the packages in `modules` that are symlinks, as workspaces and `npm link` create them.
-    If the target must not read a package, record it as refused.
+    """Bind the packages to which symlinks in `modules` lead. Such symlinks are made by `npm link`
+    and for workspaces. If the target must not read a package, record it as refused.
     """
     for entry in _list_package_links(modules):
         if len(needed.scope.refused) > MAX_REFUSED:

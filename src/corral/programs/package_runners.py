@@ -181,8 +181,8 @@ def _format_venv_command(words: Sequence[str]) -> str:
         directory = value if equals else rest.pop(0)
     if not rest:
         return example
-    # `uv run` would change to `directory` first. The new command does not, so join `directory` to
-    # its paths.
+    # `uv run` would start in `directory`, but the new command does not. So make its paths begin
+    # with `directory`.
     rest = [posixpath.join(directory, word) if word.endswith(".py") else word for word in rest]
     is_script = rest[0].endswith(".py")
     program = "python" if is_script else rest.pop(0)
@@ -236,7 +236,9 @@ def _normalize(registry: Registry, name: str) -> str:
 def _split(
     words: list[str], syntax: Syntax
 ) -> tuple[str, str, tuple[str, ...], str, int] | Refusal:
-    """Return (package, its program if named, more packages, Python, number of words used)."""
+    """Return (package, program, more packages, Python, number of words up to the arguments).
+    `program` is "" if the command names none.
+    """
     meaning = {
         **dict.fromkeys(syntax.python_flags, "python"),
         **dict.fromkeys(syntax.flags, "package"),

@@ -63,9 +63,9 @@ def resolve(
 ) -> Program:
     """Return the program for a command.
 
-    `root` is the server's directory, if the user named a directory instead of a command. The
-    command then comes from the server's author, so only `grants` make files outside `root`
-    readable.
+    If the user named a server's directory instead of a command, `root` is this directory. The
+    command then comes from the server's author, so it makes no files outside `root` readable. Only
+    `grants` do.
     """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
@@ -103,8 +103,8 @@ def resolve(
 
 
 def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
-    """Check the symlinks before each `..` of a typed path. This cannot be done later, because the
-    absolute path no longer contains them.
+    """Check the symlinks before each `..` of a typed path. The path is made absolute after this
+    check, and then no longer contains them.
     """
     if ".." in word.split("/"):
         try:
@@ -208,9 +208,10 @@ def _check_named_script(
 
 
 def find_script(argv: Sequence[str], *, environment: Mapping[str, str], cwd: str, home: str) -> str:
-    """Return the word in a command that a runtime would execute as its script, or ''. The command
-    may refer to the runtime through a symlink, or through a script whose `#!` line names it. Raise
-    CommandError if the program cannot be found.
+    """Return the word in a command that a runtime would execute as its script, or ''.
+
+    The command's program may be the runtime, a symlink to it, or a script whose `#!` line names it.
+    Raise CommandError if the program cannot be found.
     """
     caller, homes = Caller(environment=environment, cwd=cwd, home=home), home_names(home)
     needed = NeededFiles(homes, Scope(caller, homes))
@@ -313,8 +314,7 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
         runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
     if invocation.script is not None:
         arguments = collect_script(invocation.script, arguments, kind, caller, needed)
-    # Collect editable installs last, because they may be in the script's root, which is not known
-    # before.
+    # Collect editable installs last. They may be in the script's own root, which is known only now.
     for site in sites:
         runtimes.bind_editables(needed, site, caller.home)
     return arguments

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 
 from corral import __version__
 from corral.abi.private_directory import checksum, read_private_file, write_private_file
 from corral.directories import directories
+from corral.errors import SandboxError
 from corral.plan.host import Finding, Host
 from corral.platforms import current
 from corral.record import replace
@@ -37,6 +39,10 @@ probe's evidence contains a key of this table, the hint is the key's value.
 """
 SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
 PROBING = "probing what this machine can enforce: this takes a while, once per boot"
+MIN_DESCRIPTORS = 40
+"""With fewer descriptors, probes fail for this reason alone and say nothing about this machine.
+They would also leave temporary directories behind, because removing one needs a descriptor.
+"""
 _last: dict[str, str] = {}
 """The key of the last `load`. It is kept, because making a key means reading a dozen files."""
 
@@ -61,6 +67,7 @@ def current_host(
     missing = [name for name, item in old.items() if item.status == "unknown"]
     missing = [name for name in missing if not names or name in names]
     if missing or not old:
+        _refuse_few_descriptors()
         if current.system() == "windows":
             notify(PROBING)
         for item in map(_name_cause, current.load().probe(missing or names)):
@@ -70,6 +77,18 @@ def current_host(
                 old[item.capability] = item
         store(old.values())
     return _host(tuple(old.values()))
+
+
+def _refuse_few_descriptors() -> None:
+    if sys.platform == "win32":
+        return
+    limit = os.sysconf("SC_OPEN_MAX")  # -1 if there is no limit
+    if 0 <= limit < MIN_DESCRIPTORS:
+        raise SandboxError(
+            f"corral may open only {limit} descriptors here, and needs {MIN_DESCRIPTORS} to find"
+            " out what this machine can enforce",
+            hint=CAUSES[os.strerror(errno.EMFILE)],
+        )
 
 
 def _host(findings: tuple[Finding, ...]) -> Host:
@@ -129,8 +148,8 @@ def _write(path: str, text: str) -> None:
 def is_first_run() -> bool:
     """Return whether this is the first call with the current cache key, and record the call.
 
-    The cache key changes at each boot, so a warning that depends on this function is repeated only
-    then.
+    A caller can use this to print a warning only once. The cache key changes at each boot, so the
+    warning is repeated after a boot.
     """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")

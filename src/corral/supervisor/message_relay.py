@@ -1,11 +1,11 @@
-"""Pass messages between client and server through the guard, with a pipe and a thread for each
+"""Pass messages between client and server through the MCP guard, with a pipe and a thread for each
 direction.
 
-Without a guard this module is not imported, and the target inherits the client's streams.
+A run without a guard does not import this module, and its target inherits the client's streams.
 
-The watcher's loop cannot do this work, because it uses poll, and the client's streams may be files,
-terminals or Windows pipes, which cannot be polled. They cannot be made non-blocking either, because
-other processes share them.
+The watcher's loop cannot do this work: it uses poll, but the client's streams may be files,
+terminals or Windows pipes, which cannot be polled. These streams cannot be made non-blocking
+either, because other processes share them.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ TABLES = ("tools", "prompts", "resources")
 
 
 class MessageRelay:
-    """Passes messages between client and server, as a service of the watcher. `stdio` contains the
-    streams for the target.
+    """Passes messages between client and server, until the watcher closes it as one of its
+    services. `stdio` contains the streams for the target.
     """
 
     def __init__(self, plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> None:
@@ -160,8 +160,8 @@ class MessageRelay:
     def _answer(self, back: bytes, sink: Sink) -> None:
         """Answer the sender of a message.
 
-        Answers to a server are written by separate threads. A server that writes without reading
-        would block this thread, and then the client would get nothing.
+        Answers to a server are written by separate threads, because a server that writes without
+        reading would block this thread, and then the client would get nothing.
         """
         if sink is self._to_server:
             self._to_client.write(back)
@@ -236,7 +236,7 @@ class Reporter:
         if self._refuses:
             self._denials.add(cast("Kind", kind), name or "of the server", why=f"mcp.pins: {text}")
         else:
-            # Only the server's instructions have no name, and "instructions" is a plural.
+            # A change without a name concerns the server's instructions, so the verb is plural.
             verb = "differs from its" if name else "differ from their"
             self._denials.note(f"{what} {verb} pin: {text}")
             self._denials.log("changed", what=what, why=text)
@@ -277,7 +277,7 @@ def describe_arguments(hide: Hide) -> Callable[[object], str]:
         for piece in _format(arguments, hide):
             text += piece
             if len(text) >= MAX_ARGUMENTS_LENGTH:
-                break  # the arguments can be much longer
+                break  # do not format long arguments to the end
         return text[:MAX_ARGUMENTS_LENGTH]
 
     return describe

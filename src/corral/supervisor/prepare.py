@@ -142,6 +142,7 @@ def prepare(
             *made.warnings,
             *_policy_warnings(policy),
             *program.notes,
+            *_find_misplaced(subject, cwd=cwd, start_in=start_in, has_home=start_in == made.home),
             *_runtime_warnings(program, machine),
         ),
     )
@@ -166,8 +167,8 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return the paths, addresses and variables that the policy denies, although the command's
-    arguments or the target's variables name them.
+    """Return the paths, addresses and variables that the policy denies, but that the command's
+    arguments or the target's variables name.
     """
     policy, program = subject.policy, subject.program
     # `words` must not contain secrets, because hints quote these words.
@@ -188,6 +189,20 @@ def _find_ungranted(
         given = (*policy.pass_names, *policy.secret_names, *(name for name, _ in policy.set_values))
         found += find_addresses(numbers, policy.allow) + find_variables(names, environment, given)
     return found
+
+
+def _find_misplaced(
+    subject: Subject, *, cwd: str, start_in: str, has_home: bool
+) -> tuple[str, ...]:
+    """Return a warning for each relative path in the command that the target does not find."""
+    grants, words = subject.policy.grants, subject.program.argv[1:]
+    if not grants or start_in in {cwd, os.path.realpath(cwd)}:
+        return ()
+    from corral.supervisor.ungranted_paths import find_misplaced
+
+    granted = [path for grant in grants for path in (grant.path, grant.written) if path]
+    home = subject.home if has_home else ""
+    return tuple(find_misplaced(words, granted, cwd=cwd, start_in=start_in, home=home))
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:

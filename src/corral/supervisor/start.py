@@ -82,15 +82,17 @@ def run(
     _lock_installed_files(plan)
     entry = run_records.Run(plan.run, residue=plan.residue, command=plan.program.typed)
     relay: MessageRelay | None = None
-    if plan.mcp is not None:
-        from corral.supervisor.message_relay import MessageRelay
-
-        relay = MessageRelay(plan, plan.mcp, stdio)
     try:
+        if plan.mcp is not None:
+            from corral.supervisor.message_relay import MessageRelay
+
+            relay = MessageRelay(plan, plan.mcp, stdio)
         child = (spawn or system.spawn)(plan, relay.stdio if relay else stdio)
-    except StepFailed as failed:
-        entry.end()
-        raise _error(failed) from failed
+    except BaseException as error:
+        _end_record(entry, plan)
+        if isinstance(error, StepFailed):
+            raise _error(error) from error
+        raise
     finally:
         if relay is not None:
             relay.close_target_ends()
@@ -114,6 +116,18 @@ def run(
     return watch
 
 
+def _end_record(entry: run_records.Run, plan: Plan) -> None:
+    """Remove what a run that did not start has left behind, and its record.
+
+    A directory may be left because no descriptor was free to remove it with. If it still cannot be
+    removed, keep the record, so that the next start tries again.
+    """
+    for path in filter(os.path.lexists, plan.residue):
+        current.load().clean(path, run_records.Budget(MAX_SWEPT_FILES))
+    if not any(map(os.path.lexists, plan.residue)):
+        entry.end()
+
+
 def _load_hide(plan: Plan) -> Hide:
     from corral.supervisor.secret_values import hide_values
 
@@ -121,8 +135,8 @@ def _load_hide(plan: Plan) -> Hide:
 
 
 def _lock_installed_files(plan: Plan) -> None:
-    """Keep the files of an installed server until this process ends, even if the server is removed
-    or upgraded in the meantime. The locks last so long because their descriptors are never closed.
+    """Lock the files of an installed server, so that they stay until this process ends, even if
+    the server is removed or upgraded in the meantime. The descriptors of the locks stay open.
     """
     store = os.path.join(directories().cache, "store", "trees")
     inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
@@ -136,7 +150,7 @@ def _lock_installed_files(plan: Plan) -> None:
             fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            continue  # the tree was just removed, so the `Sources` step will refuse it
+            continue  # the files were just removed, so the `Sources` step will fail
 
 
 def _open_services(
@@ -162,10 +176,10 @@ def _open_services(
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    A directory is refused because `..` leads out of it. A socket is refused if the target could
-    connect it to another address. This is possible with all network sockets, and with unix sockets
-    that use datagrams or are not connected yet. All other unix sockets are accepted. On Linux they
-    are bound to a name first, so that the target cannot bind them to a name of its choice.
+    Refuse directories, because `..` leads out of them. Refuse sockets that the target could connect
+    to another address: network sockets, datagram sockets, and sockets that are not connected yet.
+    Accept connected unix sockets, but on Linux bind them to an unused name first, so that the
+    target cannot bind them to a name of its choice.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import stat
 
+from corral.paths.native import is_inside
 from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Literal
 
     from corral.plan.model import Ungranted
@@ -52,6 +53,25 @@ def find_ungranted(
             if parent not in SHARED and parent != home and os.path.isdir(parent):
                 found[path] = ("path", path, _flag(path, parent, "write", home))
     return tuple(found.values())
+
+
+def find_misplaced(
+    words: Iterable[str], granted: Sequence[str], *, cwd: str, start_in: str, home: str
+) -> Iterator[str]:
+    """Yield a warning for each relative path that is granted, but that the target does not find,
+    because it starts in `start_in` and not in `cwd`. If it starts in a private home, it finds the
+    grants below the user's `home` there.
+    """
+    for word in words:
+        path = word.partition("=")[2] if word.startswith("-") else word
+        if not path.startswith(("./", "../")):
+            continue
+        meant = os.path.normpath(os.path.join(cwd, path))
+        found = os.path.normpath(os.path.join(home or start_in, path))
+        if not os.path.lexists(meant) or not any(is_inside(meant, top) for top in granted):
+            continue
+        if found != meant and not any(is_inside(found, top) for top in granted):
+            yield f"the server starts in {start_in} and does not find {path} there: write {meant}"
 
 
 def _describe(path: str, mode: int, home: str) -> Ungranted:

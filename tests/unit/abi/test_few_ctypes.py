@@ -1,5 +1,5 @@
-"""Test `few_ctypes`, which calls C functions through CPython's private module `_ctypes`, and falls
-back to ctypes if `_ctypes` lacks a function that it needs.
+"""Test `few_ctypes`, which calls C functions through CPython's private module `_ctypes`. If
+`_ctypes` lacks a function that `few_ctypes` needs, it falls back to ctypes.
 """
 
 from __future__ import annotations
@@ -51,9 +51,7 @@ print("ctypes" in sys.modules)
 @pytest.mark.skipif(sys.platform == "win32", reason="calls POSIX functions")
 @pytest.mark.parametrize(("module", "imported"), [("with", "False"), ("without", "True")])
 def test_c_functions_give_the_same_results_through_underscore_ctypes_and_ctypes(module, imported):
-    """Call C functions through `_ctypes`, and then through ctypes as the control. Both must give
-    the same results.
-    """
+    """Call C functions through `_ctypes`, and then through ctypes. The results must be the same."""
     argv = [sys.executable, "-I", "-S", "-c", USE, str(SOURCE), module]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, imported), done.stderr

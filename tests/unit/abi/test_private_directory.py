@@ -26,8 +26,8 @@ def test_a_private_directory_has_mode_0700_on_posix(tmp_path):
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Imitate Windows, with USER as the current user. Return a list that collects the path and the
-    access list of each new directory.
+    """Imitate Windows with the user USER. Return a list that collects the path and the access list
+    of each new directory.
     """
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(private_directory.sys, "platform", "win32")
@@ -41,8 +41,8 @@ def windows(monkeypatch):
 
 
 def test_the_access_list_of_a_private_directory_names_the_user_and_not_its_owner(windows, tmp_path):
-    """Check that the access list names the user and not the directory's owner. A directory made by
-    an elevated process belongs to the administrators' group.
+    """Check that the access list names the user and not the directory's owner, because a directory
+    made by an elevated process belongs to the administrators' group.
     """
     make_private_directory(str(tmp_path / "above" / "own"))
     assert windows == [
@@ -88,12 +88,12 @@ def test_a_lock_of_another_program_is_an_error(tmp_path, monkeypatch):
 
     def make_and_lose(*words):
         fd = make(*words)
-        taken.append(make(path, os.O_RDWR))  # like a target that sees the new file and locks it
+        taken.append(make(path, os.O_RDWR))  # imitate a target that locks the new file
         fcntl.flock(taken[0], fcntl.LOCK_EX)
         return fd
 
     monkeypatch.setattr(private_directory, "MAX_LOCK_TRIES", 3)
-    # The control: the file is created if no other process locks it.
+    # Counter-check: the file is created if no other process locks it.
     os.close(private_directory.create_locked(path))
     os.unlink(path)
     monkeypatch.setattr(os, "open", make_and_lose)

@@ -1,5 +1,5 @@
-"""Test that a file is replaced as a whole, and that a temporary file is removed only if its writer
-is dead.
+"""Test that a file is replaced as a whole, and that a temporary file is removed only if the process
+that wrote it is dead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test which results of Windows functions `abi/win32` treats as failures. These tests run on any
+"""Test which results of Windows functions count as failures in `abi/win32`. These tests run on any
 host.
 """
 

@@ -60,8 +60,8 @@ def test_requested_streams_have_no_optional_type(tmp_path):
 
 
 def test_type_checkers_find_mistakes_in_policies_and_streams(tmp_path):
-    """Check that the checker reports each mistake on its line. This is the control for the tests
-    above, which would also pass with a checker that finds nothing.
+    """Check that the checker reports each mistake on its line. A checker that finds nothing would
+    pass the tests above, but not this one.
     """
     lines = ["import corral"]
     lines += [f"corral.run(['x'], {policy})" for policy in BAD]

@@ -1,5 +1,5 @@
-"""Test that plans and the ends of runs survive encoding and decoding unchanged, and that the
-decoder creates nothing but corral's own records.
+"""Test that plans, endings and errors survive encoding and decoding unchanged, and that the decoder
+creates nothing but corral's own records.
 """
 
 import marshal

@@ -1,4 +1,4 @@
-"""Check which flags allow what the flag of a denial would allow."""
+"""Test when flags that a command already has would allow a denied access."""
 
 import shlex
 
@@ -67,10 +67,10 @@ def test_a_name_that_was_not_found_is_allowed_by_any_port_of_it():
 
 
 def test_a_denial_in_spite_of_a_wider_flag_still_needs_its_own_flag():
-    """A write grant of a project does not allow the server to write the project's git hooks."""
+    """Grant a project for writing. This grant does not cover the project's git hooks."""
     denial = Denial(kind="path", destination="/p/.git/x", allow="--write /p/.git/x")
     seen = kept.SeenDenial(denial=denial, time=1, had_flags=True)
     wide = grant.split_flags(["--write", "/p"])
     assert not grant.is_granted(seen, wide)
     assert grant.is_granted(seen, [*wide, *grant.split_flags(["--write", "/p/.git/x"])])
-    assert grant.is_granted(kept.SeenDenial(denial=denial, time=1), wide)  # the control
+    assert grant.is_granted(kept.SeenDenial(denial=denial, time=1), wide)  # Counter-check

@@ -1,6 +1,4 @@
-"""Test that every command prints its help, and that `export` also does so after the name of an
-engine.
-"""
+"""Test that every command prints its help, and that `export ENGINE --help` does so too."""
 
 from __future__ import annotations
 

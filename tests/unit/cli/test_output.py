@@ -32,7 +32,7 @@ def printed(monkeypatch, encoding: str, *, system: str, line: str) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "cp932", "utf-8"])
 def test_a_pipe_on_windows_gets_utf8(monkeypatch, encoding):
-    """Check that a pipe gets UTF-8, which JSON requires. By default Python would write in the
+    """Check that a pipe gets UTF-8, because JSON requires it. Python's default on Windows is the
     system's code page, which also lacks corral's symbols.
     """
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
@@ -85,7 +85,7 @@ def test_a_removed_current_directory_is_named(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
-    # The control: while the directory exists, the error is about something else.
+    # Counter-check: while the directory exists, the error does not name it.
     missing = output.from_os_error(FileNotFoundError(2, "No such file or directory"))
     assert missing.message == "No such file or directory"
     gone.rmdir()

@@ -1,4 +1,4 @@
-"""Test how corral edits clients' files: each file is replaced as a whole or not at all, keeps its
+"""Test how corral edits clients' files. Each file is replaced as a whole or not at all, keeps its
 mode, and can be restored.
 """
 
@@ -27,7 +27,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX modes and
 
 
 def wrap_file(path, request, *, dry_run=False):
-    """Wrap a file as `corral wrap` does, but without checking the host."""
+    """Wrap a file as `corral wrap` does, but skip the check of the host."""
     with lock_client_file(path, dry_run=dry_run) as file:
         proposals = propose(file.servers, request)
         return edit_file.wrap_file(file, proposals, request.corral, dry_run=dry_run)
@@ -136,8 +136,8 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
 def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
-    """Check that secrets are masked in arguments, in addresses, in a remote server's headers, and
-    in other settings on the same line.
+    """Check that corral masks secrets in arguments, in addresses, in a remote server's headers, and
+    in unrelated settings on the same line.
     """
     args = json.dumps([*ARGUMENTS, "postgres://me:passw0rd@db/x", "kept"])
     text = {
@@ -158,7 +158,7 @@ def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
         shown = [word for word in SECRET if word in diff]
         assert shown == []
     assert (home / name).read_text() == text
-    # The control: the file itself contains the secrets.
+    # The file itself still contains the secrets.
     assert [word for word in SECRET if word in text] == list(SECRET)
 
 
@@ -219,7 +219,7 @@ def test_a_read_only_file_is_refused_for_every_user(config):
     command = shlex.split(caught.value.hint.rpartition(": ")[2])
     assert command == ["chmod", "u+w", str(config.resolve())]
     subprocess.run(command, check=True)
-    wrap_file(str(config), REQUEST)  # the control: a writable file is wrapped
+    wrap_file(str(config), REQUEST)  # now the file can be wrapped
 
 
 UNREADABLE = {
@@ -245,8 +245,8 @@ def test_a_broken_file_is_reported_and_not_changed(config, content):
 
 
 def test_a_half_written_file_is_an_error_or_is_complete(config):
-    """Truncate the file at every byte, as a client does that is killed while it writes. corral must
-    refuse each of these files and leave it unchanged.
+    """Truncate the file at every byte, as if the client was killed while writing it. corral must
+    refuse each truncated file and leave it unchanged.
     """
     content = TEXT.encode()
     for length in range(1, len(content)):
@@ -264,7 +264,9 @@ def test_a_huge_file_is_refused_without_reading_it(config):
 
 
 def test_a_large_file_is_accepted(config):
-    """Wrap a server in a large file, because Claude Code also keeps histories in `.claude.json`."""
+    """Wrap a server in a large file. `.claude.json` can be large, because Claude Code also keeps
+    histories in it.
+    """
     history = [{"display": f"line {n}", "pasted": {}} for n in range(5_000)]
     text = json.dumps(
         {"history": history, "projects": {"/p": {"mcpServers": {"a": {"command": "node"}}}}}
@@ -586,7 +588,7 @@ def test_corral_is_written_with_the_path_that_started_it(home, monkeypatch):
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert find_corral() == str(link)  # the link itself, because an upgrade may remove its target
+    assert find_corral() == str(link)  # not its target, which an upgrade may remove
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
     assert find_corral() == real
@@ -614,7 +616,8 @@ def test_a_corral_in_a_temporary_directory_is_refused(home, monkeypatch, place):
     monkeypatch.setattr(sys, "argv", [program(home / place)])
     with pytest.raises(SandboxError, match="temporary directory") as caught:
         find_corral()
-    assert "`uv tool install .`" in caught.value.hint  # corral is not in any package index
+    # corral is in no package index, so the hint installs from a checkout
+    assert "`uv tool install .`" in caught.value.hint
 
 
 @pytest.mark.parametrize("word", ["corral", "/x/corral", "C:\\x\\corral.exe", "CORRAL.EXE"])

@@ -28,8 +28,9 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can contain, except NUL, which a command cannot contain,
-# and characters that `json.dumps` escapes in a way that TOML does not accept.
+# Every character that a configuration file can contain, except for two kinds: NUL, because a
+# command cannot contain it, and characters for which `json.dumps` writes an escape that TOML does
+# not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -78,7 +79,7 @@ def meant(entry: dict) -> dict:
 
 
 class Writer:
-    """Writes values with whitespace and comments that hypothesis chooses."""
+    """Write values with whitespace and comments that hypothesis chooses."""
 
     def __init__(self, draw, newline):
         self.draw = draw
@@ -216,7 +217,7 @@ def configurations(draw):
 
 
 def tables(data, servers):
-    """Return the entries of these servers by name, wherever they are in the data."""
+    """Return these servers' entries by name, wherever they are in the data."""
     found = {}
 
     def walk(value):
@@ -611,7 +612,7 @@ def test_a_package_is_pinned_on_request(monkeypatch):
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
     assert rehearsed == [("/store/python",)]
-    # The control: without a pin, `wrap` writes no version.
+    # Counter-check: without a pin, `wrap` writes no version.
     assert "9.1" not in wrapped(request, pin=False).text
 
     def fails(package, flags):
@@ -675,8 +676,8 @@ def test_two_servers_with_one_name_in_a_list_are_not_wrapped():
     ],
 )
 def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
-    """Check that corral leaves a server unchanged if the inserted text would break the YAML file,
-    which corral notices when it loads the changed text.
+    """Check that corral leaves a server unchanged if the inserted text would break the YAML file.
+    corral notices this when it loads the changed text.
     """
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)
@@ -687,9 +688,7 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
 
 
 def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkeypatch):
-    """Make corral insert the wrong text, and check that it notices. This is the control for the
-    test above.
-    """
+    """Make corral insert the wrong text, and check that corral notices the mistake."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -731,9 +730,9 @@ STEERING = (
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
     """Check that an entry is refused if it sets environment variables for proxies, certificates,
     name lookups or version managers. A proxy could read everything that is sent to allowed hosts,
-    and a search list could resolve allowed names to other hosts. A certificate variable could name
-    a secret file, which the target could then read, and symlinks in a version manager's directory
-    could lead to any file.
+    and a search list could resolve allowed names to other hosts. The value of a certificate
+    variable could be a secret file, which the target could then read. The directory of a version
+    manager could contain symlinks to any file.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
@@ -759,8 +758,8 @@ def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
-    """Check that an entry is refused if its PATH contains directories that are not on the user's
-    own PATH, since corral might find the installer in one of them.
+    """Check that an entry is refused if it adds a directory to PATH that is not on the user's own
+    PATH, because corral might find the installer in this directory.
     """
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
@@ -811,15 +810,15 @@ def test_a_project_cannot_choose_the_registry(name):
     ],
 )
 def test_a_profile_applies_only_to_an_unmodified_package(more):
-    """Refuse to apply a profile if the entry starts other code along with the package, because that
-    code would get grants that are intended for a well-known server.
+    """Refuse to apply a profile if the entry starts other code together with the package. A
+    profile's grants are meant for one well-known server, and the other code would get them too.
     """
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
     assert state_of({**entry, **more}) == "refused"
     assert state_of({**entry, **more}, use_profiles=False) == "wrapped"
     assert state_of({**entry, **more}, flags=("--profile", "sqlite")) == "wrapped"
-    # The profile `time` grants nothing beyond the defaults, so other code gains nothing from it.
+    # The profile `time` grants nothing beyond the defaults, so it may apply to other code too.
     words = [word.replace("sqlite", "time") for word in {**entry, **more}["args"]]
     assert state_of({**entry, **more, "args": words}) == "wrapped"
 
@@ -881,7 +880,7 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, server=(), environment, cwd, notify):
-    """Run only the step of `prepare` that reads the server's files, which works on any host."""
+    """Replace `prepare`, and only find the server's files, which works on any host."""
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]
@@ -894,7 +893,7 @@ def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    # The control: the entry is wrapped, because npm packages are known to work on this machine.
+    # Counter-check: the entry is wrapped if npm packages are known to work on this machine.
     assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"
     monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
     left, good = wrap(text, jsonc, REQUEST).outcomes

@@ -89,8 +89,9 @@ def test_a_flag_is_quoted_as_one_word_for_a_shell():
 
 @pytest.mark.parametrize(("name", "whole"), [("x" * 300, False), ("hunter2", False), ("x", True)])
 def test_a_command_in_a_reason_is_whole_or_left_out(name, whole):
-    """Use a path that makes the reason too long, and a path with a secret, which is masked. A part
-    of the command would make another file. The third path is the control.
+    """Use a path that makes the reason too long, and a path with a secret, which is masked. A
+    shortened or masked command would make another file, so it must be left out. The command with
+    the third path is complete, so it stays.
     """
     denials = Denials()
     denials.hide_secrets(lambda: lambda text: hide(text, "hunter2"))
@@ -233,8 +234,8 @@ def test_any_text_becomes_one_line(text):
 
 
 def test_denials_after_the_report_was_made_are_not_recorded(tmp_path):
-    """Add a denial after the report was made, as a proxy's thread does when its name lookup returns
-    late.
+    """Add a denial after the report was made. This happens if a proxy's name lookup takes too
+    long.
     """
     path = tmp_path / "audit"
     fd = open_audit(str(path))

@@ -1,4 +1,6 @@
-"""Check that stored denials are limited in number, private, and assigned to the right server."""
+"""Check that stored denials are limited in number and private, and that each belongs to the right
+server.
+"""
 
 import os
 
@@ -51,7 +53,7 @@ def test_a_failed_run_is_stored_without_denials():
     kept.keep(COMMAND, [], 1.0, failure="it ended with exit code 1")
     kept.keep(COMMAND, [], 2.0, failure="it ended with exit code 2")
     kept.keep(identify_command(("other",)), [], 3.0)
-    [run] = kept.load_all()  # only the last of the runs without denials is kept
+    [run] = kept.load_all()  # of the runs without denials, only the last one is kept
     assert (run.server, run.time, run.failure) == (COMMAND, 2, "it ended with exit code 2")
 
 
@@ -62,7 +64,8 @@ def test_a_run_without_denials_does_not_hide_earlier_denials():
     found = kept.merge(kept.load_server(COMMAND))
     assert len(found) == kept.MAX_DENIALS
     assert {one.time for one in found} == {1}
-    assert len(kept.load_server(COMMAND)) == 2  # only the last of the runs without denials is kept
+    # of the runs without denials, only the last one is kept
+    assert len(kept.load_server(COMMAND)) == 2
 
 
 def test_a_later_run_with_a_flag_removes_only_the_denials_that_the_flag_allows():
@@ -73,7 +76,7 @@ def test_a_later_run_with_a_flag_removes_only_the_denials_that_the_flag_allows()
     kept.keep(COMMAND, [], 2.0, ["--allow-net", "a"])
     kept.keep(COMMAND, [], 3.0)
     assert kept.merge(kept.load_server(COMMAND), allows) == (seen("b", 1),)
-    kept.keep(COMMAND, [denial("a")], 4.0)  # the flag was removed again
+    kept.keep(COMMAND, [denial("a")], 4.0)  # this run does not have the flag
     assert kept.merge(kept.load_server(COMMAND), allows) == (seen("b", 1), seen("a", 4))
 
 
@@ -92,7 +95,7 @@ def test_a_denial_is_kept_before_the_run_ends(home):
     assert [run.time for run in kept.load_server(COMMAND)] == [5]
     assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 5), seen("b", 5))
     with file.open("a") as text:
-        text.write('{"kind": "na')  # the writer was killed in the middle of a line
+        text.write('{"kind": "na')  # as if the writer had been killed in the middle of a line
     assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 5), seen("b", 5))
     live.end([denial("a", 7), denial("b")], 9.0)
     assert [run.time for run in kept.load_server(COMMAND)] == [9]

@@ -24,7 +24,7 @@ def home(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield
     for name in ("cache", "home"):
-        remove_tree(str(tmp_path / name))  # because pytest cannot remove read-only directories
+        remove_tree(str(tmp_path / name))  # pytest cannot remove read-only directories
 
 
 def put(kind: str, key: str, files: dict[str, str]) -> str:
@@ -52,7 +52,7 @@ def test_a_bundle_with_the_files_of_a_package_gets_no_containerfile():
             SandboxError, match="needs a server that corral installed from npm or PyPI"
         ):
             build_package(tree)
-    # The control: a package with the same files gets a Containerfile.
+    # Counter-check: a package with the same files gets a Containerfile.
     assert "npm ci" in build_package(put_node()).text
     assert "pip install" in build_package(put_python(LOCK)).text
 
@@ -75,7 +75,8 @@ def test_a_bundle_with_the_files_of_a_package_gets_no_containerfile():
 def test_a_lock_file_with_options_is_refused(line):
     with pytest.raises(SandboxError, match=r"is not a package|came without a hash"):
         build_package(put_python(f"{LOCK}{line}\n"))
-    build_package(put_python(LOCK))  # the control: the same lock file without the line is accepted
+    # Counter-check: the same lock file without this line is accepted.
+    build_package(put_python(LOCK))
 
 
 def test_the_exported_lock_file_has_names_versions_and_hashes_only():
@@ -93,7 +94,7 @@ def test_a_lock_file_that_a_package_may_have_written_is_refused(kind):
     tree = put_node(key=key) if kind == "npm" else put_python(LOCK, key=key)
     with pytest.raises(SandboxError, match="--allow-install-scripts"):
         build_package(tree)
-    # The control: the same files are accepted if they come from an installation without scripts.
+    # Counter-check: the same files are accepted after an installation without scripts.
     assert tree == (put_node() if kind == "npm" else put_python(LOCK))
     assert build_package(tree).files
 

@@ -1,5 +1,5 @@
-"""Test that an export refuses a policy with rules for MCP messages, because engines do not read
-messages.
+"""Test that an export refuses a policy with rules for MCP messages, because container engines do
+not read messages.
 """
 
 import pytest

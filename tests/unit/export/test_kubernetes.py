@@ -41,8 +41,8 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Yield one boolean for each requirement of the Pod Security standard "restricted": whether the
-    pod meets it.
+    """Yield, for each requirement of the Pod Security standard "restricted", whether the pod meets
+    it.
     """
     context = spec["securityContext"]
     yield context["runAsNonRoot"] is True
@@ -137,8 +137,8 @@ def amount(text):
     "limits", [{}, {"memory": "32M", "cpu": 0.005}, {"memory": "1M"}, {"memory": "2G", "cpu": 4}]
 )
 def test_a_pod_requests_no_more_than_its_limits(limits):
-    """Check that no request exceeds its limit, because an API server rejects a pod that requests
-    more.
+    """Check that no resource request exceeds its limit, because an API server rejects a pod that
+    requests more.
     """
     resources = pod_spec(objects({"limits": limits}))["containers"][0]["resources"]
     for name, limit in resources["limits"].items():
@@ -192,11 +192,13 @@ def test_a_volume_without_a_grant_is_refused():
 
 
 def test_a_volume_inside_a_read_only_volume_is_refused():
-    """Refuse the inner volume, because a runtime cannot make its mount point in a read-only volume."""
+    """Refuse a volume in a read-only volume, because a runtime cannot make its mount point
+    there.
+    """
     volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
     with pytest.raises(PolicyError, match="/d is read-only"):
         objects({"filesystem": {"read": ["/d"], "write": ["/d/e"]}}, volumes)
-    # The control: the inner volume is accepted if the outer one is writable.
+    # Counter-check: the inner volume is accepted if the outer one is writable.
     objects({"filesystem": {"write": ["/d", "/d/e"]}}, volumes)
 
 
@@ -241,8 +243,8 @@ NOT_SAID = {
 
 
 def test_every_field_of_a_policy_is_exported_or_refused():
-    """Check that every field of a policy is in the objects, is refused, or is listed here with a
-    reason.
+    """Check that no field of a policy is ignored: each field is in the objects, is refused, or is
+    listed here with a reason.
     """
     assert {*SAYS, *NOT_SAID} == set(fields(Policy()))
     plain = objects()
@@ -278,7 +280,7 @@ def test_strict_is_passed_to_corral_inside_the_pod():
 def test_a_volume_at_an_invalid_path_or_a_path_of_corral_is_refused(path):
     with pytest.raises(SandboxError):
         parse_volume(f"{path}=emptydir")
-    # The control: an ordinary path gets a volume.
+    # Counter-check: an ordinary path gets a volume.
     assert parse_volume("/data=emptydir") == ("/data", "emptydir")
 
 
@@ -345,7 +347,7 @@ def test_all_versions_of_a_server_get_the_same_object_name(one, other):
 
 def test_selectors_match_the_pods_of_this_server_only():
     """Check that the selectors do not match the pods of a Helm chart. Such pods often have the
-    standard label `app.kubernetes.io/name`, possibly with this server's name as its value.
+    standard label `app.kubernetes.io/name`, and its value may be this server's name.
     """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}
@@ -382,8 +384,8 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
     assert found["Pod"]["spec"]["restartPolicy"] == "Never"
     assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
     assert "Service" in found
-    # The first control has no port, so its pod waits for sessions, and the timeout applies to each
-    # session and not to the pod. The second control has no timeout, so it gets a Deployment.
+    # A server without a port waits for sessions, so the timeout applies to each session and not to
+    # the pod. A listening server without a timeout gets a Deployment.
     waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
     assert "activeDeadlineSeconds" not in waiting
     assert "Deployment" in objects({"network": {"listen": [8080]}})
@@ -469,9 +471,9 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """Check that the template has a network policy that allows nothing, because without one its
-    sandboxes could reach the internet. Check also that it forbids environment variables in a
-    SandboxClaim, because a claim that sets some does not get a warm sandbox.
+    """Check two things in the template. Its network policy allows nothing, because without a
+    network policy its sandboxes could reach the internet. It forbids environment variables in a
+    SandboxClaim, because a claim with variables does not get a warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}

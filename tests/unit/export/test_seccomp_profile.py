@@ -14,8 +14,8 @@ from unit.platforms.linux.bpf_simulator import JEQ, JSET, decode, run
 
 MACHINES = ("x86_64", "aarch64")
 WIDE = (1 << 64) - 1
-# The profile differs from corral's filter in these calls, because in a container the target is PID
-# 1, and because the runtime calls execve under the filter.
+# The profile differs from corral's filter in these calls for two reasons: in a container the target
+# is PID 1, and the runtime calls execve after it has installed the filter.
 DIFFERENT = {*seccomp_rules.not_init(), "execve"}
 
 
@@ -94,7 +94,7 @@ def test_the_arguments_of_a_system_call_match_at_most_one_rule(machine):
 
 def test_processes_are_denied_without_allow_subprocess():
     without, with_ = (build_profile("x86_64", subprocess=asked) for asked in (False, True))
-    fork = (17, 0, 0, 0, 0, 0)  # the only flag of clone is SIGCHLD
+    fork = (17, 0, 0, 0, 0, 0)  # clone with no flag except SIGCHLD
     thread = (0x10000, 0, 0, 0, 0, 0)
     assert is_allowed(without, "clone", thread)
     assert not is_allowed(without, "clone", fork)

@@ -1,4 +1,4 @@
-"""Test that TOML from a server's author is parsed in bounded time by every function that reads it."""
+"""Test that every function that reads TOML from a server's author takes a bounded time."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_every_reader_of_toml_refuses_text_that_is_slow_to_parse(tmp_path):
         _read_dependencies(str(project))
     assert not lists_package(str(tmp_path), str(tmp_path / "inner"))
     assert list(_mise_tools(str(project))) == []
-    # The control: the same readers accept ordinary text.
+    # Counter-check: the same readers accept ordinary text.
     project.write_text("""
         [project]
         dependencies = ["mcp"]
@@ -58,20 +58,20 @@ def deep(lines: int) -> str:
 
 
 def test_many_long_keys_below_a_deep_table_are_refused():
-    """Check that all lines together are limited. Each line alone is short enough, but `tomllib`
-    would take minutes to parse all of them.
+    """Use lines that are each short enough. `tomllib` would take minutes to parse all of them, so
+    their total size must be limited too.
     """
     with pytest.raises(ValueError, match="or in the lines before it"):
         parse_toml(deep(500))
     with pytest.raises(ManifestError, match="or too many in the file"):
         decode_toml(deep(500), "x")
-    # tomllib walks through the whole table for a key without a dot, too.
+    # Even for a key without a dot, tomllib walks through the whole table.
     plain = "".join(f"k{at} = 1\n" for at in range(50_000))
     with pytest.raises(ValueError, match="or in the lines before it"):
         parse_toml(f"[{'.'.join(['a'] * MAX_DOTS)}]\n{plain}")
     assert len(parse_toml(plain)) == 50_000
     assert parse_toml(f"[a.b.c]\n{plain}")
-    # The controls: a few such keys, and a long list of hosts, are accepted.
+    # Counter-checks: a few such keys are accepted, and so is a long list of hosts.
     assert parse_toml(deep(2))
     hosts = ", ".join(f'"h{at}.example.com:443"' for at in range(400))
     assert parse_toml(f"[network]\nallow = [{hosts}]\n")

@@ -26,7 +26,7 @@ VALUES = st.recursive(
 
 
 def check_spans(form, text, value):
-    """Check that parsing the text of each value's span gives that value again."""
+    """Parse the text of each value's span, and check that the result is this value."""
     if value.start >= 0 and form is jsonc:
         assert same(jsonc.load(text[value.start : value.end]), value.data)
     for below in [*(value.members or {}).values(), *(value.items or ())]:
@@ -120,9 +120,8 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Locate values in documents that are nested so deeply that a recursive reader would fail.
-    `tomllib` can read dotted keys of this depth but not lists, so the test builds the expected
-    lists itself.
+    """Locate values in documents whose nesting is too deep for a recursive reader. `tomllib` can
+    read dotted keys of this depth but not lists, so the test builds the expected lists itself.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}
@@ -264,7 +263,7 @@ def test_yaml_errors_are_reported(text):
 
 @pytest.mark.parametrize("text", ["a: " + "1:" * 200_000 + "1", "a: " + "1:" * 200_000 + "1.5", "a: !!int '" + "1:" * 200_000 + "1'"])  # fmt: skip
 def test_a_long_yaml_number_to_the_base_of_60_is_refused(text):
-    """PyYAML would need a minute for such a number."""
+    """Read a number that PyYAML would need a minute for. corral must refuse it."""
     for read in (yaml.read, yaml.load):
         with pytest.raises(BrokenFileError, match="this number is too long"):
             read(text)
@@ -306,7 +305,7 @@ def test_lines_and_columns_count_from_one():
 
 def test_values_are_compared_with_their_types_and_the_order_of_keys():
     assert not same(1, True)
-    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the user's keys keep their order
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the order of the user's keys counts
     assert not same([1], [1, 2])
     assert same({"a": [math.nan, "x"]}, {"a": [math.nan, "x"]})
 
@@ -329,8 +328,8 @@ def test_an_invalid_yaml_tag_is_an_error(text):
     ids=["a text", "escapes", "a comment", "comments"],
 )
 def test_a_large_file_needs_little_memory(text):
-    """Check that reading a large file takes little memory. `corral status` reads a project's files,
-    which may be large.
+    """Check that reading a large file takes little memory. `corral status` reads files of a
+    project, which may be large.
     """
     tracemalloc.start()
     try:

@@ -1,4 +1,6 @@
-"""Test what is proposed after a watched run: only a few paths, and no sensitive ones."""
+"""Test what `corral learn` proposes after a watched run: only a few paths, and no sensitive
+ones.
+"""
 
 import os
 import socket
@@ -40,8 +42,8 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Imitate a program that tries to create every directory above a new file first, so that a
-    failed mkdir is reported for each. Only a write to the file's own directory may be proposed.
+    """Imitate a program that first tries to create every directory above a new file. Each failed
+    mkdir is reported as a write. Only a write to the file's own directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]
     found = learned(home, *steps, (f"{home}/data/new.db", True), private=("/home/user",))
@@ -56,7 +58,9 @@ def test_a_read_file_proposes_its_whole_project_and_a_written_file_only_itself(h
 
 
 def test_a_file_that_another_program_may_run_is_never_proposed_for_writing(home):
-    """Use files that programs run at start, a hook of a bare repository, and settings that exist."""
+    """Use three kinds of files: files that programs run when they start, a hook of a bare
+    repository, and settings that exist.
+    """
     for name in (
         ".config/foo",
         ".other",
@@ -83,8 +87,8 @@ def test_a_file_that_another_program_may_run_is_never_proposed_for_writing(home)
 
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
-    """Read a secret through two symlinks to its directory: ~/.aws, where this secret usually is,
-    and one with another name. The control is a symlink to an ordinary directory.
+    """Read a secret through two symlinks to its directory: ~/.aws, the usual place of this secret,
+    and a symlink with another name. Counter-check: a file behind another symlink is proposed.
     """
     (home / "kept").mkdir()
     (home / "kept/credentials").write_text("x")
@@ -109,8 +113,8 @@ def test_sensitive_paths_are_listed_and_not_proposed(home, path, write):
 
 @pytest.mark.parametrize("name", ["s", "link"])
 def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, name):
-    """Check that sockets are not proposed. A socket in a home or in /tmp may belong to docker, tmux
-    or an editor, which would run any program for the target.
+    """Check that no socket is proposed. A socket in a home or in /tmp may belong to docker, tmux or
+    an editor, which would run any program for the target.
     """
     path = f"{home}/{name}"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -127,7 +131,7 @@ def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, na
 @pytest.mark.parametrize(
     ("asked", "write"),
     [
-        (["all/new"], True),  # a link to the home
+        (["all/new"], True),  # a link to the home directory
         (["root/newfile"], True),  # a link to /
         ([".config/new"], True),
         ([".config"], False),
@@ -223,8 +227,8 @@ def found_variables(folder, text, environment, given=()):
 
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
-    """Put a pipe and an endless file next to the server's code, as a target can if it may write to
-    its own code.
+    """Put a pipe and an endless file into the directory of the server's code. A target can do so if
+    it may write to its own code.
     """
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")

@@ -1,4 +1,6 @@
-"""Test that searching a target's paths for network file systems takes bounded work and memory."""
+"""Test the search for network file systems in a target's paths. It must take bounded work and
+memory.
+"""
 
 import os
 import sys
@@ -12,8 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux path
 
 
 def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monkeypatch):
-    """Look up paths of 2,000 parts each. A target may ask for a thousand of them, because all its
-    paths together may take up 4 MiB.
+    """Look up paths of 2,000 parts each. A target may ask for a thousand such paths, because they
+    fit into the 4 MiB that all its paths together may take up.
     """
     looked, read = [], os.readlink
     monkeypatch.setattr(os, "readlink", lambda path: [looked.append(path), read(path)][1])
@@ -23,12 +25,12 @@ def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monk
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert not any(found)
-    assert len(looked) == 20  # nothing is looked up below a name that does not exist
+    assert len(looked) == 20  # no part below a missing name is looked up
     assert most < 16 << 20
 
 
 def test_paths_and_links_to_network_file_systems_are_found(tmp_path):
-    """Check that network file systems are found. This is the control for the test above."""
+    """Check that paths on network file systems are found, and that other paths are not."""
     top = os.path.realpath(tmp_path)
     os.symlink(f"{top}/net/host", f"{top}/link")
     (tmp_path / "deep").mkdir()
@@ -49,5 +51,5 @@ def test_paths_and_links_to_network_file_systems_are_found(tmp_path):
     root = RemotePaths({"/": "network", top: "disk"}, [top])
     first = "/" + top.split("/")[1]
     assert root.contains("/none/x")
-    assert root.contains(f"{top}/deep") is (first != top)  # the path to the mount is on the network
+    assert root.contains(f"{top}/deep") is (first != top)  # a parent of the mount is on the network
     assert not RemotePaths(kinds, [f"{top}/net/own"]).contains(f"{top}/net/x")

@@ -1,4 +1,4 @@
-"""Test the frame reader: it finds the same frames however a stream is split, and accepts only
+"""Test the frame reader. It must find the same frames however a stream is split, and accept only
 unambiguous messages.
 """
 
@@ -144,8 +144,8 @@ PARTS = [
 
 @pytest.mark.rig("node")
 def test_node_reads_accepted_text_as_corral_does():
-    """Compare corral's results with node's, because node has an independent JSON parser, and most
-    clients use it.
+    """Compare corral's results with those of node. Its JSON parser is independent of corral's, and
+    most clients use it.
     """
     chance = random.Random(7)
     lines = [b"".join(chance.choices(PARTS, k=chance.randint(1, 9))) for _ in range(20_000)]

@@ -1,5 +1,5 @@
-"""Test the guard's decision for each kind of message. Each refusal has a control: the same message
-without the rule.
+"""Test the guard's decision for each kind of message. For each refusal, the test also checks that
+the message passes without the rule.
 """
 
 import json
@@ -89,8 +89,8 @@ def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name
     assert (problem["id"], problem["error"]["code"]) == (1, REFUSED)
     assert f"mcp.{table}.deny" in problem["error"]["message"]
     assert seen.denied[0][1] == name
-    # Without an id, the same message is a notification, which the guard drops, because some servers
-    # would obey it.
+    # Without an id, this message is a notification. The guard drops it, because some servers would
+    # obey it.
     routed = guard.from_client(line(method=method, params=params))
     assert (routed.onward, routed.back) == (b"", b"")
     for rules in ({}, {"deny": {table: ["other"]}}, {"allow": {table: ["*"]}}):
@@ -230,8 +230,8 @@ def test_requests_of_the_server_pass_only_if_allowed(method):
 @pytest.mark.parametrize("method", REQUESTS[:3])
 def test_requests_inside_an_answer_need_permission_too(method):
     """Check that a server's request inside an answer is refused like a separate request. In
-    protocol version 2026-07-28, servers do not send separate requests, but put them into their
-    answers.
+    protocol version 2026-07-28, servers put their requests into answers instead of sending them
+    separately.
     """
     result = {"resultType": "input_required", "inputRequests": {"q": {"method": method}}}
     for change in (result, {"inputRequests": {}, "InputRequests": result["inputRequests"]}, {"inputRequests": [1]}):  # fmt: skip
@@ -288,7 +288,7 @@ def test_an_answer_without_a_request_is_dropped():
 
 def test_an_answer_is_checked_by_the_method_of_its_request():
     """Send answers that look like answers to another method. The guard must still apply the rules
-    for the method of the request.
+    for the method that was requested.
     """
     guard, _ = make(deny={"tools": ["b"]})
     ask(guard, "tools/list", identity=1)
@@ -296,7 +296,7 @@ def test_an_answer_is_checked_by_the_method_of_its_request():
     hidden = {"tools": [{"name": "b"}], "prompts": []}
     assert read(answer(guard, hidden, 1).onward)["tools"] == []
     assert ask(guard, "tools/list", identity=3).onward
-    # Refused, because another request with the same id is still waiting.
+    # refused, because another request with this id is still waiting for its answer
     assert guard.from_client(line(id=3, method="prompts/list")).back
     assert read(answer(guard, hidden, 3).onward)["tools"] == []
 
@@ -358,7 +358,7 @@ def test_a_message_that_is_too_long_gets_an_error():
     problem = json.loads(guard.from_server(long).onward)
     assert problem["id"] == 5
     assert "mcp.max_message" in problem["error"]["message"]
-    assert guard.from_server(long).onward == b""  # this request was already answered
+    assert guard.from_server(long).onward == b""  # this request already has an answer
     assert json.loads(guard.from_client(long).back)["id"] == 5
     assert seen.calls == [("a", "refused")]
 
@@ -434,8 +434,8 @@ def test_every_small_change_of_a_definition_is_found(schema):
 
 
 def test_an_answer_with_keys_that_differ_only_in_case_is_refused():
-    """Repeat keys with a capital first letter, because a client that ignores case may read these
-    instead.
+    """Repeat keys with a capital first letter. A client that ignores case may read the repeated
+    key.
     """
     guard, _ = make(requests=["roots"])
     ask(guard, "tools/call", {"name": "a"})

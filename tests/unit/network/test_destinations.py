@@ -27,7 +27,9 @@ def check(*allow, **options):
 
 
 def to(host, port):
-    """Return the destination that a proxy or the gateway would make for an address or a name."""
+    """Return the destination for a host, as the gateway or a proxy would make it. The host is an
+    address or a name.
+    """
     try:
         return address_destination(parse_address(host), port)
     except ValueError:

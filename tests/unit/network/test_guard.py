@@ -1,5 +1,5 @@
 """Test that addresses are parsed, formatted and refused correctly. The results are compared with
-those of the standard library, except where it is wrong.
+those of the standard library, except where the standard library is wrong.
 """
 
 import ipaddress
@@ -115,8 +115,8 @@ def test_public_addresses_are_accepted(text):
 
 
 def test_addresses_that_the_standard_library_calls_global_are_refused():
-    """Check that some of the refused addresses are global according to the standard library. If
-    this test fails, the standard library has changed its answer for them.
+    """Check that some of the refused addresses are global according to the standard library. This
+    test fails if the standard library changes its answer for them.
     """
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken
@@ -173,7 +173,8 @@ def test_some_addresses_are_never_admitted():
 def test_an_embedded_address_is_admitted_like_the_address_itself():
     mapped = parse_address("::ffff:10.0.0.1")
     assert why_refused(mapped, admitted=[parse_network("10.0.0.0/8")]) is None
-    # Admitting only the outer address is not enough, because the embedded address is refused too.
+    # Admitting only the outer address is not enough, because the guard also checks the embedded
+    # one.
     assert (
         why_refused(parse_address("64:ff9b::10.0.0.1"), admitted=[parse_network("64:ff9b::/96")])
         is not None
@@ -227,8 +228,8 @@ def test_the_hosts_own_addresses_are_refused():
     ],
 )
 def test_an_address_is_accepted_once_all_suggested_remedies_are_admitted(text, named):
-    """Admit the address that each refusal suggests as its remedy, until the address under test is
-    accepted or a refusal suggests nothing.
+    """Admit the address that a refusal suggests, and try again. Stop when the address under test is
+    accepted, or when a refusal suggests nothing.
     """
     admitted = []
     while (

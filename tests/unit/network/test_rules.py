@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from corral.network import rules
 from corral.network.addresses import parse_address
 from corral.network.rules import (
+    describe_entry,
     is_host_name,
     parse_entry,
     parse_rules,
@@ -32,6 +33,17 @@ def test_a_name_without_a_port_allows_80_and_443():
     assert found.allows_name("example.com", 80)
     assert found.allows_name("example.com", 8080) is None
     assert found.ports == {80, 443}
+
+
+def test_a_description_names_the_ports():
+    texts = ("example.com", "*.example.com", "example.com:443", "10.0.0.0/8", "[fd00::1]:1-9")
+    assert [describe_entry(text) for text in texts] == [
+        "example.com on ports 80 and 443",
+        "*.example.com on ports 80 and 443",
+        "example.com:443",
+        "10.0.0.0/8 on ports 80 and 443",
+        "[fd00::1]:1-9",
+    ]
 
 
 def test_names_ignore_case():
@@ -68,8 +80,8 @@ def test_a_wildcard_matches_names_below_it(name, allowed):
 
 
 def test_a_kelvin_sign_is_not_a_k():
-    """Check that a name with a Kelvin sign is refused, and is not first passed to `str.lower`,
-    which would turn the sign into a k.
+    """Check that a name with a Kelvin sign is refused. `str.lower` would turn the sign into a k, so
+    corral must not call it before the check.
     """
     assert parse_rules(["k.example"]).allows_name("\N{KELVIN SIGN}.example", 443) is None
 
@@ -120,8 +132,8 @@ def test_addresses_and_networks_match():
     assert found.allows_address(parse_address("192.0.3.0"), 80) is None
     assert found.allows_address(parse_address("2001:db8::1"), 443)
     assert found.allows_address(parse_address("2001:db9::1"), 443) is None
-    # A mapped IPv6 address matches like its IPv4 address, and a rule for an address does not match
-    # a name with the same text.
+    # A mapped IPv6 address matches like its IPv4 address. A rule for an address does not match a
+    # name with the same text.
     assert found.allows_address(parse_address("::ffff:10.0.0.5"), 5432)
     assert found.allows_address(parse_address("10.9.0.1"), 443)
     assert found.allows_name("10.0.0.5", 5432) is None

@@ -167,8 +167,8 @@ def test_malformed_hellos_are_refused(what):
 
 
 def test_the_unchanged_hello_is_valid():
-    """Read the valid hello from which the malformed hellos are made. It is the control for them,
-    since each differs from it in only one respect.
+    """Read the valid hello from which the malformed hellos are made. A malformed hello differs from
+    this one in only one respect, so this difference must be the reason for its refusal.
     """
     assert read(build(GOOD)) == Hello(state="name", name="a.example")
     assert read(build(GOOD + extension(5, b""), session=bytes(32))).state == "name"
@@ -197,5 +197,5 @@ def test_random_bytes_do_not_crash_the_reader(data):
             break
     else:
         piece = reader.feed(b"")
-    # The result is the same if the bytes arrive one at a time.
+    # Feeding the bytes one at a time gives the same result.
     assert piece == whole

@@ -1,4 +1,4 @@
-"""Test how mountinfo is parsed, and how a path is translated to its device and the path on that
+"""Test how mountinfo is parsed, and how a path is translated to a device and a path on this
 device.
 """
 

@@ -1,4 +1,4 @@
-"""Test names on file systems that ignore case. These tests imitate such file systems;
+"""Test names on file systems that ignore case. These tests imitate such a file system, and
 `tests/vm/test_file_systems_emulated.py` uses a real one.
 """
 
@@ -17,8 +17,8 @@ def test_names_that_differ_in_case_are_two_files(tmp_path):
 def test_a_name_in_another_case_is_replaced_by_the_name_that_its_directory_lists(
     tmp_path, monkeypatch
 ):
-    """Imitate a directory that ignores case: it contains two hard links to one file, but lists only
-    one of them.
+    """Imitate a directory that ignores case, with two hard links to one file. The directory lists
+    only one of the two.
     """
     (tmp_path / "Name").touch()
     os.link(tmp_path / "Name", tmp_path / "nAME")

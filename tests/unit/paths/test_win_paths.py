@@ -1,5 +1,5 @@
-"""Test that ambiguous Windows paths are refused, and that Windows reads accepted paths as corral
-does.
+"""Test that corral refuses ambiguous Windows paths, and that Windows and corral agree on the
+meaning of the paths that corral accepts.
 """
 
 import ntpath
@@ -95,7 +95,7 @@ names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_s
 
 @given(names)
 def test_windows_reads_an_accepted_path_as_corral_does(name):
-    """Compare corral's result with that of ntpath, which splits paths as Windows does."""
+    """Compare corral's result with the result of ntpath, which splits paths as Windows does."""
     try:
         plain = windows.normalize("C:\\data\\" + name)
     except windows.Refused:
@@ -170,7 +170,7 @@ def test_ordinary_directories_are_accepted_as_roots(path):
 
 def test_protected_directories_are_found_under_other_names():
     """Reach the protected directories by a short name and through a link. corral must recognize
-    them, because it resolves their names in the same way as the path of a grant.
+    them, because it resolves links and short names in their paths too.
     """
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
     known = windows.known_directories(
@@ -181,4 +181,4 @@ def test_protected_directories_are_found_under_other_names():
     for place in leads.values():
         with pytest.raises(windows.Refused, match="it is AppData"):
             windows.check_root(place, known)
-    windows.check_root("E:\\Other", known)  # the control: another directory is accepted
+    windows.check_root("E:\\Other", known)  # Counter-check: another directory is accepted

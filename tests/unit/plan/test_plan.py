@@ -1,4 +1,4 @@
-"""Test when `plan.decide` drops a control with a warning, and when it refuses."""
+"""Test when `plan.decide` drops a control with a warning, and when it refuses the run."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def host(**statuses: str) -> Host:
 
 def chains(**needs: tuple[str, ...]):
     """Return one option for each control. `needs` maps controls to the capabilities that their
-    options require. All other options require nothing.
+    options need. The options of all other controls need nothing.
     """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
@@ -110,8 +110,8 @@ def test_a_refusal_lists_everything_missing_with_hints():
 
 
 def test_a_refusal_names_why_the_first_and_the_last_mechanism_cannot_be_used():
-    """Check that the message also says why the last option cannot be used, because the user may be
-    able to fix that. For a default limit, it gives only the reason for the first option.
+    """Check that the message gives the reasons for the first and for the last option, because the
+    user may be able to fix either. For a default limit, the message gives only the first reason.
     """
     chain = (Option(mechanism="best", needs=("a", "b")), Option(mechanism="last", needs=("c", "d")))
     machine = host(a="absent", b="absent", c="proven", d="absent")
@@ -143,8 +143,8 @@ def test_a_wall_without_any_mechanism_is_reported_as_missing():
     ],
 )
 def test_the_first_mechanism_whose_needs_are_all_proven_is_chosen(statuses, expected):
-    """Check that the plan takes the first option whose needs are all proven. An unknown finding
-    counts as absent, and so does a capability that was never probed.
+    """Check that the plan takes the first option whose needs are all proven. A capability counts as
+    absent if its finding is unknown, or if it was never probed.
     """
     chain = (
         Option(mechanism="best", needs=("a", "b"), status="verified"),

@@ -32,8 +32,8 @@ class Clock:
 
 
 class SlowChild:
-    """A process tree whose measurement goes on until it is interrupted. Between two checks for an
-    interruption, the clock advances by a second.
+    """A process tree whose measurement goes on until it is interrupted. Each of its steps takes a
+    second on the fake clock.
     """
 
     def __init__(self, clock):
@@ -87,7 +87,7 @@ def test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory(clo
     assert clock.now == 1000.0 + deadlines.GRACE_SECONDS
     watched.run_due()
     assert child.acts[-1] == "kill"
-    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # no sample took any time after that
+    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # no more time was spent on samples
 
 
 def test_a_signal_interrupts_a_sample(clock):
@@ -110,7 +110,7 @@ def test_values_that_an_interrupted_sample_has_read_still_count(clock):
 def test_a_timeout_counts_time_in_which_the_machine_sleeps(clock):
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=3600.0, sample=None)
-    # The wait is short, because poll does not count the time that the machine sleeps.
+    # The wait is short, because poll does not count time in which the machine sleeps.
     assert watched.wait_ms() == deadlines.MAX_TIMEOUT_WAIT_MS
     clock.asleep = 8 * 3600.0
     assert watched.wait_ms() == 0
@@ -121,8 +121,8 @@ def test_a_timeout_counts_time_in_which_the_machine_sleeps(clock):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has one clock for both")
 def test_the_grace_does_not_count_time_in_which_the_machine_sleeps(clock):
-    """Put the machine to sleep during the grace period. A target that had no time to end must not
-    be killed.
+    """Put the machine to sleep during the grace period. The target must not be killed before it had
+    the whole grace period to end.
     """
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=None, sample=None)

@@ -1,4 +1,6 @@
-"""Test the removal of a private directory while another process replaces its entries."""
+"""Test how private directories are removed while another process replaces their entries, and how
+links to granted paths are made in a kept home.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import sys
 
 import pytest
 
+from corral.abi import linux
 from corral.platforms.run_records import Budget, is_run_name
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX directories")
@@ -34,8 +37,8 @@ def victim(tmp_path):
 
 
 def swap_before(monkeypatch, name, path, victim):
-    """Replace `path` with a link to `victim` just before the first call to the `os` function
-    `name`.
+    """Replace `path` with a link to `victim` just before the first call of `os.NAME`, where NAME is
+    the argument `name`.
     """
     real = getattr(os, name)
 
@@ -70,7 +73,7 @@ def test_a_leftover_directory_that_nothing_changes_is_removed_entirely(left):
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
     """Put another user's directory into a kept home. A target that runs as root may have moved the
-    directory there without the right to empty it, so corral must not empty it either.
+    directory there, although it could not empty it. corral must not empty it either.
     """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
@@ -80,13 +83,13 @@ def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
     assert (left / name).stat().st_mode & 0o777 == 0o755
     os.chown(left / name, 0, 0)
     run_directories.remove(str(left), Budget())
-    assert not left.exists()  # the control: root's own directory is removed
+    assert not left.exists()  # Counter-check: root's own directory is removed
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 def test_the_targets_directories_in_a_work_directory_are_removed():
-    """Remove directories that belong to another user id. If root runs corral, the target has such
-    an id, and owns the directories that it makes.
+    """Remove directories that belong to another user id. If root runs corral, the target has its
+    own user id and owns the directories that it makes.
     """
     path = run_directories.work_directory(f"1-{os.urandom(4).hex()}")
     for name in ("", "/home", "/home/inner", "/tmp"):
@@ -136,16 +139,50 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
     assert (home / "taken").read_text() == "the server's own"
 
 
+@pytest.fixture(params=["renameat2", "rename"])
+def renaming(request, monkeypatch):
+    """Return the call that renames a server's own file: renameat2 on Linux, and rename on other systems and on file
+    systems such as NFS.
+    """
+    if request.param == "renameat2" and sys.platform != "linux":
+        pytest.skip("this system has no renameat2")
+    if request.param == "rename":
+        monkeypatch.setattr(linux, "renameat2", _unsupported)
+    return (linux if request.param == "renameat2" else os), request.param
+
+
+def _unsupported(*_):
+    raise OSError(errno.EINVAL, "Invalid argument")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="this system has no renameat2")
+def test_a_servers_own_file_is_renamed_in_one_step(tmp_path, monkeypatch):
+    """Check that no placeholder is made, which would be left if corral were killed before the rename."""
+    (tmp_path / "out.txt").write_text("the server's own")
+    (tmp_path / "reports").mkdir()
+    names, made, rename = ["out.txt", "reports"], [], linux.renameat2
+
+    def watched(*arguments):
+        made.extend(os.listdir(tmp_path))
+        rename(*arguments)
+
+    monkeypatch.setattr(linux, "renameat2", watched)
+    for name in names:
+        run_directories.make_links(str(tmp_path), [(name, "/granted")])
+    assert sorted(made) == ["out.txt", "out.txt", "out.txt.before-grant", "reports", "reports"]
+
+
+@pytest.mark.usefixtures("renaming")
 def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
-    """Create a file, a directory and a link before their paths are granted. They must be kept under
-    other names.
+    """Create a file, a directory and a link, and then grant paths with the same names. The file,
+    directory and link must be kept under new names.
     """
     (tmp_path / "out.txt").write_text("the server's own")
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/one").touch()
     (tmp_path / "link").symlink_to("out.txt")
     links = [(name, f"/granted/{name}") for name in ("out.txt", "reports", "link")]
-    for _ in range(2):  # the second run finds its links
+    for _ in range(2):  # the second run finds the links of the first
         run_directories.make_links(str(tmp_path), links)
         for name, target in links:
             assert os.readlink(tmp_path / name) == target
@@ -154,12 +191,12 @@ def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
     assert os.readlink(tmp_path / "link.before-grant") == "out.txt"
 
 
-def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypatch):
-    """Start another run of the server just before the file is renamed. The file must still exist
-    afterwards.
+def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypatch, renaming):
+    """Start another run of the server just before the file is renamed. The file must survive under
+    its new name.
     """
     (tmp_path / "out.txt").write_text("the server's own")
-    links, rename, others = [("out.txt", "/granted")], os.rename, []
+    links, rename, others = [("out.txt", "/granted")], getattr(*renaming), []
 
     def late(*arguments, **options):
         if not others:
@@ -167,16 +204,18 @@ def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypa
             run_directories.make_links(str(tmp_path), links)
         rename(*arguments, **options)
 
-    monkeypatch.setattr(os, "rename", late)
+    monkeypatch.setattr(*renaming, late)
     run_directories.make_links(str(tmp_path), links)
-    assert others  # the control: the other run did begin
+    assert others  # make sure that the other run did start
     assert os.readlink(tmp_path / "out.txt") == "/granted"
     assert (tmp_path / "out.txt.before-grant").read_text() == "the server's own"
 
 
 @pytest.mark.parametrize("is_directory", [False, True])
-def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch, is_directory):
-    """Let the rename fail because the disk is full. The next start must rename the file."""
+def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(
+    tmp_path, monkeypatch, renaming, is_directory
+):
+    """Make the rename fail because the disk is full. The next start must rename the file."""
     own, links = tmp_path / "out.txt", [("out.txt", "/granted")]
     if is_directory:
         own.mkdir()
@@ -187,7 +226,7 @@ def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as changed:
-        changed.setattr(os, "rename", full)
+        changed.setattr(*renaming, full)
         with pytest.raises(OSError, match="No space left"):
             run_directories.make_links(str(tmp_path), links)
     assert os.listdir(tmp_path) == ["out.txt"]
@@ -197,9 +236,12 @@ def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(tmp_path, monkeypatch
     assert aside.is_dir() if is_directory else aside.read_text() == "the server's own"
 
 
+@pytest.mark.usefixtures("renaming")
 @pytest.mark.parametrize("ending", [".before-grant", "x" * 245])
 def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
-    """Use a new name that is taken, or one that is longer than 255 bytes. The start must not fail."""
+    """Try to rename a file to a name that is taken, or that is longer than 255 bytes. The start
+    must not fail.
+    """
     name = "out" + ending.removeprefix(".before-grant")
     for path in (name, "out.before-grant"):
         (tmp_path / path).write_text(path)
@@ -213,8 +255,9 @@ def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
     sys.platform == "win32" or os.geteuid() != 0, reason="only root can give files away"
 )
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
-    """Replace a directory that corral has just made with a hard link to another file, as a target
-    can if another run has the same kept home. corral must not change the owner of the linked file.
+    """Replace a directory that corral has just made with a hard link to another file. A target can
+    do so if another run uses the same kept home. corral must not change the owner of the linked
+    file.
     """
     home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
     home.mkdir()
@@ -232,13 +275,13 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
     assert os.path.samefile(home / "a", victim)
     assert os.stat(victim).st_uid == 0
     run_directories.make_links(str(home), [("b/notes", "/granted")])
-    assert os.stat(home / "b").st_uid == 4321  # the control: a real directory gets the target's id
+    assert os.stat(home / "b").st_uid == 4321  # Counter-check: a real directory is given away
 
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
 def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
     """Use a name longer than 255 bytes, which the kernel refuses for every user. Like a full disk,
-    this is an error that the target has not caused.
+    this is not the target's fault, so it is an error.
     """
     name = name.format(long="x" * 256)
     with pytest.raises(OSError, match="File name too long") as error:
@@ -289,7 +332,7 @@ def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
 
 
 def fork_start(step, waiting, start):
-    """Fork a process that waits until all other processes have closed `start`, and then applies a
+    """Fork a process that waits until all other processes have closed `start`, and then applies the
     step.
     """
     pid = os.fork()

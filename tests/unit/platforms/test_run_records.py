@@ -58,7 +58,7 @@ def test_a_live_run_is_listed_and_not_swept(place, swept, tmp_path):
     run.end()
     assert run_records.live() == []
     assert os.listdir(place) == []
-    assert left.exists()  # `Run.end` removes only the record
+    assert left.exists()  # `Run.end` removes only the record file
 
 
 def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
@@ -83,8 +83,8 @@ def test_only_the_process_of_a_live_record_is_ended(place, alive):
         holder = os.dup(run._fd) if alive else -1
         die(run)
         if alive:
-            # The record of the live run names the other process, so release the lock when that
-            # process ends.
+            # The record of the live run names the process `other`, so release the record's lock
+            # when this process ends.
             threading.Thread(target=lambda: (other.wait(), os.close(holder))).start()
         assert run_records.end(replace(entry, pid=other.pid))
         other.communicate(b"\n")
@@ -103,8 +103,8 @@ def test_leftovers_that_cannot_be_removed_are_tried_again(place, swept, tmp_path
 
 @POSIX
 def test_a_record_is_complete_at_every_moment(place, tmp_path, monkeypatch):
-    """Read the record just before it is rewritten. It must be complete, because the process could
-    be killed at this moment.
+    """Read the record just before it is rewritten. It must already be complete, because corral
+    could be killed at this moment.
     """
     run = run_records.Run("1-a", residue=[str(tmp_path)], command=["x"])
     seen = []
@@ -138,15 +138,15 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
     second.end()
     assert [entry.command for entry in run_records.live()] == [("first",)]
     first.end()
-    third = run_records.Run("1-a", residue=[], command=["third"])  # the control: the name is free
+    third = run_records.Run("1-a", residue=[], command=["third"])  # Counter-check: the name is free
     assert [entry.command for entry in run_records.live()] == [("third",)]
     third.end()
 
 
 @POSIX
 def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, swept, monkeypatch):
-    """Remove the records of dead runs after a new record is created but before it is locked, when
-    its run still looks dead.
+    """Create a record, and remove the records of dead runs before the new record is locked. At this
+    moment the new record looks like the record of a dead run.
     """
     lock_soon = private_directory._lock_soon
     names = []
@@ -160,7 +160,7 @@ def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, sw
 
     monkeypatch.setattr(private_directory, "_lock_soon", sweep_first)
     run = run_records.Run("1-a", residue=[], command=["x"])
-    assert names == [["1-a"], []]  # the control: the sweep removed the first file
+    assert names == [["1-a"], []]  # make sure that the sweep removed the first file
     assert [entry.command for entry in run_records.live()] == [("x",)]
     assert run_records.sweep(swept) == []
     assert os.listdir(place) == ["1-a"]

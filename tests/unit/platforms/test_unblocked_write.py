@@ -1,5 +1,5 @@
-"""Test that a message is dropped if a stream is full, whatever flags other processes have set on
-the stream.
+"""Test that corral drops a message rather than wait if a stream is full, whatever flags other
+processes have set on the stream.
 """
 
 import os

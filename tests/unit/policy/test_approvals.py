@@ -1,5 +1,5 @@
-"""Test approvals: an approval applies to exactly the content that was shown, and is stored in a
-directory that only the user can write to.
+"""Test approvals. An approval applies to exactly the content that the user was shown, and is stored
+in a directory that only the user can write to.
 """
 
 import json
@@ -80,7 +80,9 @@ def change_name(server):
 
 
 def test_an_approval_that_could_not_be_read_again_is_an_error(store, server):
-    """Use paths that need three times as many bytes in the stored approval as in the manifest."""
+    """Use paths with characters that need three times as many bytes in the stored approval as in
+    the manifest.
+    """
 
     def ask(count: int) -> None:
         paths = ",\n".join(f'"{("é" * 60 + "/") * 30}{at}"' for at in range(count))
@@ -246,8 +248,8 @@ def test_different_contents_have_different_digests(contents, subject):
             assert found.setdefault(approvals.request_digest(*key), key) == key
 
 
-# Test the paths of corral's configuration, state and cache directories, and the ceilings in
-# `config.toml`.
+# The tests below check the paths of corral's configuration, state and cache directories, and the
+# ceilings in `config.toml`.
 
 
 @pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="only other systems use XDG")

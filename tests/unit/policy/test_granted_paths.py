@@ -1,5 +1,5 @@
-"""Test that corral remembers the real path of a grant, and refuses the grant if it later becomes a
-link to another path.
+"""Test that corral remembers the real path of a grant, and refuses the grant if its path later
+becomes a link to somewhere else.
 """
 
 import os
@@ -51,7 +51,7 @@ def test_a_granted_path_that_leads_to_another_file_is_refused(home, linked):
     words = shlex.split(str(error.value.hint).partition(": ")[2])
     assert words == ["corral", "approve", "--path", str(path)]
     with pytest.raises(ChangedPathsError):
-        check(home, "project/data")  # a refused path is not remembered
+        check(home, "project/data")  # the refused path was not remembered
     remember(memory_file(str(home / "home")), {str(path): str(home / "private")})
     check(home, "project/data")
 
@@ -66,8 +66,8 @@ def test_a_changed_link_above_the_path_is_refused(home):
 
 
 def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
-    """Use a directory in which other users may make files. corral does not remember paths directly
-    in such a directory, so it cannot know whether a link there is new.
+    """Use a directory in which other users may make files. corral does not remember the entries of
+    such a directory, so it cannot know whether a link in it is new.
     """
     (home / "project").chmod(0o1777)
     check(home, "project/data")
@@ -77,7 +77,7 @@ def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
         check(home, "project/data")
     path = str(home / "project/data")
     remember(memory_file(str(home / "home")), {path: str(home / "private")})
-    check(home, "project/data")  # the control: the path was approved
+    check(home, "project/data")  # Counter-check: now the path is approved
     (home / "project/inner").mkdir()
     (home / "project/inner/link").symlink_to(home / "private")
     check(home, "project/inner/link")
@@ -112,7 +112,7 @@ def write_memory(home, content: bytes) -> str:
 
 def test_a_record_that_is_too_large_is_refused(home):
     write_memory(home, b"\0" * (1 << 21))
-    check(home, "project/data")  # without a link nothing is refused
+    check(home, "project/data")  # a path without links is not refused
     replace_by_link(home / "project/data", home / "private")
     with pytest.raises(PolicyError, match="cannot be used"):
         check(home, "project/data")
@@ -120,8 +120,8 @@ def test_a_record_that_is_too_large_is_refused(home):
 
 @pytest.mark.parametrize("end", [b"", b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0\0", b"a\0\0\0\0"])
 def test_a_record_with_a_damaged_end_is_repaired(home, end):
-    """Damage the end of the file, as a power cut or a full disk can. Complete entries must still be
-    used, and so must new ones.
+    """Damage the end of the file, as a power failure or a full disk can. corral must still use the
+    complete entries, and must be able to add new ones.
     """
     old, new = (str(home / "project" / name) for name in ("old", "data"))
     os.mkdir(old)
@@ -157,8 +157,8 @@ def test_a_large_record_drops_paths_that_no_longer_exist(home, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows writes to a locked file differently")
 def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeypatch):
-    """Make a run write only part of its entry before the write fails. Until this run has removed
-    that part, another run that adds its own entry must wait.
+    """Let a run's write fail after a part of its entry. Another run that adds an entry must wait
+    until the first run has removed this part.
     """
     file = str(tmp_path / "private" / "memory")
     remember(file, {"/one": "/one"})
@@ -180,14 +180,14 @@ def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeyp
         remember(file, {"/three": "/three"})
     assert read_memory(file) == {"/one": "/one"}
     assert seen == ["waits"]
-    remember(file, {"/two": "/two"})  # the control: the lock is free afterwards
+    remember(file, {"/two": "/two"})  # Counter-check: the lock is free again
     assert read_memory(file) == {"/one": "/one", "/two": "/two"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no rlimits")
 def test_a_full_disk_leaves_no_partial_entry(tmp_path):
-    """Limit the size of files to imitate a full disk. No partial entry may be left, because it
-    would make corral refuse every later run.
+    """Limit the size of files to imitate a full disk. No partial entry may remain, because it would
+    make corral refuse every later run.
     """
     import resource
     import signal

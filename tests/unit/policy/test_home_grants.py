@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
     (home / "file").write_text("")
     (home / "linked").symlink_to("notes")
     (home / "bad\x1bname").mkdir()
-    # No mode makes a directory unreadable for root, so `os.access` is replaced.
+    # Replace `os.access`, because root can read a directory whatever its mode is.
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("closed"))
     return home
 

@@ -447,9 +447,7 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_keys_that_are_not_in_the_data_have_no_line_numbers(text):
-    """Look for the lines of keys in random texts. The data contains no keys, so no key may have a
-    line.
-    """
+    """Look for the lines of keys in random texts. The data has no keys, so no line may be found."""
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

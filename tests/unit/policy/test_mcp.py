@@ -43,7 +43,7 @@ def test_a_request_needs_approval_and_never_overrides_the_user():
     own = source(tools={"allow": ["a"]}, requests=[])
     assert merged(agreed, own) == Mcp(tools_allow=("a",), requests=(), max_message=1 << 30)
     assert merged(own, agreed) == merged(agreed, own)
-    # If the user sets the same key, the request's value is not used and needs no approval.
+    # If the user sets the key too, the request's value is not used and needs no approval.
     assert merged(source("request", approved=False, requests=["*"]), own).requests == ()
 
 

@@ -1,5 +1,5 @@
 """Test that corral refuses write access to every file that a later run of corral starts or loads,
-whatever name the grant uses.
+whatever path the grant uses for this file.
 """
 
 import os
@@ -51,8 +51,8 @@ def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
 
 
 def test_the_parent_of_private_directories_of_runs_cannot_be_written(home, monkeypatch):
-    """Check that the parent of runs' private directories cannot be granted for writing. Without
-    namespaces, a target could otherwise rename its own private directory or another run's.
+    """Check that the directory above all runs' private directories cannot be granted for writing.
+    Otherwise, without namespaces, a target could rename its own private directory or another run's.
     """
     (home / "tmp/deep").mkdir(parents=True)
     (home / "link").symlink_to("tmp")
@@ -80,7 +80,9 @@ def test_directories_of_modules_cannot_be_written(home, monkeypatch):
 
 @pytest.mark.parametrize("value", ["{}", "/nowhere:{}/deep", ":/nowhere", "/nowhere:"])
 def test_directories_of_pythonpath_cannot_be_written(home, monkeypatch, value):
-    """Also use empty entries in PYTHONPATH, which stand for the working directory."""
+    """Refuse to grant the directories in PYTHONPATH for writing. An empty entry means the working
+    directory.
+    """
     monkeypatch.chdir(home / "data")
     allowed(home, home / "data")
     monkeypatch.setenv("PYTHONPATH", value.format(home / "data"))
@@ -92,7 +94,7 @@ def test_the_users_site_cannot_be_written(home, monkeypatch):
     monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
     allowed(home, home / "data")
     monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
-    refused(home, home / "data")  # the directory need not exist
+    refused(home, home / "data")  # refused although the directory does not exist
 
 
 def test_a_module_cannot_be_written_under_another_name(home, monkeypatch):
@@ -145,7 +147,7 @@ def test_the_entry_point_removes_pythonpath_and_the_users_site(home, monkeypatch
     monkeypatch.setattr(sys, "path", [*foreign, *kept])
     entry.remove_foreign_paths()
     assert sys.path == (kept if not sys.flags.safe_path else [foreign[0], *kept])
-    # The user's site-packages stay on the path if corral itself is installed there.
+    # corral keeps the user's site-packages on the path if it is installed there itself.
     monkeypatch.setattr(site, "USER_SITE", own)
     entry.remove_foreign_paths()
     assert own in sys.path

@@ -31,6 +31,9 @@ def test_pins_are_found_for_their_server_only():
     with pytest.raises(PolicyError, match="nothing is pinned for npm:x") as caught:
         pins.load_pins(["npm:x"], required=True)
     assert "corral inspect --pin npm:x" in caught.value.hint
+    with pytest.raises(PolicyError, match=r"for npm:x '--token=\*\*\*'") as caught:
+        pins.load_pins(["npm:x", "--token=other"], required=True)
+    assert "***" not in caught.value.hint
 
 
 def test_secrets_are_not_stored_with_pins(store):
@@ -75,7 +78,7 @@ def test_servers_whose_words_look_like_keys_have_their_own_pins():
     for other in (["hf_mcp_server_main_x"], ["***"]):
         assert pins.find_pinned(other) is None
         assert pins.find_inspected(other) is None
-    # The control: the pinned command itself is found.
+    # Counter-check: the command with pins is found.
     assert pins.find_pinned(["pypi-publish-server"]) is not None
     assert pins.find_inspected(["pypi-publish-server"]) is not None
 
@@ -103,5 +106,5 @@ def test_definitions_that_corral_could_not_read_again_are_not_pinned():
     large = [("tool", "a", '{"name":"' + "a" * (1 << 20) + '"}')]
     with pytest.raises(SandboxError, match="cannot be pinned"):
         pins.keep_pins(["npm:big"], large)
-    pins.keep_pins(["npm:small"], PINS)  # the control
+    pins.keep_pins(["npm:small"], PINS)  # Counter-check
     assert pins.find_pinned(["npm:small"]) is not None

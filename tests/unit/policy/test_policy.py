@@ -1,4 +1,4 @@
-"""Test how policies are merged: the user's policy overrides all other policies, a server's request
+"""Test how policies are merged. The user's policy overrides all other policies, a server's request
 can only tighten the result, and forbidden paths are never granted.
 """
 
@@ -394,9 +394,8 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Imitate macOS, where the users' files and /private are on a different volume than the root.
-    Such files can still be granted. Files on the file system of /proc are refused wherever it is
-    mounted.
+    """Imitate macOS, where the users' files and /private are on another volume than the root. Such
+    files can be granted. Files on the file system of /proc are refused, wherever it is mounted.
     """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
@@ -430,8 +429,8 @@ def test_corrals_own_directories_are_never_granted(home, access):
 @POSIX
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_packages_that_are_being_installed_are_not_granted(home, access):
-    """Refuse the staging directory, because a target could change another server's files in it. An
-    installer may get only its own directory inside it.
+    """Refuse the staging directory, because a target could change the files of a server that is
+    being installed. An installer may get only its own directory inside it.
     """
     staging = directories(home=str(home)).cache + STAGING
     part = os.path.join(staging, "0123")
@@ -533,7 +532,7 @@ def test_a_link_planted_in_a_writable_directory_is_refused(home):
     assert joined(user(filesystem={"write": ["~/data"], "read": ["~/data/in"]}), home=home).grants
 
 
-# Tests with random requests: no request allows more than the user's policy.
+# The tests below use random requests: no request allows more than the user's policy.
 
 
 SIZES = st.sampled_from(["1M", "512M", "1G", "2G", "none"])
@@ -692,8 +691,8 @@ def test_flags_become_a_policy_without_slow_imports():
 
 def test_the_policy_lists_the_variables_that_a_servers_request_set():
     """Check that `requested_names` lists the environment variables that a server's request set. A
-    request could set a variable such as A_TOKEN to the name of a host. If corral masked this value
-    like a secret, the host would be missing from the report of denials.
+    request could set a variable such as A_TOKEN to a host name. If corral masked this value as a
+    secret, the report of denials would not show the host.
     """
     asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
     mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})

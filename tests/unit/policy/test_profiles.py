@@ -1,5 +1,5 @@
-"""Test the curated profiles: each can be loaded, gives a reason for every grant, and grants none of
-the user's own paths.
+"""Test the curated profiles. Each profile can be loaded, gives a reason for every grant, and grants
+none of the user's own paths.
 """
 
 import json
@@ -35,8 +35,8 @@ GRANTS = {
 
 
 def test_each_profiles_server_is_started_or_a_reason_is_listed():
-    """Check that the `servers` rig starts the server of each profile, or that NOT_STARTED says why
-    it does not.
+    """Check that the tests with the `servers` rig start the server of each profile. NOT_STARTED
+    must give the reason for each exception.
     """
     called = {one.profile for one in SERVERS}
     assert set(NAMES) == {*called, *STARTED, *NOT_STARTED}
@@ -45,9 +45,7 @@ def test_each_profiles_server_is_started_or_a_reason_is_listed():
 
 
 def test_corral_has_more_than_thirty_profiles():
-    """Count the profiles. This is the control, because the other tests would also pass if there
-    were none.
-    """
+    """Count the profiles. Without profiles, the other tests would pass without testing anything."""
     assert len(NAMES) > 30
     assert {"filesystem", "github", "time", "git"} <= set(NAMES)
 
@@ -165,7 +163,7 @@ def test_mistakes_in_a_policy_are_raised_before_anything_starts():
 
 
 def inner(server: dict) -> list[str]:
-    """Return the arguments of `corral run` in the entry that `sandboxed` made for a server."""
+    """Return the arguments after `corral run` in a server entry that `sandboxed` made."""
     assert server["command"] == sys.executable
     return server["args"][server["args"].index("run") + 1 :]
 

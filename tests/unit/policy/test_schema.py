@@ -1,6 +1,4 @@
-"""Test that the parser, the JSON Schema and the reference, all of which are made from one table,
-agree.
-"""
+"""Test that the parser, the JSON Schema and the reference agree. All three come from one table."""
 
 import json
 import os

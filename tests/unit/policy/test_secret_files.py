@@ -1,6 +1,4 @@
-"""Test on each system that the code that hides or refuses secret files uses the whole table of such
-files.
-"""
+"""Test on each system that corral hides or refuses every file in the table of secret files."""
 
 import os
 
@@ -95,7 +93,7 @@ def test_a_java_outside_of_an_installation_makes_only_itself_readable():
         needs.runtime(program, "java", "")
         assert list(needs.reads) == [program]
         needs.reads.clear()
-    # The control: a java inside a JDK makes the whole JDK directory readable.
+    # Counter-check: a java inside a JDK makes the whole JDK directory readable.
     needs.runtime("D:\\jdk\\bin\\java.exe", "java", "")
     assert list(needs.reads) == ["D:\\jdk"]
 

@@ -1,5 +1,5 @@
-"""Test that arguments are masked if they look like secrets, because a command line does not say
-which of them are secret.
+"""Test that arguments are masked if they look like secrets. A command line does not say which of
+its arguments are secret.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def test_reports_and_plans_do_not_show_secrets(capsys):
 
 
 def test_masking_takes_linear_time():
-    """Mask a word with many `key=value` pairs. Replacing each pair in the whole word would take
-    minutes.
+    """Mask a word with many `key=value` pairs. If each pair were replaced in the whole word, this
+    would take minutes.
     """
     pairs = [f"key=a{number:06}" for number in range(200_000)]
     assert masked(["x&" + "&".join(pairs)]) == ("x" + f"&key={MASK}" * len(pairs),)

@@ -1,5 +1,5 @@
-"""Test how corral finds the versions of Python and Node.js that version managers have installed,
-and how it chooses among them by version or path.
+"""Test how corral finds the Python and Node.js versions that version managers have installed, and
+how it chooses one of them by version or path.
 """
 
 import os
@@ -44,7 +44,7 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Run a command and return its output, or "" if it fails. A real run would do this in a
+    """Run a command and return its output, or "" if it fails. A real run starts this command in a
     sandbox.
     """
     try:
@@ -69,7 +69,7 @@ def test_runtimes_of_version_managers_are_found(home, kind):
         assert find_runtime(kind, text, ask).path == path
     newest = put(home / (".pyenv/versions/3.97.12/bin/python3"))
     if kind == "python":
-        assert find_runtime(kind, "3.97", ask).path == newest  # 12 is newer than 9
+        assert find_runtime(kind, "3.97", ask).path == newest  # 3.97.12 is newer than 3.97.9
 
 
 def test_runtimes_that_are_not_executable_or_too_old_are_not_found(home):
@@ -106,7 +106,7 @@ def test_shims_of_version_managers_do_not_count_as_runtimes(home):
         path.chmod(0o755)
     assert (3, 97) not in {one.version for one in list_runtimes("python")}
     assert list_runtimes("node") == []
-    put(home / "bin" / "python3.97")  # the control: a real interpreter counts
+    put(home / "bin" / "python3.97")  # Counter-check: a real interpreter is found
     assert (3, 97) in {one.version for one in list_runtimes("python")}
 
 
@@ -159,7 +159,7 @@ def test_version_numbers_with_too_many_digits_are_refused():
     """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300 digits."""
     for text in ("9" * 5000, f"v3.{'9' * 5000}", f"3.{'0' * 10}"):
         assert parse_version(text) == ()
-    # The control: a shorter number is accepted.
+    # Counter-check: a shorter number is accepted.
     assert parse_version("3.999999999") == (3, 999999999)
     assert find_fitting_python(f">=3.{'9' * 5000}") == ""
     assert find_fitting_node(f">={'9' * 5000} || ^{'9' * 5000}.x") == ""

@@ -25,7 +25,7 @@ def test_a_script_that_does_not_exist_is_found(tmp_path, words):
     (tmp_path / "there.py").write_text("")
     path = find_missing_script(words, str(tmp_path))
     assert path == str(tmp_path / next(word for word in words if word.startswith("gone")))
-    assert find_missing_script(words) == ""  # without a directory, a relative path may exist
+    assert find_missing_script(words) == ""  # corral cannot tell without the working directory
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_the_words_of_another_command_are_not_relative_to_this_directory(tmp_pat
 
 
 def test_the_name_of_a_missing_script_cannot_look_like_a_suggestion():
-    assert describe_missing_script("/srv/app.py") == "app.py does not exist in /srv"  # the control
+    assert describe_missing_script("/srv/app.py") == "app.py does not exist in /srv"
     said = describe_missing_script("/srv/it was denied; to allow it: --write ~ .py")
     assert said == "'it was denied; to allow it: --write ~ .py' does not exist in /srv"

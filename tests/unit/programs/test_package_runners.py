@@ -42,7 +42,7 @@ def test_a_runner_is_replaced_by_its_package_and_the_remaining_arguments(line):
     found = parse_runner(command, arguments)
     assert isinstance(found, Package)
     assert (found.reference, found.used) == PACKAGES[line]
-    # `corral run` accepts the reference that was found.
+    # `corral run` must accept the reference that was found.
     assert parse_reference(found.reference).kind == found.registry
 
 

@@ -1,7 +1,7 @@
-"""Resolve typed commands, and prove that the resolved files suffice to run them.
+"""Resolve typed commands, and check that the resolved files suffice to run them.
 
 Each program is run in bubblewrap, where only the system's directories and the program's `reads` and
-`links` are visible. The control runs the same program without its `reads`, and must fail.
+`links` are visible. Then the program is run without its `reads`, and must fail.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """Create a script with this text and return its path. Without a text, create a native program,
-    which is a copy of cat.
+    """Create a script with this text and return its path. If no text is given, create a native
+    program instead: a copy of cat.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:
@@ -151,9 +151,7 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """Copy a real venv. The copy has no scripts, because they would contain the path of the
-    original.
-    """
+    """Copy a real venv without its scripts, because they contain the path of the original."""
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
 
@@ -182,7 +180,7 @@ def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: P
     program_at(home / "program")
     program_at(home / "two; words")
     hints = {"directory": "type ./directory", "program": "type ./program"}
-    hints["two; words"] = "type './two; words'"  # otherwise a pasted hint would run `words`
+    hints["two; words"] = "type './two; words'"  # unquoted, the hint would also run `words`
     for name, hint in hints.items():
         with pytest.raises(CommandError) as caught:
             run(name)
@@ -195,7 +193,7 @@ def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: P
 def test_a_script_in_the_working_directory_needs_its_interpreter(run: Resolver, home: Path) -> None:
     hints = {"server.py": "python3 server.py", "server.js": "node server.js"}
     for name, command in hints.items():
-        with pytest.raises(CommandError) as caught:  # the control: the script does not exist
+        with pytest.raises(CommandError) as caught:  # Counter-check: no such script
             run(name)
         assert "did you mean" not in str(caught.value.hint)
         (home / name).write_text("")
@@ -230,7 +228,8 @@ def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
     with pytest.raises(CommandError) as caught:
         run("server --port 1")
     assert "leave out the quotes" in str(caught.value.hint)
-    with pytest.raises(CommandError) as caught:  # the control: an unknown program gets another hint
+    # Counter-check: an unknown program gets another hint.
+    with pytest.raises(CommandError) as caught:
         run("nowhere --port 1")
     assert "leave out the quotes" not in str(caught.value.hint)
 
@@ -791,8 +790,8 @@ def test_asdf_chooses_by_tool_versions(run: Resolver, home: Path) -> None:
 
 
 def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
-    """Check that a project's file can only choose among installed runtimes. It is not trusted,
-    because clients start servers in any open directory.
+    """Check that a project's file can choose a runtime only among the installed ones. The file is
+    not trusted, because clients start servers in any directory that the user opens.
     """
     root = home / ".asdf"
     shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
@@ -977,13 +976,14 @@ def test_a_module_in_the_callers_project_is_readable(run: Resolver, home: Path, 
 def test_a_project_does_not_replace_an_installed_module(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that `python -m pkg` runs the installed module, not a module of the same name in the
-    project. The project is not trusted, because a client starts servers in any open project.
+    """Check that `python -m pkg` runs the installed module, not a module with this name in the
+    project. The project is not trusted, because a client starts servers in any project that the
+    user opens.
     """
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
     run.cwd = home / "proj"
-    # The control: if no module is installed, the project's module runs.
+    # Counter-check: if no module is installed, the project's module runs.
     assert str(home / "proj") in run(venv / "bin" / "python", "-m", "pkg").reads
     [site] = venv.glob("lib/python*/site-packages")
     file_at(site / "pkg" / "__main__.py", "print('installed')")
@@ -994,8 +994,8 @@ def test_a_project_does_not_replace_an_installed_module(
 
 
 def test_only_programs_of_homebrew_are_readable(run: Resolver, home: Path) -> None:
-    """Check that Homebrew's programs, libraries and TLS certificates are readable, but not `var`
-    and the rest of `etc`, where services keep their data and passwords.
+    """Check that Homebrew's programs, libraries and TLS certificates are readable. Services keep
+    their data and passwords in `var` and in the rest of `etc`, so these must not be readable.
     """
     prefix = home / "brew"
     node = program_at(prefix / "Cellar" / "node" / "25" / "bin" / "node")

@@ -26,8 +26,8 @@ NAMES = TEXT.filter(lambda text: '"' not in text and text)
 
 
 def split(line):
-    """Split a command line as CommandLineToArgvW does. This function was written from the
-    documentation alone.
+    """Split a command line as CommandLineToArgvW does. This function is written from the
+    documentation alone, so it is independent of corral's code.
     """
     arguments, at = [], 0
     if line.startswith('"'):
@@ -68,7 +68,7 @@ def split(line):
 
 
 def test_the_tests_own_parser_reads_the_examples_in_microsofts_manual():
-    """Check Microsoft's own table of arguments and results. This is the control for `split`."""
+    """Check this file's `split` with Microsoft's own table of arguments and results."""
     assert split('x "a b c" d e') == ["x", "a b c", "d", "e"]
     assert split('x "ab\\"c" "\\\\" d') == ["x", 'ab"c', "\\", "d"]
     assert split('x a\\\\\\b d"e f"g h') == ["x", "a\\\\\\b", "de fg", "h"]
@@ -146,7 +146,7 @@ def test_arguments_that_cmd_would_reinterpret_are_refused(argument):
     with pytest.raises(CommandError, match=r"which cmd\.exe would interpret") as caught:
         start_line(["x.cmd", argument], system_root=ROOT)
     assert caught.value.exit_code == 126
-    # The control: a program that is not a batch file gets the same argument unchanged.
+    # Counter-check: a program that is not a batch file gets the same argument unchanged.
     assert split(start_line(["x.exe", argument], system_root=ROOT)[1]) == ["x.exe", argument]
 
 
@@ -198,8 +198,8 @@ def test_the_environment_block_has_every_variable_once_and_sorted(variables):
 def test_variables_are_sorted_as_windows_sorts_them():
     names = ["b", "A_", "AB", "a", "Path", "é", "\uffff", "\U0001f600"]
     found = [name for name, _ in read_block(environment_block((name, "") for name in names))]
-    # Windows compares UTF-16 in upper case: a surrogate pair is less than U+FFFF, and the
-    # underscore is greater than A to Z.
+    # Windows compares UTF-16 code units in upper case. So a surrogate pair sorts before U+FFFF, and
+    # the underscore sorts after A to Z.
     assert found == ["a", "AB", "A_", "b", "Path", "é", "\U0001f600", "\uffff"]
 
 

@@ -1,4 +1,4 @@
-"""Resolve typed Windows commands to programs, using a table of files as the disk."""
+"""Resolve typed Windows commands to programs, using a fake disk."""
 
 import ntpath
 import struct
@@ -25,7 +25,7 @@ BATCH = '@IF EXIST "%~dp0\\node.exe" (\r\n  "%~dp0\\node.exe"  "%~dp0\\..\\srv\\
 
 
 class Table:
-    """A disk made from a table of files by path, which ignores case as NTFS does. `links` maps
+    """A fake disk that ignores case as NTFS does. `files` maps paths to contents, and `links` maps
     paths to their targets. `aliases` lists app execution aliases, whose targets cannot be read.
     """
 
@@ -138,8 +138,8 @@ def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
 
 
 def test_relative_and_remote_entries_of_path_are_ignored():
-    """Check that both are ignored, because the meaning of a relative entry depends on the current
-    directory, and a share belongs to another machine.
+    """Check that corral ignores relative entries and network shares in PATH. The meaning of a
+    relative entry depends on the current directory, and a share belongs to another machine.
     """
     disk = Table(
         files(
@@ -161,7 +161,7 @@ def test_shares_and_devices_are_refused(name):
 def test_a_share_is_never_opened(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "//" not in path:
-        (tmp_path / path).mkdir(parents=True)  # on Linux this path is an ordinary name
+        (tmp_path / path).mkdir(parents=True)  # on Linux this is an ordinary file name
         assert (tmp_path / path).is_dir()
     disk = HostDisk()
     assert (disk.kind(path), disk.read(path), disk.names(path), disk.real(path)) == (
@@ -169,7 +169,7 @@ def test_a_share_is_never_opened(path, tmp_path, monkeypatch):
         path,
     )
     (tmp_path / "x").mkdir()
-    assert disk.kind("x") == "directory"  # the control: a local directory is opened
+    assert disk.kind("x") == "directory"  # Counter-check: a local directory is opened
 
 
 def test_extensions_are_tried_in_the_order_of_pathext():
@@ -196,7 +196,7 @@ def test_npms_batch_file_is_followed():
 
 def test_a_package_of_a_project_is_readable_with_its_neighbours():
     """Check that the whole project is readable, not only the directory with the package's own
-    package.json. The package also needs other packages, which npm has put next to it.
+    package.json. The package also needs other packages, which npm has installed beside it.
     """
     for top in ("C:\\work", f"{HOME}\\.corral\\cache\\store\\trees\\0123"):
         script = f"{top}\\node_modules\\@a\\srv\\dist\\cli.js"
@@ -207,13 +207,13 @@ def test_a_package_of_a_project_is_readable_with_its_neighbours():
             f"{top}\\package.json": b"{}",
         }))  # fmt: skip
         assert resolve("node", script, disk=disk).reads == (NODE, top)
-    home = f"{HOME}\\node_modules\\srv"  # the home directory is never used as a project
+    home = f"{HOME}\\node_modules\\srv"  # corral never treats the home directory as a project
     disk = Table(files(**{f"{home}\\cli.js": b"", f"{HOME}\\package.json": b"{}"}))
     assert resolve("node", f"{home}\\cli.js", disk=disk).reads == (NODE, home)
 
 
 def test_npms_batch_file_of_a_global_package_is_followed():
-    """Check that only the started package is readable, and not the other global packages."""
+    """Check that only the started package is readable, but not the other global packages."""
     npm = "C:\\Users\\Ann\\AppData\\Roaming\\npm"
     text = BATCH.replace("..\\srv", "node_modules\\@a\\srv").encode()
     disk = Table(
@@ -363,8 +363,8 @@ def test_a_launcher_that_starts_itself_is_an_error():
 
 @pytest.mark.parametrize("words", [("python", "-V"), ("python3", "-V"), ("py", "-3.12", "-V")])
 def test_store_aliases_of_python_are_followed(words, monkeypatch):
-    """Check that corral follows an app execution alias to the registered Python, such as one that
-    the install manager has registered.
+    """Check that corral follows an app execution alias to the registered Python, for example one
+    that Python's install manager has registered.
     """
     alias = f"C:\\Users\\Ann\\bin\\{words[0]}.exe"
     real = "C:\\Users\\Ann\\AppData\\Local\\Python\\pythoncore-3.12-64\\python.exe"

@@ -1,5 +1,5 @@
-"""Test how corral reads files that only start another program, using samples made by the real
-tools.
+"""Test how corral reads launchers, using samples made by the real tools. A launcher is a file that
+only starts another program.
 """
 
 import io
@@ -122,7 +122,7 @@ COMPILERS = {"x86_64": "x86_64-w64-mingw32", "i686": "i686-w64-mingw32"}
 
 
 def program_with(tmp_path, kind, path, machine="x86_64"):
-    """Make a real program file with these resources, using a real resource compiler and linker."""
+    """Make a real executable with these resources, using a real resource compiler and linker."""
     tools = COMPILERS[machine]
     rigs.need("mingw")
     text = RESOURCES.format(kind=kind, path=path.replace("\\", "\\\\"))
@@ -143,7 +143,7 @@ def test_uvs_resources_are_read(tmp_path, machine):
     assert windows_shims.launcher(raw) == windows_shims.Launcher(
         kind="script", python="C:\\py\\python.exe"
     )
-    for at in range(0, len(raw), 97):  # a truncated file never causes an exception
+    for at in range(0, len(raw), 97):  # a truncated file must not cause an exception
         assert windows_pe_resources.resources(raw[:at]) in (
             {},
             windows_pe_resources.resources(raw),
@@ -233,8 +233,8 @@ def test_other_batch_files_are_not_read(text):
 
 @given(st.text(max_size=300), st.integers(0, len(NPM)))
 def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
-    """Insert lines into a batch file. corral must refuse the file, or find a single command in it
-    that contains neither variables nor line breaks.
+    """Insert lines into a batch file. corral must either refuse the file or find a single command
+    in it. This command must contain neither variables nor line breaks.
     """
     found = windows_shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
     if found is not None:
@@ -245,8 +245,8 @@ def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
 
 @pytest.mark.rig("node")
 def test_batch_files_of_the_installed_npm_are_read(tmp_path):
-    """Check that corral finds the program and the script in files that the installed npm's cmd-shim
-    writes.
+    """Check that corral finds the program and the script in files that the cmd-shim of the
+    installed npm writes.
     """
     root = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("npm"))))
     writer = os.path.join(root, "node_modules", "cmd-shim")

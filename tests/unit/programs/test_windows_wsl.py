@@ -1,4 +1,4 @@
-"""Test the hint with the command that runs the same server in WSL2."""
+"""Test the hint that shows a command to run the same server in WSL2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test which packages the workspace files of pnpm, npm and uv list."""
+"""Test which packages are listed in the workspace files of pnpm, npm and uv."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_broken_files_list_nothing(tmp_path, text):
 
 
 def test_hostile_patterns_take_little_time(tmp_path):
-    """Match patterns on which a backtracking matcher would never finish."""
+    """Match patterns for which a backtracking matcher would practically never finish."""
     pattern = "/".join(["**", "a"] * 200 + ["b"])
     (tmp_path / "package.json").write_text(json.dumps({"workspaces": [pattern] * 3}))
     assert not lists_package(str(tmp_path), str(tmp_path / "/".join("a" * 300)))

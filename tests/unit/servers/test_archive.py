@@ -25,7 +25,7 @@ END = b"PK\x05\x06"
 def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
     made = zipfile.ZipInfo(name)
     mode = mode or (stat.S_IFDIR | 0o755 if name.endswith("/") else stat.S_IFREG | 0o644)
-    made.filename = name  # ZipInfo's constructor changes some names
+    made.filename = name  # the constructor of ZipInfo changes some names
     made.external_attr = mode << 16
     made.create_system = 3
     made.compress_type = zipfile.ZIP_DEFLATED
@@ -96,8 +96,8 @@ def test_names_that_lead_out_of_the_archive_are_refused(name, tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Refuse a name that contains a NUL, at which some parsers, such as Python's, end the name,
-    while others do not.
+    """Refuse a name that contains a NUL. For some parsers, such as Python's, the name ends at the
+    NUL, and for others it does not.
     """
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
@@ -144,8 +144,8 @@ def test_two_names_for_one_file_are_refused(first, second, tmp_path):
 
 
 def test_a_directory_may_be_listed_after_its_files(tmp_path):
-    """List a directory after one of its files, as some zip tools do. corral must accept such an
-    archive. This is the control for the refusals.
+    """List a directory after one of its files, as some zip tools do. corral must accept this
+    archive.
     """
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
@@ -160,7 +160,7 @@ def test_an_archive_beyond_the_limits_is_refused_before_anything_is_written(tmp_
 
 def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
     """Declare a size of four gigabytes for an entry of a few bytes. corral must refuse the archive
-    before it unpacks anything.
+    before anything is unpacked.
     """
     data = bytearray(archive(("zeros", bytes(1000))))
     central = data.index(b"PK\x01\x02")
@@ -169,8 +169,8 @@ def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """Declare a size of 5 bytes for an entry of half a megabyte. corral must stop after 5 bytes,
-    and find that the checksum is wrong.
+    """Declare a size of 5 bytes for an entry of half a megabyte. corral must stop after 5 bytes and
+    find that the checksum is wrong.
     """
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -195,14 +195,14 @@ def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
 def test_too_many_entries_are_refused(tmp_path):
     data = archive(*((f"f{at}", b"") for at in range(SMALL.max_entries + 1)))
     assert "more than 50 files and directories" in refusal(data, tmp_path)
-    # The control: the default limits.
+    # Counter-check: the default limits allow this archive.
     extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))
 
 
 @pytest.mark.parametrize("depth", [4, 5])
 def test_directories_that_are_not_listed_count_as_entries(depth, tmp_path):
     """Unpack ten files, each in its own nested directories. The archive lists only the files, but
-    the directories count as entries too.
+    the directories must count as entries too.
     """
     data = archive(*((f"{at}/" + "d/" * (depth - 2) + "f", b"") for at in range(10)), ("g", b""))
     if depth == 4:
@@ -223,8 +223,8 @@ def test_a_list_of_entries_beyond_its_limit_is_refused(tmp_path):
 
 
 def test_the_entries_are_counted_before_zipfile_reads_them(tmp_path, monkeypatch):
-    """Declare a count of one in an archive with a long list of entries. corral must refuse the
-    archive before zipfile makes an object for each entry.
+    """Declare one entry in an archive with a long list of entries. corral must refuse the archive
+    before zipfile makes an object for each entry.
     """
     data = archive(*((f"f{at}", b"") for at in range(40)))
     monkeypatch.setattr(zipfile, "ZipFile", None)
@@ -287,8 +287,8 @@ def test_data_after_the_archive_is_refused(tmp_path):
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
 def test_a_signed_bundle_is_unpacked(declared, tmp_path):
-    """Unpack bundles with both forms of a signature. `mcpb sign` appends a block to the archive,
-    and newer versions also declare this block as the archive's comment.
+    """Unpack bundles with each form of a signature. `mcpb sign` appends a block to the archive, and
+    newer versions also declare this block as the archive's comment.
     """
     block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
     data = bytearray(archive(*GOOD))
@@ -336,7 +336,7 @@ def test_an_archive_in_parts_is_refused(tmp_path):
 
 
 def test_an_archive_with_more_entries_than_it_states_is_refused(tmp_path):
-    """Declare a count of one in an archive that has two entries. Parsers that use the count see one
+    """Declare one entry in an archive that has two. Parsers that trust the declared number see one
     entry, and parsers that use the length of the central directory see two.
     """
     data = bytearray(archive(*GOOD))
@@ -352,7 +352,7 @@ def test_a_name_that_is_not_text_is_refused(tmp_path):
 
 
 def test_an_entry_with_two_names_is_refused(tmp_path):
-    """Give an entry two names. Some parsers use the name in the central directory, and others use
+    """Give an entry two names. Some parsers read the name in the central directory, and others read
     the name in the header before the data.
     """
     data = archive(*GOOD)
@@ -362,8 +362,8 @@ def test_an_entry_with_two_names_is_refused(tmp_path):
 
 
 def test_an_end_record_that_hides_another_list_is_refused(tmp_path):
-    """Write two complete archives one after the other. Parsers disagree about which of them to
-    read.
+    """Write two complete archives one after the other. Some parsers read the first one, and others
+    the second one.
     """
     assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
 
@@ -389,8 +389,8 @@ def test_zip64_archives_are_refused(field, tmp_path):
     value=st.integers(min_value=0, max_value=255),
 )
 def test_a_damaged_archive_is_refused_or_harmless(at, value, tmp_path_factory):
-    """Change any byte of an archive. The archive must be unpacked inside its directory, or refused
-    with an ArchiveError.
+    """Change one random byte of an archive. The archive must be unpacked inside its directory, or
+    refused with an ArchiveError.
     """
     data = bytearray(archive(*GOOD))
     data[at] = value
@@ -436,8 +436,8 @@ def listed(comment: bytes = b"") -> bytes:
 
 
 def lying() -> bytes:
-    """Return an archive whose end record states one entry, although a zip64 record in the comment
-    of this entry, at which zipfile looks first, states many.
+    """Return an archive whose end record states one entry. The comment of this entry contains a
+    zip64 record that states many entries, and zipfile looks at this record first.
     """
     file = struct.pack("<4s5HLLLHH", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"
     hidden = listed() * HIDDEN
@@ -452,7 +452,7 @@ def lying() -> bytes:
 
 
 def test_a_hidden_zip64_list_is_refused_before_zipfile_reads_it(tmp_path, monkeypatch):
-    # The control: zipfile reads the hidden list.
+    # Check that zipfile does read the hidden list.
     with zipfile.ZipFile(io.BytesIO(lying())) as archive:
         assert len(archive.infolist()) == HIDDEN
     monkeypatch.setattr(zipfile, "ZipFile", None)

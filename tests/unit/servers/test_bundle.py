@@ -1,5 +1,5 @@
-"""Test how a bundle's manifest.json is read: it is parsed strictly, values are filled in only once,
-and paths outside the bundle are refused.
+"""Test how corral reads a bundle's manifest.json: the parser is strict, placeholders are filled in
+only once, and paths outside the bundle are refused.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def test_numbers_and_booleans_are_checked(shape, good, bad):
 
 
 def test_placeholders_inside_a_users_value_are_not_filled_in():
-    """Check that corral does not expand a value again after filling it in. Otherwise the value's
-    text could refer to another value, or to a path that the user did not mean.
+    """Check that placeholders in a user's value are not filled in. Otherwise the value could refer
+    to another value, or to a path that the user did not mean.
     """
     made = configured("x${user_config.text}")
     values = user_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
@@ -272,7 +272,7 @@ def test_sensitive_values_are_secrets_and_cannot_change_corral():
 
 def test_only_the_users_values_are_masked():
     """Check that only the user's own value is masked. A default and the text around the value come
-    from the bundle, which could otherwise hide its denials.
+    from the bundle. If they were masked too, the bundle could hide its denials.
     """
     settings = {**SETTINGS, "host": {"type": "string", "sensitive": True, "default": "c2.example"}}
     start = {"command": "node", "env": {"A_TOKEN": "c2server.${user_config.key}"}}
@@ -284,7 +284,7 @@ def test_only_the_users_values_are_masked():
     assert source.given_values == ("s3cret",)
     found = merge_environment([source])
     assert (found["requested_names"], found["given_values"]) == (("A_TOKEN",), ("s3cret",))
-    # The control: if the user passes the variable, it is not one of the request's names.
+    # Counter-check: a variable that the user passes is not one of the request's names.
     user = Source(manifest=Manifest(origin="", secret_names=("A_TOKEN",)))
     assert merge_environment([user])["requested_names"] == ()
 

@@ -1,5 +1,5 @@
-"""Test downloads with real HTTP on loopback: they have a maximum size, require TLS, and are refused
-if their content is not what corral expected.
+"""Test downloads with real HTTP on loopback: their size is limited, they require TLS, and corral
+refuses content that it did not expect.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def test_a_too_large_answer_is_refused_whatever_its_length_field(registry, tmp_p
         else:
             with pytest.raises(SandboxError, match="is larger than"):
                 download.fetch_document(f"{registry.url}/large", max_bytes=most)
-    registry.longer["/huge"] = 1 << 30  # the stated length is refused before any data is read
+    # refused because of its Content-Length, before any data is read
+    registry.longer["/huge"] = 1 << 30
     registry.files["/huge"] = b"x"
     with pytest.raises(SandboxError, match="is larger than"):
         download.fetch_document(f"{registry.url}/huge", max_bytes=4999)
@@ -192,8 +193,8 @@ def test_a_tls_handshake_without_end_is_refused(slow_handshake, monkeypatch):
 
 
 def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
-    """Check that the connection is closed when the download ends, although the kept exception still
-    refers to it.
+    """Check that the connection is closed when the download ends, even if an exception still refers
+    to it.
     """
     monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)
     url, server = endless

@@ -128,14 +128,14 @@ def test_the_cause_of_a_known_installer_error_is_named_with_a_hint(text, what, h
 
 @pytest.mark.parametrize("text", [NPM_TRANSITIVE, UV_TRANSITIVE, PIP_TRANSITIVE])
 def test_a_missing_version_of_a_dependency_has_its_own_hint(text):
-    """Check that the hint does not say to leave out the version, because the user typed none for
-    the dependency.
+    """Check that the hint does not say to leave out the version, because the user has not typed a
+    version of the dependency.
     """
     what, hint = explain_failure(text.split("\n"), parse_reference("npm:server"))
     assert what == "there is no such version of dep"
     assert "leave the version out" not in hint
     assert "another version of the server" in hint
-    # The control: if the user typed the missing version, the hint says to leave it out.
+    # Counter-check: if the user typed the missing version, the hint says to leave it out.
     assert (
         "leave the version out"
         in explain_failure(text.split("\n"), parse_reference("npm:dep@5.0.0"))[1]
@@ -165,12 +165,12 @@ HOSTILE = {
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
 def test_a_very_long_line_is_searched_in_a_moment(lines):
-    """Search very long lines. This would take minutes with a pattern whose time grows with the
-    square of the line's length.
+    """Search very long lines. If a pattern needed time that grows with the square of the line's
+    length, this would take minutes.
     """
     assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
     said = "nosuch was not found in the package registry"
-    # The control: an error after the long lines is found.
+    # Counter-check: an error after the long lines is found.
     assert "nosuch is not" in explain_failure([*lines, said])[0]
 
 

@@ -1,5 +1,5 @@
-"""Test the resource limits of installers: they are high enough for a large package, and never above
-the user's ceilings.
+"""Test the resource limits of installers. They must be high enough for a large package, and never
+above the user's ceilings.
 """
 
 import json

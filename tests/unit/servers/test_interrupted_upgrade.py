@@ -1,4 +1,6 @@
-"""Test that an interrupted upgrade of a registry's server leaves either the old or the new version."""
+"""Test that an interrupted upgrade of a server from a registry leaves either the old or the new
+version.
+"""
 
 import json
 import sys
@@ -40,7 +42,7 @@ def test_an_upgrade_that_fails_keeps_the_old_version(fault, monkeypatch, tmp_pat
         found.accept()
     assert [one.version for one in store.entries()] == ["1.0.0"]
     assert store.find(KEY) is not None
-    # The control: without a fault the new version takes the place of the old one.
+    # Counter-check: without a fault the new version replaces the old one.
     found.accept()
     assert [one.version for one in store.entries()] == ["2.0.0"]
     assert store.find(KEY) is not None

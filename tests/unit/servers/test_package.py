@@ -1,5 +1,5 @@
-"""Test packages: each source has a syntax and an installer, and an installed package needs few
-imports to start.
+"""Test packages: the syntax and the installer of each source, and that few modules are imported to
+start an installed package.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     command, loaded = json.loads(done.stdout)
     assert command == ["node", f"{made.path()}/main.js"]
-    # The control: the list does contain the imported modules.
+    # Check that the list contains the imported modules at all.
     assert "corral.servers.packages.package" in loaded
     assert set(loaded) & HEAVY == set()
-    remove_tree(store.store_path())  # because pytest cannot remove read-only directories
+    remove_tree(store.store_path())  # pytest cannot remove read-only directories
 
 
 def without_pip(tmp_path) -> str:

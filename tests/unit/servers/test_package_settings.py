@@ -16,7 +16,7 @@ from corral.servers.reference import parse_reference
 
 @pytest.fixture
 def env(tmp_path):
-    """Return environment variables that point only to the test's own settings."""
+    """Return environment variables that point only to settings of this test."""
     (tmp_path / "config").mkdir()
     (tmp_path / "pip.conf").touch()
     return {
@@ -142,8 +142,8 @@ def test_an_index_must_be_a_web_address_or_a_path(env, url):
 def test_only_the_registrys_hosts_and_ports_are_allowed():
     urls = ["http://127.0.0.1:4873/npm/", "https://[::1]:8443/", "http://127.0.0.1:4873/other"]
     assert sandboxed_install.urls_to_rules(urls) == ["127.0.0.1:4873", "[::1]:8443"]
-    # The user chose a registry on localhost, so 127.0.0.1 gets a rule too. Without it, the address
-    # guard would refuse the address.
+    # For a registry on localhost, 127.0.0.1 gets a rule too, because otherwise the address guard
+    # would refuse this address.
     assert set(sandboxed_install.urls_to_rules(["https://localhost:7777/"])) >= {
         "localhost:7777",
         "127.0.0.1:7777",
@@ -196,7 +196,7 @@ def test_a_silent_registry_is_reported_once(tmp_path):
     answered = sandboxed_install._Silence(str(tmp_path), registry, lines.append)
     (tmp_path / "index").write_text("what the registry answered")
     answered.look(100)
-    assert len(lines) == 1  # the control: a registry that answered is not reported
+    assert len(lines) == 1  # a registry that has answered is not reported
 
 
 def test_the_output_of_an_installer_is_shown_without_secrets_or_escapes(tmp_path):

@@ -1,6 +1,6 @@
 """Test how corral distinguishes commands from references to servers, such as `npm:server`.
 
-An ambiguous word is refused, and so is a name that npm or pip would read as an option or a path.
+corral refuses an ambiguous word, and a name that npm or pip would read as an option or a path.
 """
 
 from __future__ import annotations
@@ -64,15 +64,16 @@ def test_commands_are_recognized(word):
 
 
 def test_a_plain_command_is_recognized_by_its_characters():
-    """Check that corral recognizes a plain command by its characters alone. Otherwise every run
-    would have to import the reference parser.
+    """Check that corral recognizes a plain command by its characters alone. Otherwise the reference
+    parser would have to be imported in every run.
     """
     assert not any(map(_may_be_reference, ["node", "/usr/bin/node", "bin/server", "./server"]))
 
 
 def test_a_name_that_is_also_a_file_is_refused(tmp_path, monkeypatch):
-    """Check that the user must choose between the file and the package. Otherwise the owner of the
-    current directory could decide what runs, by creating a file with the package's name.
+    """Check that corral refuses a word that is both a file and a package, so that the user must
+    choose. Otherwise a file with the package's name in the current directory could decide what
+    runs.
     """
     monkeypatch.chdir(tmp_path)
     assert parse_reference("my.tools/serve").kind == "registry"
@@ -123,7 +124,9 @@ NAMES = st.text(alphabet="aZ0._-~+", min_size=1, max_size=8)
 
 @given(st.sampled_from(["npm:", "npm:@a/", "npm:@", "pypi:", "pypi:a["]), NAMES)
 def test_no_name_becomes_an_option_or_a_path(start, name):
-    """Try random names. For example, `_x` would be normalized to `-x`, which is a pip option."""
+    """Try random names. They include names such as `_x`, which would be normalized to `-x`, a pip
+    option.
+    """
     text = start + name + {"pypi:a[": "]", "npm:@": "/b"}.get(start, "")
     try:
         found = parse_reference(text)

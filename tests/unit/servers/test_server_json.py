@@ -115,8 +115,8 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
 
 @pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
 def test_a_path_built_around_a_users_value_belongs_to_the_publisher(value, own, tmp_path):
-    """Put a user's value into a longer path that the publisher wrote. The resulting path leads to
-    another directory, so it does not count as a path that the user chose.
+    """Put a user's value into a longer path that the publisher wrote. The longer path leads to
+    another directory, so it does not count as the user's choice.
     """
     item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
     place = str(tmp_path)
@@ -204,7 +204,7 @@ def test_an_answer_for_another_server_is_refused(case):
 
 
 def test_a_version_from_the_registry_is_safe_to_print():
-    """Use hostile strings as versions. If the user does not give a version, it comes from the
+    """Use hostile strings as versions. If the user gives no version, the version comes from the
     registry, and corral prints it on a terminal.
     """
     newest = parse_reference("org.example/x")
@@ -247,7 +247,7 @@ def test_a_publisher_cannot_name_a_loopback_address(monkeypatch, tmp_path):
         with pytest.raises(SandboxError, match="is not https"):
             lookup.fetch_bundle(package, reference)
         assert made.asked == []
-        # The control: a registry on loopback may name another loopback address.
+        # Counter-check: a registry on loopback may name another loopback address.
         monkeypatch.setenv("CORRAL_REGISTRY", made.url)
         with pytest.raises(SandboxError, match="does not exist"):
             lookup.fetch_bundle(package, reference)

@@ -1,5 +1,5 @@
-"""Test the store: an entry is complete or absent, a changed entry is refused, and other users'
-entries are not used.
+"""Test the store: an entry is either complete or absent, corral refuses an entry that was changed,
+and corral does not use other users' entries.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ def home(tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
-    for name in ("cache", "home"):  # on macOS the cache is in the home directory
-        remove_tree(str(tmp_path / name))  # because pytest cannot remove read-only directories
+    # pytest cannot remove the store's read-only directories. On macOS the store is in `home`.
+    for name in ("cache", "home"):
+        remove_tree(str(tmp_path / name))
 
 
 def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> store.Entry:
@@ -89,7 +90,7 @@ def test_a_stored_tree_can_never_be_granted(home):
     free = home / "free"
     free.mkdir()
     places = own_paths(str(home / "home"))
-    # The control: a directory outside the store can be granted.
+    # Counter-check: a directory outside the store can be granted.
     check_own(make_grant("read", str(free)), places, {})
     for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
@@ -120,7 +121,8 @@ def test_nothing_is_read_where_other_users_could_write(part):
 @POSIX
 def test_a_staging_directory_of_another_user_is_not_used(home):
     os.makedirs(store.staging_root(), mode=0o700)
-    os.rmdir(store.make_staging("npm:thing@1"))  # the control: with mode 0700 the directory is used
+    # Counter-check: with mode 0700 the directory can be used.
+    os.rmdir(store.make_staging("npm:thing@1"))
     os.chmod(store.staging_root(), 0o777)
     with pytest.raises(SandboxError, match="only you can write"):
         store.make_staging("npm:thing@1")
@@ -137,7 +139,7 @@ def test_two_keys_can_share_a_tree():
         "npm:thing@1.0",
     )
     other = put("npm:other@1", "other")
-    store.add_key(other, "npm:thing@1.0")  # the key already has another tree
+    store.add_key(other, "npm:thing@1.0")  # this key already belongs to another tree
     assert store.find("npm:thing@1.0") == found
 
 
@@ -163,7 +165,7 @@ def forget_boot(entry: store.Entry) -> None:
 def test_a_changed_tree_is_refused_at_the_first_use_after_a_boot():
     made = put()
     forget_boot(made)
-    assert store.find(made.key) == made  # the control: an unchanged tree is found and verified
+    assert store.find(made.key) == made  # Counter-check: an unchanged tree is found and verified
     assert store.is_verified(made.digest)
     forget_boot(made)
     change(f"{made.path()}/lib/main.js", "evil")
@@ -318,8 +320,8 @@ def test_downloads_are_kept_for_a_day():
 
 
 def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
-    """Check that old downloads are kept, because an installer may run for more than a day, or the
-    clock may have been changed.
+    """Check that the downloads of a running installation are kept even if they look old. An
+    installer may run for more than a day, or the clock may have been changed.
     """
     with store.lock_key("npm:old@1"):
         path = store.make_downloads(store.make_staging("npm:old@1"))
@@ -327,15 +329,15 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
         store.make_staging("npm:other@1")
         assert os.path.isdir(path)
     store.make_staging("npm:other@1")
-    # The control: when no installation runs, old downloads are removed.
+    # Counter-check: when no installation runs, old downloads are removed.
     assert not os.path.isdir(path)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
-    """Check that root does not remove garbage from another user's directory. To remove a path,
-    corral changes its mode, so the other user could replace the path with a link and make root
-    change the mode of any file.
+    """Check that root does not remove garbage from another user's directory. corral changes a
+    path's mode before it removes the path. At this moment the other user could replace the path
+    with a link, and root would change the mode of another file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
@@ -384,8 +386,14 @@ def test_cache_commands_list_remove_and_verify_stored_trees(capfd):
     assert main(["cache", "verify"]) == 0
     change(f"{first.path()}/lib/main.js", "evil")
     assert main(["cache", "verify"]) == 1
-    assert "first 1 in the cache has changed since its installation" in capfd.readouterr().err
-    assert main(["cache", "rm", "first"]) == 0
+    changed = "corral: first 1 in the cache has changed since its installation"
+    hint = "hint: remove it with `corral cache rm npm:first@1` and run again"
+    assert capfd.readouterr().err.splitlines() == [changed, hint]
+    os.rename(first.path(), f"{first.path()}-lost")
+    assert main(["cache", "verify"]) == 1
+    lost = "corral: first 1 in the cache cannot be read: No such file or directory"
+    assert capfd.readouterr().err.splitlines() == [lost, hint]
+    assert main(["cache", "rm", "npm:first@1"]) == 0
     assert main(["cache", "verify"]) == 0
     assert [entry.key for entry in store.entries()] == ["npm:second@1"]
     assert main(["cache", "rm", "first"]) == 125
@@ -396,9 +404,9 @@ def test_cache_commands_list_remove_and_verify_stored_trees(capfd):
 @POSIX
 @pytest.mark.parametrize("name", ["abcdef", "\U0001f600" * 63], ids=["short", "long"])
 def test_directories_too_deep_for_a_path_are_removed_too(home, name):
-    """Make directories by going down one level at a time, as a package's script can. Names of
-    four-byte characters have many bytes but few characters. The removal must work with fewer open
-    files than there are levels.
+    """Make nested directories one level at a time, as a package's script can, until the whole path
+    is too long for the system. In one case the names have many bytes but few characters. The
+    removal must work with fewer open files than there are levels.
     """
     top = home / "deep"
     top.mkdir()

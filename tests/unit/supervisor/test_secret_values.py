@@ -51,7 +51,7 @@ def test_masking_a_value_returns_the_name_of_its_variable():
 
 
 def test_the_host_in_an_address_is_not_a_secret():
-    """Check that a denial shows a database's host, but neither its full address nor its password."""
+    """Check that a denial shows a database's host, but not its full address or its password."""
     value = "postgres://me:hunter2hunter2@db.example:5432/notes"
     secrets = find_secrets([("DATABASE_URL", value)], ["DATABASE_URL"], [])
     found = SecretValues(secrets)
@@ -124,7 +124,7 @@ def test_values_that_the_server_chose_are_not_secrets():
     assert hide_values(chosen)(name) == (name, "")
     command = make_plan(typed=("python3", "main.py", f"--token={name}"), server=("/srv/notes",))
     assert hide_values(command)(name) == (name, "")
-    # The controls: the same values are masked if the user gave them.
+    # Counter-checks: the same values are masked if the user gave them.
     assert hide_values(make_plan(("A_TOKEN", name)))(name) == ("***", "A_TOKEN")
     typed = make_plan(typed=("python3", "main.py", f"--token={name}"))
     assert hide_values(typed)(name) == ("***", "an argument")
@@ -136,8 +136,8 @@ def test_values_that_the_server_chose_are_not_secrets():
     "text", ["sk-c2.attacker.example.com", "npm_install_and_run", "hf_read_all_my_files", "a?key=b"]
 )
 def test_a_name_that_only_looks_like_a_key_is_not_masked(text):
-    """Check that the name of a host or a tool is not masked, even if it looks like a key. The
-    control is `test_an_argument_that_looks_like_a_key_is_masked`.
+    """Check that the name of a host or a tool is not masked, even if it looks like a key. The next
+    test checks that an argument is masked.
     """
     assert hide_values(make_plan())(text) == (text, "")
 
@@ -167,8 +167,8 @@ def test_long_arguments_are_masked_only_up_to_their_limit(given):
 
 
 def test_overlapping_values_take_linear_time():
-    """Mask values that overlap. Marking each character for each value that covers it would take
-    minutes.
+    """Mask values that overlap. If each character were marked once for each value that covers it,
+    this would take minutes.
     """
     values = SecretValues((f"T{size}", "a" * size) for size in range(8, 2000))
     text = "a" * MAX_SEARCHED_LENGTH
@@ -176,8 +176,8 @@ def test_overlapping_values_take_linear_time():
 
 
 def test_a_long_variable_takes_linear_time():
-    """Mask a variable with many `key=value` pairs. Replacing each pair in the whole text would take
-    minutes.
+    """Mask a variable with many `key=value` pairs. If each pair were replaced in the whole text,
+    this would take minutes.
     """
     value = "x" + "".join(f"&key=a{number:06}" for number in range(200_000))
     hide = hide_values(make_plan(("A", value), ("B", value), typed=("server", value)))

@@ -243,7 +243,7 @@ def test_the_target_can_write_to_no_cgroup(run, person):
     done = run(*PYTHON, WRITABLE)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.words()
     argv = [person.python, *PYTHON[1:], WRITABLE]
-    assert subprocess.check_output(argv, text=True) != "[]\n", "the control outside"
+    assert subprocess.check_output(argv, text=True) != "[]\n", "outside the sandbox"
 
 
 def test_an_ended_run_leaves_no_cgroup(run):

@@ -263,7 +263,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
         steps.apply(plan.steps, "clone", results)
         seccomp.load_filters(plan.steps)
         return _clone(plan, results, relay.stdio if relay else stdio, relay, request)
-    except StepFailed:
+    except BaseException:  # also an OSError outside the steps, such as too many open files
         results.release()
         raise
 
@@ -348,6 +348,8 @@ def _clone(
     try:
         pid, pidfd = abi.clone(made.flags() if made else 0)
     except OSError as error:
+        ours.close()
+        theirs.close()
         raise StepFailed(made.name if made else "clone", error) from error
     if pid == 0:
         ours.close()
@@ -356,7 +358,12 @@ def _clone(
     results.get(init.InitDescriptors).release()
     if relay is not None:
         relay.started()
-    child = Child(pid, pidfd, ours, results, plan, path_watch=path_watch)
+    try:
+        child = Child(pid, pidfd, ours, results, plan, path_watch=path_watch)
+    except OSError:
+        abi.pidfd_send_signal(pidfd, SIGKILL)  # it has no children yet
+        os.waitpid(pid, 0)
+        raise
     results.add(init.InitProcess(pid=pid))
     try:
         steps.apply(plan.steps, "after_clone", results)
@@ -370,9 +377,14 @@ def _clone(
 
 def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
     """Open the pipes. Return the supervisor's ends and init's ends."""
-    control_read, control_write = os.pipe()
-    exec_read, exec_write = os.pipe()
-    status_read, status_write = os.pipe()
+    fds: list[int] = []
+    try:
+        for _ in range(3):
+            fds += os.pipe()
+    except OSError:
+        linux_sockets.close_all(fds)
+        raise
+    control_read, control_write, exec_read, exec_write, status_read, status_write = fds
     return (
         init.Pipes(control=control_write, status=status_read, exec_result=exec_read),
         init.Pipes(control=control_read, status=status_write, exec_result=exec_write),

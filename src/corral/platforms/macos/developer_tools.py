@@ -24,8 +24,8 @@ def find_directory() -> str:
 
 
 def find_tool(path: str, directory: str) -> str:
-    """Return the path of the developer tool that `path`, a launcher in /usr/bin, starts. Return ""
-    if the program is not such a launcher.
+    """Return the path of the developer tool that a launcher in /usr/bin starts. Return "" if `path`
+    is not such a launcher.
     """
     parent, name = os.path.split(path)
     tool = f"{directory}/usr/bin/{name}"

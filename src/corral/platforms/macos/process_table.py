@@ -16,8 +16,8 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """One process. `unique` is an id that no other process gets until the next boot, and `parent`
-    is the unique id of the process that forked this one.
+    """One process. `unique` is an id that no other process gets until the next boot. `parent` is
+    the unique id of the process that forked this one.
     """
 
     pid: int

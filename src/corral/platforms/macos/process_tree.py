@@ -1,13 +1,14 @@
 """Find, measure and kill all processes of a target, even if they have left its session.
 
-A process can leave its group and session, and launchd can adopt it, but the unique id of the
-process that forked it (`p_puniqueid`) never changes. A tree is therefore its root and every process
-that was forked by a process of the tree. The tree also remembers the ids of ended processes, whose
-children may still be alive. Processes in the target's own process group belong to the tree too.
+A process can leave its group and session, and launchd can adopt it. But the unique id of the
+process that forked it (`p_puniqueid`) never changes. The tree is therefore the target and all
+processes that a process of the tree has forked. Ids of ended processes are remembered, because
+their children may still be alive. Processes in the target's own process group belong to the tree
+too.
 
-If a process forks and ends between two reads of the process table, corral never sees its id, so its
-children have to be recognized in other ways. Under Seatbelt their profile contains a marker of this
-run. In addition, their responsible process is the target, unless they have disclaimed it.
+If a process forks and ends between two reads of the process table, corral never sees its id. Its
+children are then recognized in two other ways. Under Seatbelt, their profile contains a marker of
+this run. Their responsible process is the target, unless they have disclaimed it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ PAUSE_SECONDS = 0.002
 
 
 class Tree:
-    """The processes of one target, which each `walk` finds anew.
+    """The processes of one target. Each call of `walk` looks for them again.
 
-    `grouped` says that `root` has not been reaped, so no other process can have its pid. The tree
-    then includes all processes in its group and all processes whose responsible process is `root`.
+    `grouped` is True if `root` has not been reaped, so that no other process can have its pid. The
+    tree then includes all processes in the group of `root`, and all processes whose responsible
+    process is `root`.
 
     `unique` is the unique id of `root` (not its pid), or 0 if `root` ended before the id was read.
     No process counts as a child of 0, because the process table also reports 0 for unknown parents.

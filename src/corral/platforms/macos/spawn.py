@@ -1,9 +1,9 @@
 """Spawn a macOS target: supervisor -> watcher -> target.
 
-Pipes (`watcher.Pipes`) connect the supervisor and the watcher, and the executed program inherits
-none of them. The target waits for a byte on `start` before exec, so that the supervisor learns its
-pid first. corral starts no thread before the last fork, because a process with threads must not
-fork.
+Pipes (`watcher.Pipes`) connect the supervisor and the watcher. The program that the target executes
+does not inherit them. Before exec, the target waits for a byte on `start`, so that the supervisor
+learns its pid first. corral starts no thread before the last fork, because a process with threads
+must not fork.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def spawn(plan: Plan, stdio: Stdio, table: ProcessTable) -> Child:
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
         return _fork_watcher(plan, results, stdio, table)
-    except StepFailed:
+    except BaseException:  # also an OSError outside the steps, such as too many open files
         results.release()
         raise
 

@@ -65,8 +65,8 @@ def compose(
     running.
     """
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
-    # The private directory has a short path, because the target creates unix sockets in it, and the
-    # path of a socket can be at most 103 bytes long.
+    # The private directory needs a short path. The target creates unix sockets in it, and the path
+    # of a socket can be at most 103 bytes long.
     private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""
@@ -180,8 +180,8 @@ def package_libraries() -> tuple[str, ...]:
 
 
 def home_directories(home: str) -> tuple[str, ...]:
-    """Return `home`, which corral's caller can set with HOME, and the home directory in the user
-    database.
+    """Return `home` and the home directory in the user database. They differ if corral's caller has
+    set HOME.
     """
     import pwd
 
@@ -203,8 +203,8 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
     """Return the directories where installed services keep data and settings, except granted ones.
-    These directories are hidden. On a Mac they belong to the user, so the target could otherwise
-    read the databases and keys in them.
+    corral hides these directories, because on a Mac they belong to the user. The target could read
+    the databases and keys in them.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -212,9 +212,9 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check when the program starts: the path as typed, the
-    real path, and, for a program that is only a launcher, the programs that it executes. For
-    example, /bin/sh executes another shell.
+    """Return every path that the kernel may check when the program starts. These are the path as
+    typed and the real path. If the program is only a launcher, they include the programs that it
+    executes. For example, /bin/sh executes another shell.
     """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
@@ -230,8 +230,8 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the programs that the python of a framework build executes, because it is only a
-    launcher. Return none for other programs. The frameworks are Python, Python3 (Apple's) and
+    """Return the programs that a launcher of Python executes, or none for other programs. In a
+    framework build, `python` is only a launcher. The frameworks are Python, Python3 (Apple's) and
     PythonT (free-threaded).
     """
     prefix, found, rest = real.partition(FRAMEWORK)

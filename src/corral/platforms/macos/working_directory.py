@@ -1,9 +1,9 @@
 """Choose another working directory for a Python server whose `.env` is hidden.
 
-Many Python servers (FastMCP before version 2 of `mcp`, with pydantic-settings) read a `.env` file
-in their working directory, and exit if it exists but cannot be read. Seatbelt can deny a file, but
-cannot show an empty one in its place. So corral starts such a server in its private home directory,
-unless its command needs the working directory.
+Many Python servers read a `.env` file in their working directory, and exit if it exists but cannot
+be read. For example, FastMCP before version 2 of `mcp` does this with pydantic-settings. Seatbelt
+can deny a file, but cannot show an empty one in its place. So corral starts such a server in its
+private home directory, unless its command needs the working directory.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
 
 
 def uses_directory(words: Sequence[str], directory: str) -> bool:
-    """Return whether an argument is the relative name of a file or module in the directory. The
-    option `-c` counts too, because its code may import a module from there.
+    """Return whether an argument names a file or module relative to the directory. Also return True
+    for the option `-c`, because its code may import a module from there.
     """
     options = takewhile(lambda word: word.startswith("-"), words)
     return "-c" in options or any(

@@ -44,8 +44,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # If `attempt` forks and its child raises an error, the child runs this line too. Its
-            # error is read first, because its parent waits for it before writing.
+            # If `attempt` forks, and its child raises an error, the child runs this line too. The
+            # child's error is read first, because its parent waits for it and then writes.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
@@ -77,10 +77,10 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the message of the error with which the system refuses `attempt`.
+    """Call `attempt`, which the system must refuse. Return the message of the error.
 
-    Raise RuntimeError if `attempt` succeeds. `by` is the class of the expected error. Any other
-    error is raised, because its cause might not be a refusal.
+    Raise RuntimeError if `attempt` succeeds. Only an error of the class `by` counts as a refusal.
+    Any other error is raised.
     """
     try:
         attempt()

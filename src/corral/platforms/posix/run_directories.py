@@ -107,9 +107,9 @@ class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
     `inside` is the path at which the target sees this directory. `links` lists the symlinks to
-    make, as pairs (name in the home, granted path). Symlinks from earlier runs stay, but are of no
-    use to the target without a grant for their path. `owner` is the target's uid and gid if root
-    runs corral and the target has another user id; otherwise it is None.
+    make, as pairs (name in the home, granted path). Symlinks from earlier runs stay, but the target
+    cannot use them without a grant for their path. `owner` is None, unless root runs corral for a
+    target with another user id. Then it is the target's uid and gid.
     """
 
     name = "state_directory"
@@ -136,8 +136,8 @@ class State:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make or check the target's home when root runs corral and the target has another user id.
-        Raise OSError if the home belongs to a third user.
+        """Make or check the target's home if root runs corral and the target has another user id.
+        Raise OSError if the home belongs to neither of these two users.
 
         The directory above the home belongs to root, and only the target's group can search it. So
         no other process can replace a home or list the homes. Other users have no access even to a
@@ -151,9 +151,8 @@ class State:
         held = os.open(above, DIRECTORY)
         try:
             # Wait while another run makes the same home. Otherwise that run could give the home to
-            # the target before this run has made its directories in it, and this run refuses to
-            # make root's directories in another user's home. A target cannot hold this lock,
-            # because it cannot open `above`.
+            # the target too early: this run would then refuse to make root's directories in it. A
+            # target cannot hold this lock, because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -189,16 +188,16 @@ class State:
 
 
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
-    """Make symlinks below a directory that targets may have written to, without following symlinks
-    that a target has put into the path.
+    """Make symlinks below a directory that targets may have written to. Do not follow symlinks that
+    a target has put into the path.
 
-    Before the user granted a path, the server may have written a file of its own where the symlink
-    belongs. Add the suffix SET_ASIDE to such a file's name. Otherwise the server would go on using
-    its own file, and the grant would have no effect.
+    Before the user granted a path, the server may have written its own file at the name of the
+    symlink. Add the suffix SET_ASIDE to the name of that file. Otherwise the server would go on
+    using it, and the grant would have no effect.
 
-    Ignore a name that stays taken, or that the target has made inaccessible. Raise OSError for any
-    other failure, such as a full disk, because the target would then not find the grant below its
-    home.
+    Skip a symlink if its name is still taken, or if the target has made its directory inaccessible.
+    Raise OSError for any other failure, such as a full disk, because the target would not find the
+    grant below its home.
     """
     for name, target in links:
         try:
@@ -234,37 +233,59 @@ def _is_link(name: str, target: str, above: int) -> bool:
 
 
 def _set_aside(name: str, above: int) -> None:
-    """Add the suffix SET_ASIDE to a file's name. Raise FileExistsError if that is not possible.
-
-    Two runs may do this at once, and `rename` replaces an existing file. So each of them first
-    makes an empty file or directory with the new name, which only one of them can do.
-    """
-    aside = name + SET_ASIDE
+    """Add the suffix SET_ASIDE to a file's name. Raise FileExistsError if that is not possible."""
     try:
-        is_directory = stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
-        if is_directory:
-            os.mkdir(aside, 0o700, dir_fd=above)
-        else:
-            os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=above))
-        try:
-            os.rename(name, aside, src_dir_fd=above, dst_dir_fd=above)
-        except OSError:
-            # Otherwise the new name would be taken in every later run.
-            (os.rmdir if is_directory else os.unlink)(aside, dir_fd=above)
-            raise
+        _rename_to_unused(name, name + SET_ASIDE, above)
     except OSError as error:
         if error.errno not in TAKEN | {errno.ENAMETOOLONG, errno.ENOENT}:
             raise  # such as a full disk
         raise FileExistsError(errno.EEXIST, error.strerror, name) from error
 
 
+def _rename_to_unused(name: str, new: str, above: int) -> None:
+    """Rename a file. Raise FileExistsError if the new name is taken, even if another run has taken
+    it just now.
+    """
+    if sys.platform == "linux":
+        from corral.abi import linux
+
+        try:
+            linux.renameat2(above, name, above, new, linux.RENAME_NOREPLACE)
+        except OSError as error:
+            if error.errno not in {errno.EINVAL, errno.ENOSYS}:
+                raise
+        else:
+            return
+    _rename_to_reserved(name, new, above)
+
+
+def _rename_to_reserved(name: str, new: str, above: int) -> None:
+    """Do the work of `_rename_to_unused` where the system or the file system, such as NFS, cannot.
+
+    `rename` replaces an existing file. So first make an empty file or directory with the new name,
+    which only one of two runs can do. If this process is killed in between, the empty file is left,
+    and the new name is taken.
+    """
+    is_directory = stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+    if is_directory:
+        os.mkdir(new, 0o700, dir_fd=above)
+    else:
+        os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600, dir_fd=above))
+    try:
+        os.rename(name, new, src_dir_fd=above, dst_dir_fd=above)
+    except OSError:
+        # Otherwise the new name would be taken in every later run.
+        (os.rmdir if is_directory else os.unlink)(new, dir_fd=above)
+        raise
+
+
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory and give it to the owner of its parent directory. If it belonged to root,
-    the parent's owner could not remove the files in it.
+    """Make a directory and give it to the owner of its parent directory. If the directory belonged
+    to root, the parent's owner could not remove files from it.
 
     Before the owner is changed, another run's target may replace the new directory with a hard link
-    to one of root's files. So open the directory with a flag that refuses files, and change its
-    owner through that descriptor.
+    to one of root's files. So open the directory with a flag that refuses files, and change the
+    owner of the descriptor.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -282,9 +303,9 @@ def _make_alike(name: str, above: int) -> None:
 def state_path(program: Program) -> str:
     """Return the path of a server's state directory.
 
-    The same program with the same arguments counts as the same server, and so do all versions of a
-    package. A file beside the directory, whose name ends in NAME_OF_STATE, contains the digest of
-    the command as typed, and the command with its secrets masked.
+    Two commands count as the same server if they have the same program and arguments. All versions
+    of a package count as one server. A file next to the directory contains the digest of the
+    command as typed, and the command with its secrets masked. Its name ends in NAME_OF_STATE.
     """
     import hashlib
 
@@ -296,7 +317,7 @@ def state_path(program: Program) -> str:
 def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and modes.
 
-    Do nothing if `path` is a symlink, or belongs neither to this user nor to `owner`. After an
+    Do nothing if `path` is a symlink, or if its owner is neither this user nor `owner`. After an
     error, or when `budget` allows no more files, the remaining files stay. In a home that is kept
     between runs, the removal also stops at a directory that does not belong to the home's owner.
     """
@@ -331,8 +352,8 @@ def remove_whole(path: str) -> None:
 
 
 def _open_top(path: str) -> int:
-    """Open a directory. If its permissions deny this, restore them first: a target owns the home
-    that it keeps between runs, and may have removed its own permissions.
+    """Open a directory. If its permissions do not allow this, restore them first. A target owns the
+    home that it keeps between runs, so it may have removed its own permissions.
     """
     try:
         return os.open(path, DIRECTORY)
@@ -358,11 +379,11 @@ def reopen(path: str) -> None:
 
 
 def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) -> None:
-    """Empty a directory. Move deeper directories up into `top`, because a tree can be deeper than
-    the longest path or than Python's stack.
+    """Empty a directory. Move deeper directories up into `top`, because a tree can be too deep for
+    a path or for Python's stack.
 
-    Raise OSError if a directory in `top` does not belong to `owner` (None allows any owner), or if
-    a deeper directory does not belong to the owner of its parent (`mixed` allows this).
+    Raise OSError if a directory in `top` does not belong to `owner`. None allows any owner. Also
+    raise it if a deeper directory and its parent have different owners. `mixed` allows this.
     """
     while names := _some_names(top):
         for name in names:
@@ -392,19 +413,19 @@ def _remove_inner(name: str, top: int, budget: Budget, owner: int | None, *, mix
 
 
 def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
-    """Raise OSError if a directory belongs to the user `found` instead of `owner`. A target that
-    runs as root may have moved the directory here.
+    """Raise OSError unless a directory's owner `found` is `owner`. None allows any owner. A target
+    that runs as root may have moved another user's directory here.
     """
     if owner not in {None, found}:
         raise OSError(1, "the directory belongs to another user", name)
 
 
 def _open_directory(name: str, directory: int, owner: int | None) -> int:
-    """Make a directory accessible and open it. Raise OSError if the directory belongs to another
-    user than `owner`. If `owner` is None, accept any user.
+    """Make a directory accessible and open it. Raise OSError if the directory does not belong to
+    `owner`. If `owner` is None, accept any user.
 
-    On Linux, check the owner and change the mode through one descriptor, because the target may
-    replace the directory with a symlink or another directory in between.
+    On Linux, check the owner and change the mode through one descriptor. Between the two calls, the
+    target may replace the directory with a symlink or another directory.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH, but elsewhere chmod can refuse to follow a symlink.

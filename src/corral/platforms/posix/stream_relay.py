@@ -1,9 +1,9 @@
 """Give the target a pipe in place of each standard stream that is a file.
 
-Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than it was given. It could
-then write to the file behind its stdin, or read what other programs wrote to the log behind its
-stderr. So it gets only pipes, and processes outside the sandbox copy the data between pipe and
-file.
+Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than corral gave it. It
+could then write to its stdin file. If its stderr is a log file, it could read the lines that other
+programs wrote there. So it gets only pipes, and processes outside the sandbox copy the data between
+each pipe and its file.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Relay:
 
     def release(self) -> None:
         """Kill the processes that copy a file to the target's stdin. Wait for the processes that
-        copy its output: they end when they have written everything, because the target has ended
-        and its pipe ends are closed.
+        copy its output. The target has ended, and its pipe ends are closed, so they end when they
+        have written everything.
         """
         self.started()
         for pid in self.readers:

@@ -1,14 +1,16 @@
 """Undo a target's changes to the files and terminals behind its standard streams.
 
-Even through a descriptor that is open only for reading, a target can change a file's mode, owner
-and access control list. On a terminal it can change the settings, set the exclusive mode, which
-keeps other processes from opening the terminal, and suspend the output so that no key resumes it.
+Through a descriptor that is open only for reading, a target can still change a file's mode, owner
+and access control list. On a terminal it can change the settings, and suspend the output so that no
+key resumes it. It can also set the exclusive mode, in which other processes cannot open the
+terminal.
 
 So corral keeps these files open during the run, and restores them at the end. It opens a named pipe
-with O_PATH, because with any other descriptor the client could not notice that the target has
-closed the pipe. Unnamed pipes and sockets are not restored, because no other process can open them.
-But other programs may share an unnamed pipe, and if the target set O_NONBLOCK on it, their later
-writes could fail. So on Linux the target gets its own open file for each unnamed pipe.
+with O_PATH, because any other descriptor would hide from the client that the target has closed the
+pipe. Unnamed pipes and sockets are not restored, because no other process can open them.
+
+But other programs may share an unnamed pipe. If the target set O_NONBLOCK on it, their later writes
+could fail. So on Linux the target gets its own open file for each unnamed pipe.
 """
 
 from __future__ import annotations
@@ -45,9 +47,8 @@ TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 class StreamStates:
     """The state that the streams had before the run.
 
-    `streams` contains (name, corral's own descriptor, values in the order of ASPECTS) for each
-    stream that is a file, a terminal or a named pipe. The value None means that corral does not
-    restore this aspect.
+    `streams` lists the streams that are files, terminals or named pipes, each as (name, corral's
+    own descriptor, values in the order of ASPECTS). corral does not restore a value of None.
     """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]
@@ -80,7 +81,9 @@ def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
 
 
 def _reopen_pipe(fd: int, opened: list[int]) -> int:
-    """Return a new descriptor of a pipe, or `fd` for other files and for another user's pipe."""
+    """Return a new descriptor of an unnamed pipe. Return `fd` itself if it is not such a pipe, or
+    if the pipe cannot be opened again.
+    """
     if sys.platform != "linux":
         return fd
     path = f"/proc/self/fd/{fd}"
@@ -106,8 +109,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only the file's owner or root can change an aspect that is not in OF_OPEN_FILE. If
-            # root runs corral, corral does not change such aspects of another user's file.
+            # Only the file's owner or root can change the aspects outside OF_OPEN_FILE. If root
+            # runs corral, corral does not restore these aspects of another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -167,8 +170,8 @@ def _set_flags(fd: int, value: object) -> None:
 
 
 def _get_locks(fd: int) -> object:
-    """Return the kinds of locks that belong to the open file rather than to a process. Such a lock
-    remains after the run if the client has the file open too.
+    """Return the kinds of locks on the open file. If the client has the file open too, such locks
+    remain after the run. Leave out locks that belong to a process.
     """
     if sys.platform != "linux":
         return None
@@ -244,8 +247,8 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral is in the foreground of this terminal. Otherwise the shell has changed
-    the settings for its own use, and the kernel would suspend corral if it changed them.
+    """Return whether corral is in the foreground of this terminal. If it is not, the shell has
+    changed the settings for its own use, and the kernel suspends a process that changes them.
     """
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()

@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral.platforms import steps
-from corral.platforms.steps import EXECUTED, FAILED, StepFailed
+from corral.platforms.steps import END, EXECUTED, FAILED, StepFailed
 
 if sys.platform != "win32":
     # Imported before the sandbox exists, because the sandbox may hide the standard library.
@@ -28,7 +28,7 @@ UMASK = 0o022
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
     """Make the three streams the descriptors 0, 1 and 2. Return duplicates of `pipes`, because a
-    pipe may have been one of these three descriptors.
+    stream may replace a pipe that has one of these numbers.
     """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
@@ -71,7 +71,7 @@ def enter(
     request: Callable[[int], Plan] | None = None,
 ) -> Plan:
     """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
-    EXECUTED. Exit if `start` is closed.
+    EXECUTED. Exit if `start` is closed without a byte.
 
     Return the plan to execute. This is `plan`, unless the sandbox was set up before its command was
     known. In that case call `request`, which waits for the command and returns its plan.
@@ -103,11 +103,13 @@ def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
     """Write the name of the failed step and its error to the exec pipe, then exit. If `error` does
     not name a step, write `where` in its place.
     """
-    if isinstance(error, StepFailed):
-        step, code, cause = error.step, error.code, error.cause
-    else:
-        step, code, cause = where, 0, f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError):
+        error = StepFailed(where, error)
+    elif not isinstance(error, StepFailed):
+        error = StepFailed(where, f"{type(error).__name__}: {error}")
+    words = (error.step, str(error.code), error.cause)
     try:
-        os.write(exec_pipe, FAILED + "\0".join((step, str(code), cause)).encode(errors="replace"))
+        text = "".join(word.replace(END, " ") + END for word in words)
+        os.write(exec_pipe, FAILED + text.encode(errors="replace"))
     finally:
         os._exit(1)

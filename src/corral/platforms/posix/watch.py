@@ -174,8 +174,8 @@ class Watch:
                 self.deadlines.stop("signal", number)
 
     def _read_control(self) -> None:
-        """Send the tree each signal whose number the caller has written. At end of file the caller
-        has ended, so kill the tree.
+        """Read signal numbers from the caller, and send these signals to the tree. At end of file
+        the caller has ended, so kill the tree.
         """
         numbers = os.read(self.control, 16)
         if not numbers:

@@ -116,9 +116,8 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in order. The mechanism that was chosen
-    for the control `syscalls` decides whether the target gets an AppContainer, a restricted token
-    or neither.
+    """Return the target's private directory, and all steps in order. The target gets an
+    AppContainer, a restricted token or neither, depending on the mechanism for `syscalls`.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
@@ -234,8 +233,8 @@ def environment(private: str, *, own: bool) -> dict[str, str]:
     """Return the environment variables that every target has, except PATH.
 
     With `own`, corral creates the directories in `private`. Otherwise `private` is the folder of an
-    AppContainer profile. Windows then requires the user's LOCALAPPDATA, and replaces it in the
-    target.
+    AppContainer profile. LOCALAPPDATA then has the user's own value, which Windows requires and
+    replaces when it creates the process.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

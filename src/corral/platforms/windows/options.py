@@ -79,7 +79,7 @@ def _app_container(policy: Policy) -> tuple[str, ...]:
 
 
 def _let_go(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return an option that does not enforce the control, but only if the policy allows that."""
+    """Return an option that leaves the control off, or none if the policy does not allow this."""
     named = control == "network" and (policy.listen or policy.allow)
     if named or not has_fallback(policy):
         return ()
@@ -95,8 +95,10 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Return the options for the network, or none if the policy has `listen`, because ports inside
-    an AppContainer cannot be reached from outside.
+    """Return the options for the control `network`.
+
+    A policy with `listen` has no options, because ports inside an AppContainer cannot be reached
+    from outside.
     """
     if policy.listen:
         return ()
@@ -106,14 +108,16 @@ def _network(policy: Policy) -> Sequence[Option]:
         return (Option(mechanism=f"{APP_CONTAINER} + relay", needs=needs, note=note),)
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
-    # The probe tries only windows.network = "none", so other values are reported as applied instead
-    # of verified.
+    # The probe tries only windows.network = "none". Other values are therefore "applied" instead of
+    # "verified".
     return (option if level == "none" else replace(option, status="applied"),)
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the control `syscalls`: for each kind of token, one option for each
-    subset of `EXTRAS`, beginning with all of them.
+    """Return the options for the control `syscalls`.
+
+    There is one option for each kind of token and each subset of `EXTRAS`. For each token, the
+    option with all extras comes first.
     """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}

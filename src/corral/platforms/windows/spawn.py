@@ -36,8 +36,8 @@ class Child:
         return self.pid
 
     def signal(self, number: int) -> None:
-        """Kill the tree on SIGKILL. For any other number close the target's input, because Windows
-        has no signals.
+        """Kill the tree if `number` is SIGKILL. For other numbers close the target's input, because
+        Windows cannot send signals.
         """
         if number == SIGKILL:
             self.kill()
@@ -61,10 +61,10 @@ class Child:
         return self._results.get(Shim).take_pipes()
 
     def preload(self) -> None:
-        """Do nothing, because a run imports all of its modules when it starts."""
+        """Do nothing, because on Windows a run has already imported all of its modules."""
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
-        """Do nothing, because only the relay sees denials, and `open_services` opens the relay."""
+        """Do nothing. On Windows only the relay reports denials, and `open_services` opens it."""
 
     def open_services(self, plan: Plan, denials: Denials) -> contract.NetworkServices:
         if not plan.allow:
@@ -74,11 +74,11 @@ class Child:
         return open_relay(plan, self.relay_pipes(), denials), ()
 
     def watch_covers(self, covers: Covers) -> contract.Service:
-        raise NotImplementedError  # access lists hide files on Windows, not mounts over them
+        raise NotImplementedError  # on Windows files are hidden by access lists, not by mounts
 
     def reap(self) -> Reaped:
-        """End the remaining processes after the first has ended, and return its exit code in the
-        form of a POSIX wait status.
+        """End all processes that are left after the first one has ended. Return the exit code of
+        the first one in the form of a POSIX wait status.
         """
         code = abi.exit_code(self.pidfd)
         self._job.end()

@@ -39,8 +39,8 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """Send end of file if this process writes the target's input. If a write is in progress, do
-        nothing, because the write may be blocked.
+        """Close the target's input if this process writes it. During a write do nothing, because
+        the write may be blocked.
         """
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
@@ -84,9 +84,10 @@ class Streams:
         self.end_input()
 
     def _write_input(self, chunk: bytes) -> bool:
-        """Write to the target's input. Return False if the input is closed. The lock keeps
-        `end_input` from closing the descriptor during the write, because another file could then
-        get its number.
+        """Write to the target's input. Return False if the input is closed.
+
+        The lock keeps `end_input` from closing the descriptor during the write. Otherwise a new
+        file could get the same number, and receive the bytes.
         """
         with self._writing:
             try:

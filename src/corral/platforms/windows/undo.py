@@ -1,8 +1,8 @@
 """Undo the changes that a run made outside its processes, when the run ends or in a later run.
 
-Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
-them. Each granted root has a mutex. corral locks it before it checks whether another run uses the
-root's entries, and unlocks it after it has removed the entries and recorded this in the journal.
+Of each access list, corral removes only entries with its own SIDs, and only if no other run uses
+them. Each granted root has a mutex for this. corral locks the mutex, checks whether another run
+uses the root's entries, removes them, records this in the journal, and unlocks the mutex.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """Cleans up after dead runs, and writes the changes that this run will make into the journal.
-    The changes are undone at the end of the run, when the results of its steps are released. This
-    is the first step of a run with an AppContainer.
+    """Cleans up after dead runs, and writes into the journal which changes this run will make.
+
+    This is the first step of a run with an AppContainer. The changes are undone at the end of the
+    run, when the results of its steps are released.
     """
 
     name = "journal"

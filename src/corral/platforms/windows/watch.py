@@ -1,8 +1,9 @@
 """Watch one job until its first process has ended.
 
-Windows has no SIGTERM. To stop a target, corral closes the target's input (if it is corral that
-writes it), waits, and then kills the whole job. The job also ends when its first process ends, and
-when the supervisor ends, because only the supervisor has a handle to it.
+Windows has no SIGTERM. To stop a target, corral closes the target's input, waits, and then kills
+the whole job. If the client writes to the target directly, corral cannot close the input. The job
+also ends when its first process ends, and when the supervisor ends, because only the supervisor has
+a handle to it.
 
 Ctrl-C, Ctrl-Break and the console's close event reach only corral, because the target does not
 share corral's console.
@@ -194,7 +195,7 @@ class Control:
             received, self._received = self._received, b""
             abi.ResetEvent(self._event.value)
             if received and self._ended:
-                abi.SetEvent(self._event.value)  # so that the next call reports the end
+                abi.SetEvent(self._event.value)  # the caller must call again to see the end
         return received
 
     def close(self) -> None:
@@ -217,8 +218,8 @@ class Control:
 
 
 def measure(root: int) -> Usage:
-    """Measure a process and its descendants. The job's own accounting is not used, because only the
-    supervisor has a handle to the job.
+    """Measure a process and its descendants. The job's own accounting cannot be read here, because
+    only the supervisor has a handle to the job.
     """
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):

@@ -1,9 +1,9 @@
-"""Provide curated policies: one data file per server, with a reason for each line.
+"""Provide the curated policies. Each is a data file for one server, with a reason for each key.
 
 The user names a profile, so its grants count as the user's decision. A profile never names a path,
 because paths differ between users. A profile with the key `arguments` grants the paths in the
-server's arguments. If a profile names an environment variable for a secret, the server gets the
-variable if the user has set it.
+server's arguments. A profile can also name environment variables for secrets. The server gets those
+that the user has set.
 """
 
 import os
@@ -22,8 +22,8 @@ class Profile:
     """A curated policy for `packages`.
 
     `reasons` contains the reason for each key. `note` tells the user what is left to do. `beside`
-    lists packages that a PyPI package needs but does not declare. `below` lists directories, such
-    as .git, that are granted too if they exist in a path from the arguments.
+    lists packages that a PyPI package needs but does not declare. `below` lists directories such as
+    .git. If one of them exists in a path from the arguments, it is granted too.
     """
 
     name: str

@@ -130,6 +130,7 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
     with store.lock_key(key, lambda: notify(WAITS.format(reference.text))):
         found = store.find_usable(key)  # another process may have installed it
         if found is None:
+            _check_npm(reference, how)
             _announce(reference, notify)
             found = _install_apart(reference, key, how, notify)
             notify(f"installed {reference.name} {found.version} from {found.origin}")
@@ -144,9 +145,17 @@ def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
     If the user chose a version of node, do not check, because corral may have to start a node to
     find out its version.
     """
-    if reference.kind != "npm" or how.runtimes or store.find(current_key(reference, how)):
+    if reference.kind != "npm" or store.find(current_key(reference, how)):
         return
     if _find_from_same_index(reference, how) is None:
+        _check_npm(reference, how)
+
+
+def _check_npm(reference: Reference, how: InstallOptions) -> None:
+    """Raise an error if the package needs npm, and npm is missing. If the user chose a version of
+    node, its own npm is used, so do not look for npm here.
+    """
+    if reference.kind == "npm" and not how.runtimes:
         from corral.servers.packages.npm import find_npm
 
         find_npm("")

@@ -246,12 +246,16 @@ def mark_verified(digest: str) -> None:
 def verify(entry: Entry) -> None:
     """Hash an entry's tree again. Raise SandboxError if the tree has changed."""
     if tree_digest(entry.path()) != entry.digest:
-        word = shell_word(entry.key.partition(" ")[0])
-        raise SandboxError(
-            f"{entry.name} {entry.version} in the cache has changed since its installation",
-            hint=f"remove it with `corral cache rm {word}` and run again",
-        )
+        raise describe_damage(entry, "has changed since its installation")
     mark_verified(entry.digest)
+
+
+def describe_damage(entry: Entry, what: str) -> SandboxError:
+    word = shell_word(entry.key.partition(" ")[0])
+    return SandboxError(
+        f"{entry.name} {entry.version} in the cache {what}",
+        hint=f"remove it with `corral cache rm {word}` and run again",
+    )
 
 
 def entries() -> list[Entry]:

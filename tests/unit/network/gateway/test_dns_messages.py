@@ -1,5 +1,5 @@
-"""Test that the DNS parser accepts only valid queries, and that it refuses all other bytes without
-failing.
+"""Test that the DNS parser accepts only valid queries, and that it rejects all other bytes without
+raising an error.
 """
 
 import struct
@@ -125,8 +125,8 @@ def test_random_bytes_do_not_crash_the_parser(data):
 
 
 def test_an_answer_repeats_the_question_in_its_own_case():
-    """Check that the answer keeps the case of the name, because resolvers that send names in mixed
-    case (0x20) compare it.
+    """Check that the answer keeps the case of the name. Some resolvers send names in mixed case
+    (0x20) and compare the case of the answer.
     """
     found = dns_messages.parse_query(query(NAME))
     reply = dns_messages.build_answer(

@@ -20,9 +20,7 @@ def names(*allow: str, **options) -> Names:
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
-    """Return the response code and the data of the answer's record, or None in place of the data if
-    the answer has no record.
-    """
+    """Return the response code, and the data of the answer's record (None without a record)."""
     reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
     assert (number, questions) == (0x1234, 1)
@@ -122,7 +120,7 @@ def test_no_flag_is_suggested_for_an_invalid_name(name):
     told = names("api.example.com")
     assert ask(told, name)[0] == dns_messages.NXDOMAIN
     assert [row.allow for row in told.check.denials.rows()] == [""]
-    ask(told, "other.test")  # the control: a flag is suggested for a valid name
+    ask(told, "other.test")  # Counter-check: a flag is suggested for a valid name
     assert told.check.denials.rows()[1].allow == "--allow-net other.test"
 
 

@@ -1,6 +1,4 @@
-"""Test how packets from raw sockets are parsed. Real raw sockets are used in the tests of the
-allowlist.
-"""
+"""Test how packets from raw sockets are parsed. The tests of the allowlist use real raw sockets."""
 
 import socket
 import sys
@@ -19,9 +17,7 @@ DATAGRAM = bytes((0x9C, 0x40, 0, 9, 0, 8, 0, 0))
 
 
 class Received:
-    """An imitation of a raw socket that has received one packet, because only root can make a real
-    one.
-    """
+    """A fake raw socket that has received one packet. Only root can make a real one."""
 
     family = socket.AF_INET
 

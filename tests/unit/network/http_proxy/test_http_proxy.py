@@ -1,5 +1,5 @@
 """Run the real proxy on a port, with real servers and with real clients that have a target's
-environment variables. Only Seatbelt is missing.
+environment variables. Only the Seatbelt sandbox is missing.
 """
 
 import base64
@@ -45,7 +45,7 @@ def patient(monkeypatch):
 
 
 class Recorded(Denials):
-    """Records denials, and releases the semaphore `seen` for each denial."""
+    """A list of denials that releases the semaphore `seen` for each denial."""
 
     def __init__(self):
         super().__init__()
@@ -57,8 +57,8 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """An event for the proxy to wait on. It makes each of the proxy's pauses last until the proxy
-    is closed.
+    """A replacement for the event that the proxy sets when it closes. With this event, each of the
+    proxy's pauses lasts until the proxy is closed.
     """
 
     def __init__(self):
@@ -75,7 +75,7 @@ class Closed(threading.Event):
 
 
 class Running:
-    """A proxy that is opened as in a run, and the environment variables of its target."""
+    """A proxy that was opened as in a run, with the environment variables of its target."""
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
         self.results = Results()
@@ -120,7 +120,7 @@ class Running:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def connect(self, host, port, word=None):
-        """Open a tunnel with CONNECT, and return the socket and the header of the proxy's answer."""
+        """Open a tunnel with CONNECT. Return the socket and the header of the proxy's answer."""
         end = self.knock()
         word = self.word if word is None else word
         field = b"Proxy-Authorization: " + word + b"\r\n" if word else b""
@@ -191,7 +191,7 @@ def test_without_the_password_a_client_learns_nothing(run, web, word):
             assert head.startswith(b"HTTP/1.1 407 ")
             assert b'Proxy-Authenticate: Basic realm="corral"' in head
             assert running.opened.password.encode() not in end.recv(1000)
-    # The control: with the password the client is connected.
+    # Counter-check: with the password the client is connected.
     end, head = running.connect("allowed.test", port)
     end.close()
     assert head.startswith(b"HTTP/1.1 200 ")
@@ -281,7 +281,7 @@ def test_python_uses_the_proxy_variables(both, certificate):
 
 @pytest.fixture(scope="module")
 def node():
-    """Return the path of a node that supports NODE_USE_ENV_PROXY. It is installed from npm's
+    """Return the path of a node that supports NODE_USE_ENV_PROXY. This node is installed from npm's
     registry and cached for later runs.
     """
     rigs.need("node")
@@ -314,8 +314,8 @@ def test_node_uses_the_proxy_variables(both, certificate, node):
 
 
 def test_requests_go_through_the_hosts_own_proxy(run, web):
-    """Use a second corral proxy as the host's proxy, which must be sent the destination's name and
-    not its address.
+    """Use a second corral proxy as the host's proxy. It must get the destination's name and not its
+    address.
     """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
@@ -433,7 +433,7 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
     """Stop the clock, so that each connection beyond the rate limit waits until the proxy is
-    closed. Each of them occupies one of the proxy's handlers, until none is free.
+    closed. Each waiting connection occupies one of the proxy's handlers, until no handler is free.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
@@ -456,7 +456,7 @@ def test_many_connections_are_accepted_at_a_limited_rate(run):
     assert len(closed.pauses) == MAX_FAILED - 1 + 32
     running.close()  # this ends all pauses
     assert not running.proxy._handlers
-    # The control: with a running clock, the proxy serves the same number of connections.
+    # Counter-check: with a running clock, the proxy serves the same number of connections.
     other = run(["allowed.test"], max_connections=32, clock=itertools.count().__next__)
     for _ in range(MAX_FAILED + 64):
         end, head = other.connect("other.test", 443)
@@ -487,8 +487,8 @@ def test_close_ends_all_connections(run):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_what_a_target_sent_before_its_end_still_arrives(ends):
-    """Let the run be over before the copy starts, so that nothing has been copied yet. If the
-    target's socket is still open, more data could have followed, so the peer must see a reset.
+    """End the run before the copy has started, so that nothing has been copied yet. If the target's
+    socket is still open, the data may be incomplete, so the peer must see a reset.
     """
     text = os.urandom(100_000)
     stop, other_end = os.pipe()

@@ -1,4 +1,4 @@
-"""Test how corral's proxy parses requests, with all spellings that a client could try."""
+"""Test how corral's proxy parses requests, including unusual and ambiguous ones."""
 
 import pytest
 from hypothesis import example, given

@@ -22,7 +22,9 @@ class Outcome(NamedTuple):
 
 
 def decode(raw: bytes, longest: int = 4096) -> Program:
-    """Return the instructions of a program, or raise ValueError if the kernel would refuse it."""
+    """Return the instructions of a program. Raise ValueError if the kernel would refuse the
+    program.
+    """
     if not raw or len(raw) % 8 or len(raw) > 8 * longest:
         raise ValueError(f"{len(raw)} bytes are not a program")
     program = list(struct.iter_unpack("<HBBI", raw))

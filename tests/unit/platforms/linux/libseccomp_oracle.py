@@ -1,9 +1,9 @@
-"""Compile corral's filter rules with libseccomp, so that a test can compare libseccomp's program
-with corral's in the simulator.
+"""Compile corral's filter rules with libseccomp, so that a test can run libseccomp's program and
+corral's in the simulator and compare the results.
 
 In libseccomp a rule is a conjunction of comparisons, one for each argument. The rules of a syscall
 are unordered, and there is no default case. corral's rules are ordered, so they are first split
-into disjoint cubes. A cube is a set of calls that is described by one MASKED_EQ comparison for each
+into disjoint cubes. A cube is a set of calls, described by one MASKED_EQ comparison for each
 argument.
 """
 
@@ -15,9 +15,9 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The bits of an argument, in the order in which split() tests them. Bits 8 to 15, the type of an
-# ioctl command, come first: rules for a whole type and rules for single commands then start by
-# testing the same bits, and only a fifth as many cubes are needed.
+# The bits of an argument, in the order in which split() tests them. Bits 8 to 15 come first because
+# they are the type of an ioctl command. Rules for a whole type and rules for a single command then
+# share their first tests, which saves four fifths of the cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 # A cube is a set of calls. It maps argument numbers to (mask, value), and an argument that it does
@@ -57,8 +57,8 @@ def load():
 
 
 def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
-    """Split a cube by a condition. Return the part in which the condition is true, or None if it is
-    never true, and disjoint cubes for the rest.
+    """Split a cube by a condition. Return the part for which the condition is true (None if there
+    is no such part), and disjoint cubes for the rest.
     """
     index, mask, value = condition
     known, fixed = cube.get(index, (0, 0))
@@ -96,7 +96,7 @@ def cubes(rule) -> list[tuple[Cube, int]]:
 
 def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
     """Compile the rules to a program for x86_64. The syscall numbers may be those of another
-    machine, because libseccomp takes them unchanged.
+    architecture, because libseccomp uses them unchanged.
     """
     context = library.seccomp_init(unknown)
     assert context

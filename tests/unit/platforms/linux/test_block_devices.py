@@ -1,5 +1,5 @@
-"""Test that corral limits byte rates for each disk, and that it reports no limit for paths that are
-not on a disk.
+"""Test that corral limits the byte rate of each disk, and that it reports no limit for a path that
+is not on a disk.
 """
 
 from __future__ import annotations

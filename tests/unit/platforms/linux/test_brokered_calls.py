@@ -25,7 +25,9 @@ from corral.platforms.linux.socket_broker import SocketBroker, is_resolver, pars
 
 @given(st.binary(max_size=128))
 def test_any_bytes_are_an_address_or_an_error(raw):
-    """Parse random bytes. Every IPv4 address is returned as 4 bytes, even if it is mapped into IPv6."""
+    """Parse random bytes. Every IPv4 address must be returned as 4 bytes, even if it is mapped into
+    IPv6.
+    """
     try:
         address, port = parse_address(raw)
     except OSError as error:
@@ -61,8 +63,8 @@ def test_only_port_53_of_loopback_is_the_resolver():
     "option", [(), (socket.TCP_DEFER_ACCEPT, 1), (socket.TCP_QUICKACK, 0)], ids=str
 )
 def test_socket_options_that_the_target_set_cannot_delay_the_supervisor(option, monkeypatch):
-    """Set socket options that make the kernel delay the last packet of a handshake, for which the
-    supervisor must not wait.
+    """Set socket options that make the kernel delay the last packet of a handshake. The supervisor
+    must not wait for this packet.
     """
     monkeypatch.setattr(socket_broker, "ACCEPT_SECONDS", 0)
     step = BrokeredSockets(

@@ -23,8 +23,8 @@ def kept():
 
 @pytest.fixture
 def thread():
-    """Yield a calling thread of this process. Its listener is /dev/null, on which no call waits, so
-    corral assumes that the caller has ended.
+    """Yield a caller whose listener is /dev/null instead of a seccomp listener. No call waits on
+    it, so corral must assume that the caller has ended.
     """
     listener = os.open(os.devnull, os.O_RDONLY)
     request = Notification(id=1, pid=os.getpid(), number=0, arguments=(0,) * 6, listener=listener)

@@ -113,8 +113,8 @@ def test_limits_that_are_not_requested_are_not_set():
 
 @given(st.integers(1, 512_000))
 def test_the_kernel_accepts_every_cpu_share(millicores):
-    """Check the quota and the period: the kernel accepts only a quota of at least a millisecond and
-    a period of at most a second.
+    """Check the bounds: the kernel accepts no quota below a millisecond and no period above a
+    second.
     """
     ((file, value),) = cgroup.settings(Limits(cpu=millicores), ["cpu"], ())
     quota, period = map(int, value.split())

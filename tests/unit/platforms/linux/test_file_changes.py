@@ -27,8 +27,8 @@ from corral.platforms.linux.file_changes import Budget, FileChanges, Finder, Pla
 
 @pytest.fixture
 def tree(tmp_path):
-    """Yield a directory and a finder. The target may change `one` and `two` in the directory, but
-    not `outside`.
+    """Yield a directory, and a finder for a target that may change `one` and `two` in this
+    directory, but not `outside`.
     """
     for name in ("one/below", "two", "outside"):
         (tmp_path / name).mkdir(parents=True)
@@ -176,8 +176,8 @@ def calling() -> CallingThread:
 
 
 def test_a_path_is_read_up_to_the_end_of_its_page():
-    """Check that a path can be read up to the end of its page even if the next page is protected.
-    Only an unmapped address is an error.
+    """Check that corral can read a path that ends exactly at the end of a page, even if the next
+    page is protected. Reading fails only at an address that is not mapped.
     """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))

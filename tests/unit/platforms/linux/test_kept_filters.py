@@ -1,5 +1,5 @@
-"""Test cached filters: an intact filter is used as it was compiled, and a file that is damaged or
-belongs to another user is ignored.
+"""Test the cache of compiled filters: a filter is used again without a new compilation, but a file
+that is damaged or belongs to another user is ignored.
 """
 
 import os
@@ -18,8 +18,8 @@ QUIET = seccomp.Seccomp(machine="x86_64", subprocess=False, unix_sockets=False)
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Set up a home directory without cached filters. Return a list that records the step of each
-    filter that is compiled.
+    """Set up a home directory without cached filters. Return a list to which each compilation
+    appends the step that it compiles.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -32,7 +32,9 @@ def compiled(tmp_path, monkeypatch):
 
 
 def load(step=STEP):
-    """Load filters as a new process does, and return all of them."""
+    """Empty the cache in memory, load the filters as a new process would, and return all of
+    them.
+    """
     seccomp._init.clear()
     seccomp._templates.clear()
     seccomp.load_filters([step])
@@ -41,7 +43,7 @@ def load(step=STEP):
 
 def test_a_second_run_compiles_nothing(compiled):
     first = load()
-    assert compiled == [STEP, QUIET]  # QUIET is needed on hosts with an outer listener
+    assert compiled == [STEP, QUIET]  # QUIET is the fallback if an outer sandbox has a listener
     assert load() == first
     assert compiled == [STEP, QUIET]
     assert len(set(first[1].values())) == 2
@@ -164,4 +166,4 @@ def test_a_bounded_number_of_filters_is_kept_and_the_newest_stays(compiled):
     assert os.path.basename(own) in kept
     compiled.clear()
     load(QUIET)
-    assert compiled == []  # QUIET's filter was kept, because it was newer
+    assert compiled == []  # QUIET's filter is newer than the files that were removed

@@ -49,10 +49,10 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
 def test_the_supervisor_lets_only_calls_continue_that_the_table_permits(machine, flags):
-    """Check which calls the kernel may continue after the supervisor's answer: calls that are only
-    watched, calls that start tasks and are only counted, and calls that ask a socket for a name or
-    for received data. The target gains nothing by changing its memory after the decision about such
-    a call.
+    """Check that the kernel continues a call after the supervisor's answer only in these three
+    cases: corral only watches the call, the call starts a task that corral only counts, or the call
+    asks a socket for a name or for received data. If the target changes its memory after the
+    decision about such a call, it gains nothing.
 
     Without namespaces, calls that change modes and times never continue, not even in `corral
     learn`.
@@ -80,7 +80,8 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
     assert judge(asked, names, {}).verdict == "deny"
-    watched = {"socket_watch": Yes()}  # only recorded: without a broker these calls are allowed
+    # `corral learn` only records these calls, because without a broker they are allowed
+    watched = {"socket_watch": Yes()}
     goes_on = name in {"connect", "bind"}
     assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")
     brokered = {"socket_broker": Yes()}
@@ -144,7 +145,7 @@ def test_the_filter_notifies_every_change_of_a_mode_or_times(subprocess, watch_p
     assert {*CHANGES} <= notified(rules)
     assert allowed(rules) & {*CHANGES} == set()
     quiet = seccomp_rules.target_rules(**common, namespaces=False, watch_paths=watch_paths)
-    # If a run watches paths, its supervisor is notified of `bind` in any case.
+    # If a run watches paths, its supervisor is notified of `bind` with and without `file_changes`.
     others = set() if watch_paths else {"bind"}
     assert {name for name in quiet if rules[name] != quiet[name]} == {*CHANGES, *others}
     assert (allowed(quiet) | notified(quiet)) & {*CHANGES} == set()
@@ -187,8 +188,8 @@ def test_the_filter_notifies_every_task_if_tasks_are_counted(namespaces):
 
 
 def allowed(rules) -> set[str]:
-    """Return the calls that the filter allows in at least one case, including every call without a
-    rule.
+    """Return the calls that the filter allows at least for some arguments, including all calls
+    without a rule.
     """
     asked = set(TABLES["x86_64"]) - set(rules)
     for name, rule in rules.items():

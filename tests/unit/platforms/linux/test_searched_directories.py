@@ -1,4 +1,4 @@
-"""Check that a search notices every change in a remembered directory, even one that the target
+"""Check that a search notices every change in a remembered directory, even a change that the target
 tries to hide.
 """
 
@@ -29,8 +29,8 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def search(tree, monkeypatch):
-    """Return a function that searches the tree. It returns the hidden and protected names that it
-    found, and the number of directories that it listed.
+    """Return a function that searches the tree. This function returns the hidden and protected
+    names that it found, and the number of directories that it listed.
     """
     from corral.platforms.linux.mechanisms import masks
     from corral.policy.model import Grant
@@ -192,7 +192,7 @@ def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", fstat_and_exchange)
         search()
-    assert (clean / "b/c1/.env").exists()  # the control: the directory was exchanged
+    assert (clean / "b/c1/.env").exists()  # make sure that the directory was exchanged
     exchange(tree / "a1", clean)
     assert "a1/b/c1/.env" in search()[0]
 
@@ -218,7 +218,7 @@ def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree
             moved.unlink(missing_ok=True)
             os.rename(tree.parent / "away", moved)
 
-    assert "a1/b/c1" not in search()[0]  # the control
+    assert "a1/b/c1" not in search()[0]  # Counter-check
     (moved / "new").touch()
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", open_moved)

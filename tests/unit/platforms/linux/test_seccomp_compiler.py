@@ -17,7 +17,7 @@ UNKNOWN = seccomp_compiler.errno_action(38)
 
 
 def interpret(rules, number, args, *, arch=ARCH, limit=None):
-    """Return the action that the rules define, by evaluating them in the simplest possible way."""
+    """Evaluate the rules in the simplest possible way, and return the resulting action."""
     if arch != ARCH or (limit is not None and number >= limit):
         return seccomp_compiler.KILL_PROCESS
     rule = rules.get(number, UNKNOWN)

@@ -80,8 +80,8 @@ def numbered(machine, named, others):
 
 
 def words_of(*programs):
-    """Return every constant that the programs compare with. Arguments made from these constants
-    reach every branch.
+    """Return every constant that the programs compare with. Together, arguments made from these
+    constants reach every branch.
     """
     return sorted({k for program in programs for code, _, _, k in program if code in {JEQ, JSET}})
 
@@ -126,14 +126,14 @@ def libseccomp():
     return libseccomp_oracle.load()
 
 
-# Rules that were already compared with all arguments. If the same rule occurs again with other
-# filter options, a sample of the arguments is enough.
+# Rules that were already compared with all argument tuples. If a rule occurs again with other
+# filter options, a sample of the tuples is enough.
 COMPARED = set()
 
 
 def assert_same(machine, rules, ours, theirs):
-    """Compare both programs for all call numbers. The arguments are varied only if one of the
-    programs reads them.
+    """Compare both programs for all call numbers. Vary the arguments only if one of the programs
+    reads them.
 
     libseccomp's program is always for x86_64 (see libseccomp_oracle). The number -1, which tracers
     use to skip a call, is not compared, because libseccomp does not treat it as an x32 call.
@@ -390,8 +390,8 @@ def test_unix_sockets_need_permission_and_only_stream_pairs_exist(junk, flags):
         args = (1 | junk, kind | flags | junk, 0)
         assert closed("socket", *args) == EPERM
         assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
-        # Pairs of datagram sockets are denied, because the target could connect one end to a socket
-        # on the host instead. For unix sockets, SOCK_RAW means SOCK_DGRAM.
+        # Pairs of datagram sockets are denied, because the target could connect one of the two to
+        # another socket on the host. For unix sockets, SOCK_RAW means SOCK_DGRAM.
         assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
 
 
@@ -662,8 +662,8 @@ def test_no_flag_of_a_send_can_connect_a_socket(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_only_harmless_socket_options_can_be_set(machine):
-    """Check that options that connect, route, mark, share a port or change the protocol fail as if
-    they did not exist.
+    """Set options that connect, route, mark, share a port or change the protocol. They must fail as
+    if they did not exist.
     """
     held = brokered(machine)
     absent = errno_action(92)

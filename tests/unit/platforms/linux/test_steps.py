@@ -46,7 +46,7 @@ def test_every_step_can_be_applied_and_verified_and_has_a_stage(step):
 
 def test_opened_descriptors_are_closed_once():
     """Release the results twice, and check that their descriptors are closed only once. A socket
-    that a service has taken stays open, because the service itself closes it.
+    that a service has taken must stay open, because the service itself closes it.
     """
     results = Results()
     given, taken = os.pipe()

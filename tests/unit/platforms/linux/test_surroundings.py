@@ -50,8 +50,8 @@ def test_no_cause_of_missing_features_is_named_on_an_ordinary_host(files):
 
 
 def test_apparmor_is_distinguished_from_a_container(files, monkeypatch):
-    """Compare an Ubuntu host with a container on such a host. Both have the same sysctl set, so
-    only the files of the container engine tell them apart.
+    """Compare an Ubuntu host with a container on an Ubuntu host. Both have the same sysctl set, so
+    only the container engine's files tell them apart.
     """
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = b"1\n"
     assert line(*LANDLOCK).startswith(
@@ -107,7 +107,7 @@ def test_the_line_about_a_container_names_only_the_controls_that_it_prevents(fil
     assert "network" not in line(*LANDLOCK, "socket_broker")
     assert "disk space is not limited" in line(*LANDLOCK)
     assert line(*LANDLOCK, "mount_namespace") == ""
-    assert line("seccomp") == ""  # here the verdict already says that no run is possible
+    assert line("seccomp") == ""  # the verdict already says that no run is possible
 
 
 def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):

@@ -65,7 +65,7 @@ def test_rows_of_smaps_rollup_are_added_up_and_converted_to_bytes():
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
     """Check that mapped segments of shared memory are left out, because they are already counted as
-    objects. A memfd whose name only looks like that of a segment still counts.
+    objects. A memfd whose name only looks like the name of a segment still counts.
     """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
@@ -74,9 +74,9 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """Check that only pages of the file itself are left out. A page that the process has changed
-    privately still counts for the process, and a memfd without an open descriptor counts as a
-    mapping.
+    """Check that only a file's own pages are left out of its mappings. Two kinds of pages still
+    count: pages that the process has changed privately, and pages of a memfd without an open
+    descriptor.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 
@@ -193,8 +193,8 @@ for _ in range(20):
 
 class Tree:
     """A real process tree that shrinks during an exact measurement. The measurement calls `end_one`
-    again and again to ask whether it should stop. The answer is always no, but each late call kills
-    a process.
+    repeatedly to ask whether it should stop. `end_one` always answers no, but from a certain call
+    on it also kills a process.
     """
 
     def __init__(self, root):
@@ -208,8 +208,8 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """Kill one process in each call after the first 23, which the measurement makes while it
-        reads all processes for the first time.
+        """Kill one process in each call after the first 23. The measurement makes these 23 calls
+        while it reads all processes for the first time.
         """
         self.questions += 1
         if self.is_exact and self.questions > 23 and self.sharing:
@@ -334,8 +334,8 @@ def read_parent(pid):
 @LINUX
 @pytest.mark.parametrize(("limit", "hit"), [(48, "memory"), (200, "")])
 def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limit, hit):
-    """Measure two processes that each have less memory than either limit, but together exceed the
-    lower limit.
+    """Measure two groups of processes with 32 MiB each. Neither group exceeds the limit of 48 MiB
+    alone, but both together do. The limit of 200 MiB is not exceeded.
     """
     with Child(HIDING) as pid:
         child = HidingTree(pid)
@@ -346,7 +346,7 @@ def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limi
             assert (watched.reason, child.was_killed) == (hit, bool(hit))
             assert child.signals == [signal.SIGSTOP, signal.SIGCONT]
         finally:
-            child.signal(signal.SIGSTOP)  # so that no process starts after the listing
+            child.signal(signal.SIGSTOP)  # so that no process starts after the tree is listed
             select.select([], [], [], 0.1)
             for one in usage.tree(pid):
                 os.kill(one, signal.SIGKILL)
@@ -356,7 +356,7 @@ def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limi
 def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
     """Replace all processes but one after the measurement has found them and before it reads their
     memory. The remaining process shares 32 MiB with ten new processes that the measurement did not
-    find. These 32 MiB must count in full.
+    find. All of these 32 MiB must count.
     """
     with Child(REPLACING) as pid:
         first, *others = usage.tree(pid)
@@ -376,7 +376,7 @@ def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
             seen = usage.measure(pid, exact=True, interrupted=replace)
             assert seen.memory < 32 * MIB < seen.certain
             assert Sampler(Sample(memory=24 * MIB)).check(seen) == "memory"
-            # The control: with a limit of 64 MiB the run is not ended, because no page counts twice.
+            # Counter-check: a limit of 64 MiB does not end the run, because no page counts twice.
             assert Sampler(Sample(memory=64 * MIB)).check(seen) is None
         finally:
             for one in usage.tree(pid):
@@ -484,7 +484,7 @@ os._exit(0)
 
 @LINUX
 def test_shared_pages_in_mappings_beyond_the_limit_count_twice(monkeypatch):
-    """Give a process more mappings than a measurement may read. The shared memory in the unread
+    """Give a process more mappings than a measurement may read. Shared memory in the unread
     mappings must be counted twice rather than not at all.
     """
     with Child(MANY_MAPS) as pid:
@@ -545,7 +545,7 @@ def test_an_orphan_that_gets_a_new_parent_during_the_search_for_processes_is_fou
 
 @LINUX
 def test_the_search_for_processes_ends_however_fast_they_start_and_end(monkeypatch):
-    """Return a new orphan each time the root's list of children is read, as if processes started and
+    """Return a new child whenever the root's list of children is read, as if processes started and
     ended all the time.
     """
     numbers = iter(range(1 << 30, 1 << 31))
@@ -601,7 +601,7 @@ def test_a_child_of_a_thread_that_ends_during_the_search_for_processes_is_found(
         monkeypatch.setattr(usage.abi, "read_file", read_late)
         try:
             assert usage._children(pid) == [child]
-            assert usage._threads(pid) == [pid]  # the control: the thread has ended
+            assert usage._threads(pid) == [pid]  # make sure that the thread has ended
         finally:
             os.kill(child, 9)
             os.kill(pid, 9)
@@ -657,8 +657,8 @@ print(processes.measure_grandchild.attempt())
 
 @LINUX
 def test_the_first_measurement_of_the_probe_includes_only_the_grandchild():
-    """Check that the probe measures only the grandchild. Every forked process inherits 100 MiB, so
-    the measured memory shows how many processes were measured.
+    """Check that the probe measures only the grandchild. Each forked process inherits 100 MiB, so
+    the result shows how many processes were measured.
     """
     source = str(pathlib.Path(corral.__file__).parents[1])
     done = subprocess.run(

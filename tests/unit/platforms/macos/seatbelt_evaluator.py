@@ -52,7 +52,7 @@ def parse(text: str) -> list:
 class Act:
     """An action that a process attempts. `socket` is "unix" with a `path`, or "ip", "tcp" or "udp"
     with a `host` and a `port`. The host "localhost" means any of the Mac's own addresses. `target`
-    is self, same-sandbox or others. `vnode` is the type of the file at the path.
+    is "self", "same-sandbox" or "others". `vnode` is the type of the file at the path.
     """
 
     operation: str
@@ -66,9 +66,7 @@ class Act:
 
 
 class Profile:
-    """A parsed profile. `known` lists the operations of one release of macOS, in which all others
-    are undefined.
-    """
+    """A parsed profile. `known` lists the operations that one release of macOS defines."""
 
     def __init__(
         self,
@@ -111,7 +109,7 @@ class Profile:
         return action, operations, filters
 
     def resolve(self, item: list) -> tuple:
-        """Return the filter with its parameters replaced by their values, which are not parsed as
+        """Return the filter with each parameter replaced by its value. The value is not parsed as
         part of the profile.
         """
         if item[0] == "param":
@@ -120,7 +118,7 @@ class Profile:
         return tuple(self.resolve(part) if isinstance(part, list) else part for part in item)
 
     def allows(self, act: Act) -> bool:
-        """Return whether the profile allows the act. Raise an error if the release does not have
+        """Return whether the profile allows the act. Raise an error if the release does not define
         the operation.
         """
         operation = tables.ALIASES.get(act.operation, act.operation)
@@ -172,7 +170,7 @@ def matches(item: tuple, act: Act) -> bool:
         return act.vnode == value
     if kind == "remote" and item[1] == "tcp":
         host, _, port = value.partition(":")
-        assert host == "localhost"  # the only name that Seatbelt knows
+        assert host == "localhost"  # the only host name that Seatbelt accepts
         assert port.isdigit()
         return (act.socket, act.host, act.port) == ("tcp", host, int(port))
     if kind in {"local", "remote"}:

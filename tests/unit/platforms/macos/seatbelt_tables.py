@@ -1,5 +1,5 @@
-"""List the names of Seatbelt's operations, as read from two releases of macOS. The names have not
-been tried on a Mac.
+"""List the names of Seatbelt's operations in two releases of macOS. The names come from the
+releases' files and have not been tried on a Mac.
 
 `CATALINA` is the table of macOS 10.15, and `SONOMA` is the table of libsandbox in 14.4.1.
 `ALLOWED_BY_VERSION_1` lists the operations that the prelude of `(version 1)` in 14.4.1 allows

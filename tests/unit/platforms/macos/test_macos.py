@@ -1,5 +1,5 @@
-"""Test which mechanisms are chosen on macOS, and how a process tree is searched, using a table of
-made-up processes.
+"""Test which mechanisms are chosen on macOS, and how a process tree is searched. The processes are
+in a fake process table.
 """
 
 import os
@@ -149,7 +149,7 @@ def test_each_run_has_its_own_marker():
 
 def test_a_grant_of_everything_is_refused_with_an_explanation():
     grant = Grant(path="/", access="read", device=1, inode=1, directory=True, owner=0, group=0)
-    with pytest.raises(PolicyError, match="stay ungranted, to check that the wall works"):
+    with pytest.raises(PolicyError, match="so corral cannot check the sandbox"):
         steps(Policy(grants=(grant,)))
 
 
@@ -182,7 +182,7 @@ def test_the_proxy_enforces_a_list_of_hosts_if_its_probe_succeeded():
     made = steps(policy)
     assert made["LoopbackProxy"].allow == ("example.com",)
     assert made["Seatbelt"].proxy
-    # The control: without an allowlist no port is opened.
+    # Counter-check: without an allowlist no port is opened.
     assert "LoopbackProxy" not in steps(Policy())
     assert not steps(Policy())["Seatbelt"].proxy
 
@@ -294,7 +294,7 @@ def test_kills_at_the_jetsam_limit_are_recognized():
     assert limit.has_killed(signal.SIGKILL, 100 << 20)
     assert not limit.has_killed(signal.SIGKILL, 50 << 20)
     assert not limit.has_killed(signal.SIGTERM, 100 << 20)
-    assert not limit.has_killed(9 << 8, 100 << 20)  # the process exited with 9
+    assert not limit.has_killed(9 << 8, 100 << 20)  # exit code 9, not signal 9
     assert not limit.has_killed(None, 100 << 20)
 
 
@@ -321,15 +321,15 @@ def test_rlimits_match_those_that_macos_enforces():
 
 
 def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monkeypatch):
-    """Imitate the error on macOS, which refuses a limit below the size that is already mapped.
-    Linux accepts such a limit.
+    """Imitate the error of macOS for a limit below the size that is already mapped. Linux accepts
+    such a limit.
     """
 
     def refuse(*_):
         raise ValueError("current limit exceeds maximum limit")
 
     policy = Policy(limits=Limits(address_space=1 << 26), stated=frozenset({"address_space"}))
-    # The control: on Linux the limit is accepted.
+    # Counter-check: on Linux the limit is accepted.
     assert decided(policy)["address_space"] == ("RLIMIT_AS", "applied")
     monkeypatch.setattr(rlimits.resource, "setrlimit", refuse)
     with pytest.raises(UnenforceableError, match="RLIMIT_AS of 67108864 was refused"):
@@ -340,9 +340,7 @@ def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monk
 
 
 def test_a_limit_that_the_system_does_not_accept_is_a_failed_step():
-    """Use a limit that is invalid on every system, because Linux accepts the limits that macOS
-    refuses.
-    """
+    """Use a limit that every system refuses, so that the test works on Linux too."""
     with pytest.raises(OSError, match="RLIMIT_NOFILE"):
         rlimits.Rlimits(values=(("NOFILE", -5),)).apply(None)
 
@@ -356,12 +354,12 @@ def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
     assert seatbelt.directory_outside(("/opt/homebrew",)) == "/Users"
     assert seatbelt.directory_outside(("/Users",)) == "/Library/Preferences"
     assert seatbelt.directory_outside(("/Users", "/Library")) == "/Applications"
-    with pytest.raises(PolicyError, match="stay ungranted, to check that the wall works"):
+    with pytest.raises(PolicyError, match="so corral cannot check the sandbox"):
         seatbelt.directory_outside(("/Users", "/Library", "/Applications"))
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Start more processes after corral has read the number of processes but before it reads the
+    """Let the number of processes grow after corral has asked for it and before corral reads the
     list.
     """
     living = list(range(1, 10001))
@@ -390,7 +388,7 @@ def test_a_process_group_that_cannot_be_listed_counts_as_empty(monkeypatch):
 
 
 def test_without_a_wall_every_check_from_inside_fails():
-    """Run the checks without a sandbox. This is the control: every check must fail."""
+    """Run the checks without a sandbox. Every check must fail, which proves that it can fail."""
     for trial, words in (
         (seatbelt._verify_network, "network can be reached"),
         (seatbelt._verify_alone, "process can be started"),
@@ -415,7 +413,7 @@ def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
         probes.try_inside(results, str(missing), os.getpid())
-    # The control: for a readable file the error says that reading succeeded.
+    # Counter-check: for a readable file the error says that reading succeeded.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
         probes.try_inside(results, str(kept), os.getpid())
@@ -433,8 +431,8 @@ def test_doctor_shows_proven_mechanisms():
 
 
 def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
-    """Check the evidence rows for Macs. `doctor` and SECURITY.md may say that something was seen on
-    a Mac only if SEEN has a date for it.
+    """Check the evidence rows for Macs. `doctor` and SECURITY.md may say "seen on a Mac" only if
+    SEEN has a date for it.
     """
     rows = {row.capability for row in MACOS}
     assert {name for name, _, _ in probes.LABELS} | set(evidence.SEEN["darwin"]) <= rows
@@ -549,7 +547,7 @@ def test_a_tree_contains_the_forks_of_its_processes(table):
     assert pids(walked.walk()) == [10, 11, 12]
     assert sorted(table.followed) == [10, 11, 12]
     walked.walk()
-    assert len(table.followed) == 3  # each process is followed once
+    assert len(table.followed) == 3  # no process is followed twice
 
 
 def test_children_of_a_process_that_has_ended_still_belong_to_its_tree(table):
@@ -569,7 +567,8 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
     """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by
-    its profile or by its responsible process, which does not count if its pid was reused.
+    its profile or by its responsible process. A responsible process does not count if its pid was
+    reused.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)
@@ -584,9 +583,8 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
 
 
 def test_processes_with_an_unknown_parent_are_not_in_a_tree(table):
-    """Use parent 0, which the process table reports for unknown parents. If the target ended at
-    once, its own unique id is also 0. corral must not kill processes merely because both numbers
-    are 0.
+    """Use parent 0, which the process table reports for unknown parents. The unique id of a target
+    that ended at once is 0 too. corral must not kill a process merely because both numbers are 0.
     """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)

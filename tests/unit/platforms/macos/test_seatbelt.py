@@ -187,11 +187,11 @@ def test_the_profile_denies_each_listed_act(what):
 @pytest.mark.parametrize("view", [ALONE, GRANTED, MANY], ids=["alone", "granted", "many"])
 def test_every_operation_is_known_to_every_release(view, release):
     """Check that the profile loads in each release. An operation that a release does not know makes
-    the whole profile fail, unless the rule has a `defined?` condition.
+    the whole profile fail, unless its rule has a `defined?` condition.
     """
     text, parameters = seatbelt_profile.profile(view)
     Profile(text + seatbelt_profile.proxy_rules(9), parameters, RELEASES[release])
-    # The control: an invented operation is unknown.
+    # Counter-check: an invented operation is unknown.
     with pytest.raises(AssertionError, match="unbound"):
         Profile(f"{text}(deny file-imagined)", parameters, RELEASES[release])
     with pytest.raises(AssertionError):
@@ -231,9 +231,7 @@ def test_network_flows_are_open_only_with_the_proxy():
 
 @given(some.integers(1, 65535), some.integers(1, 65535), some.sampled_from([ALONE, GRANTED, MANY]))
 def test_the_proxy_opens_only_one_port(port, other, view):
-    """Check that the proxy's rules open the proxy's port, and that they do not change any other
-    verdict.
-    """
+    """Check that the proxy's rules open the proxy's port and change no other verdict."""
     text, parameters = seatbelt_profile.profile(view)
     opened, shut = (
         Profile(text + seatbelt_profile.proxy_rules(port), parameters),
@@ -246,7 +244,7 @@ def test_the_proxy_opens_only_one_port(port, other, view):
         )
 
     assert opened.allows(reach())
-    assert not shut.allows(reach())  # the control: without the proxy's rules the port is closed
+    assert not shut.allows(reach())  # Counter-check: without the proxy's rules the port is closed
     assert opened.allows(reach(port=other)) == (port == other)
     for act in (
         reach(socket="udp"),
@@ -298,7 +296,7 @@ def test_a_program_below_a_hidden_path_stays_readable():
 
 def test_the_rule_for_the_deepest_path_wins():
     """Use nested paths: a write grant in a read grant in a write grant, a grant in a hidden path,
-    and the server's own files in a write grant. For each path the deepest rule must win.
+    and the server's own files in a write grant. The rule for the deepest path must win.
     """
     top = f"{HOME}/w"
     view = replace(
@@ -361,7 +359,7 @@ def shaped(path):
 
 @given(STRANGE)
 def test_the_text_of_a_profile_is_the_same_for_every_path(path):
-    """Check that the rules do not depend on the path, because the profile's text refers to paths
+    """Check that the profile's text does not depend on the path, because the text refers to paths
     only through parameters.
     """
     text, parameters = seatbelt_profile.profile(shaped(path))
@@ -536,6 +534,34 @@ def test_a_run_sees_its_files_and_grants():
     assert f"{HOME}/p/server" in view.held  # the server's own files in a writable directory
     assert not made(view).allows(Act("file-write-data", f"{HOME}/p/server/main.py"))
     assert made(view).allows(Act("file-write-data", f"{HOME}/p/data"))
+
+
+@pytest.mark.parametrize(
+    ("granted", "writes"),
+    [
+        (f"{HOME}/p", False),
+        (f"{HOME}/p/server", True),
+        (f"{HOME}/p/server/main", True),
+        (f"{HOME}/other", False),
+    ],
+    ids=["around", "the directory itself", "the program itself", "elsewhere"],
+)
+def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
+    """Check that the target cannot change its own files in a larger write grant, and can change those that the user
+    granted by their own path. It can execute them in both cases, but no other file of the grant.
+    """
+    main = f"{HOME}/p/server/main"
+    program = Program(path=main, real=main, argv=(main,), reads=(f"{HOME}/p/server",))
+    policy = Policy(grants=(grant(granted, "write"),), subprocess=True)
+    view = tier_seatbelt.build_view(policy, program, home=HOME, private=PRIVATE, state="")
+    decided = made(view)
+    for name in ("file-write-data", "file-write-mode"):
+        assert decided.allows(Act(name, main)) == writes, name
+    assert decided.allows(Act("process-exec", main))
+    if granted != main:
+        beside = f"{granted}/new"
+        assert decided.allows(Act("file-write-create", beside))
+        assert decided.allows(Act("process-exec", beside)) == (granted == f"{HOME}/p/server")
 
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])

@@ -1,5 +1,5 @@
-"""Test the child process in which a probe runs. It must give only one answer, even if processes
-that it has forked give answers too.
+"""Test the disposable child process in which a probe runs. It must give only one answer, even if
+processes that it has forked answer too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_of_a_probe_is_reported_as_its_cause():
-    """Make a child of the probe fail, and then the probe itself, which waited for the child. The
-    child's error must be reported as the cause.
+    """Make a child of the probe fail, and then the probe itself, which has waited for the child.
+    The child's error must be reported as the cause.
     """
 
     def attempt() -> str:

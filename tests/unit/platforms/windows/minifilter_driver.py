@@ -1,5 +1,5 @@
-"""Imitate the driver's side of the minifilter protocol over a socket pair, including the driver's
-size checks.
+"""Imitate the driver's side of the minifilter protocol, including its size checks, over a socket
+pair.
 
 Like the filter manager, SOCK_SEQPACKET sends each message as a whole. The first byte of each packet
 identifies the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A
@@ -87,7 +87,7 @@ class Driver:
             return INVALID
         kind, size, _ = HEADER.unpack_from(message)
         # Like the driver, refuse a message that is shorter than its structure, or whose header
-        # gives a size other than the message's.
+        # gives a wrong size.
         if len(message) < SIZES.get(kind, 1 << 30) or size != len(message):
             return INVALID
         self.seen.append(message)

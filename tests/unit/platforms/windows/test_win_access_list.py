@@ -54,7 +54,8 @@ def test_an_entry_is_added_and_removed(entries, control, directory, root, access
     after = access_list.read(granted)
     assert [one for one in after.entries if not access_list.is_entry_of(one, OURS)] == entries
     assert tuple(one for one in after.entries if access_list.is_entry_of(one, OURS)) == ours
-    assert after.control & 0x1400 == control & 0x1400  # inheritance from the parent is unchanged
+    # the flags for inheritance from the parent are unchanged
+    assert after.control & 0x1400 == control & 0x1400
     assert bool(after.control & 0x0100) == bool(control & 0x0400)
     assert access_list.has_entry(granted, OURS)
     assert access_list.grant(granted, OURS, ours) is None
@@ -83,8 +84,8 @@ def test_corrals_entries_are_placed_before_inherited_ones():
 
 
 def test_inherited_entries_of_corral_are_removed_too():
-    """Check that inherited entries are removed too, because a file that the target makes inherits
-    corral's entry from its directory.
+    """Check that inherited entries are removed too. A file that the target makes inherits corral's
+    entry from its directory.
     """
     mark = entry(0, 0x10, access_list.RIGHTS["write"], OURS)
     raw = access_list.revoke(descriptor([mark, entry(0, 0x10, 1, FOREIGN[0])]), OURS)

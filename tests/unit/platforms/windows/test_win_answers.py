@@ -1,8 +1,8 @@
-"""Check that corral either works or refuses to run, whatever it gets from calls whose results are
-undocumented or differ between versions of Windows.
+"""Check that corral either works or refuses to run, whatever Windows returns from calls whose
+results are undocumented or differ between versions.
 
-Each test replaces the result of one call. The test's docstring says where the result was seen or is
-documented.
+Each test replaces the result of one call. The test's docstring says where this result was seen or
+is documented.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def windows_error(code: int) -> OSError:
 
 
 class Tokens:
-    """The privileges and groups of invented tokens. Token 1 is corral's own token, and token 2 is
-    the target's.
+    """The privileges and groups of fake tokens. Token 1 is corral's own token, and token 2 is the
+    target's.
     """
 
     def __init__(self, monkeypatch) -> None:
@@ -112,8 +112,8 @@ def test_an_ordinary_user_keeps_the_same_token(tokens):
 def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
     tokens, privileges, administrators
 ):
-    """Check that the token has no restricting SIDs, because node and python do not start with a
-    token that has them.
+    """Check that the token has no restricting SIDs, because node and python do not start with
+    restricting SIDs.
     """
     tokens.privileges[1] = privileges
     tokens.groups[1].append((ADMINISTRATORS, administrators))
@@ -149,9 +149,9 @@ def test_only_an_elevated_callers_targets_get_other_sids_than_the_caller(
     ids=["dropped", "deny only", "privileges kept", "groups kept"],
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
-    """Check that a run ends if Windows left privileges or an administrator's groups in the token.
-    Microsoft does not document whether Windows drops privileges, and in NVIDIA/OpenShell#3430 the
-    groups remained.
+    """Check that a run ends if Windows has left privileges or an administrator's groups in the
+    token. Microsoft does not document whether Windows drops privileges, and in
+    NVIDIA/OpenShell#3430 the groups remained.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -186,7 +186,7 @@ def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
 
 def test_a_profile_is_created_without_capabilities(monkeypatch):
     """Check that corral passes no capabilities when it creates the profile, because only the
-    capabilities in the token matter. Chromium, mxc, maka and agentcad make the same call.
+    capabilities in the token matter. Chromium, mxc, maka and agentcad do the same.
     """
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(
@@ -198,8 +198,8 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Check that corral uses the profile folder that Windows reports, not the one that corral
-    planned. The two differ if a packaged client started corral, because Windows then redirects
+    """Check that corral uses the profile folder that Windows reports, even if corral expected
+    another one. If a packaged client started corral, the two differ, because Windows redirects
     AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
@@ -215,8 +215,8 @@ def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, foun
 
 @pytest.mark.parametrize(("code", "told"), [(1260, "AppLocker"), (5, "error 5")])
 def test_errors_of_creating_a_process_have_a_hint(code, told):
-    """Check that the error names AppLocker for ERROR_ACCESS_DISABLED_BY_POLICY (1260), which
-    AppLocker causes for programs in directories that a user can write to.
+    """Check that the error names AppLocker for ERROR_ACCESS_DISABLED_BY_POLICY (1260). AppLocker
+    causes this error for programs in directories that a user can write to.
     """
     assert told in str(process_creation._explain(windows_error(code)))
 
@@ -251,7 +251,7 @@ def test_a_container_always_gets_the_variables_that_windows_needs(monkeypatch, f
         program=Program(path=path, argv=(path,)), steps=(), controls=(), environment=(("a", "b"),)
     )
     results = Results()
-    # The control: without a container no variable is added.
+    # Counter-check: without a container no variable is added.
     assert dict(process_creation._variables(plan, results)) == {"a": "b"}
     results.add(win32_security.Capabilities(parse_sid("S-1-15-2-1"), ()))
     assert dict(process_creation._variables(plan, results)) == {
@@ -282,11 +282,12 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Check that corral uses the existing window station of this logon, and adds its own entry and
-    the Low label if they are missing. If Windows does not keep these changes, corral ends the run.
+    """Check that corral uses the window station that this logon already has, and adds its own entry
+    and the Low label if they are missing. If Windows does not keep these changes, corral ends the
+    run.
 
-    Each logon has one window station of this kind, which another program, such as Chromium's
-    sandbox, may have created.
+    Each logon has one such window station. Another program, such as Chromium's sandbox, may have
+    created it.
     """
     told, seen = list(labels), list(lists)
     closed: list[str] = []
@@ -332,8 +333,8 @@ def test_a_target_has_no_right_to_the_clipboard():
 
 
 def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
-    """Check that `boot_time` subtracts the bias, because KeSetSystemTime adds a clock change to
-    both the boot time and its bias.
+    """Check that `boot_time` subtracts the bias. If the clock is set, KeSetSystemTime adds the
+    change to both the boot time and the bias.
     """
 
     def answer(boot: int, bias: int):
@@ -460,8 +461,8 @@ def test_a_default_run_probes_only_capabilities_that_it_can_use():
     ],
 )
 def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limited, status):
-    """Check that a limit counts as proven only if the limited process is slow and the other one is
-    not, because a busy machine slows down both.
+    """Check that a CPU limit counts as proven only if the limited process is slow and the unlimited
+    one is not. A busy machine slows down both.
     """
     monkeypatch.setattr(host.job, "create", lambda _step: types.SimpleNamespace(release=int))
     monkeypatch.setattr(host, "_race", lambda first, _second: limited if first.cpu else free)
@@ -479,7 +480,7 @@ def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
 
 
 class Trials:
-    """Replaces the two trials of a probe with given results. The first trial runs outside a
+    """Replace the two trials of a probe with given results. The first trial runs outside a
     container, and the second one inside.
 
     `arrives` says for each trial whether its connection reaches the listener.
@@ -556,7 +557,7 @@ def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, 
 )
 def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printed, refused):
     """Check that a Python counts as working only if its event loop starts. `asyncio` first makes a
-    socket pair, which is a loopback connection on Windows, so a wall may prevent the start.
+    socket pair, which is a loopback connection on Windows, so a network wall may break it.
     """
     assert "asyncio.run(" in trial.LINES["python"][-1]
     done = (
@@ -596,14 +597,15 @@ WINDOW = "corral-0123456789abcdef"
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
-        # corral runs in session 0, so it is already in such a window station. Only the desktop
-        # differs.
+        # corral runs in session 0, so the window station outside the sandbox has such a name too.
+        # Only the desktop differs.
         ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "", "absent"),
         ("", f"Service-0x0-1$|{WINDOW}|denied", "absent"),
-        # While another program has the clipboard open, OpenClipboard returns ERROR_ACCESS_DENIED too.
+        # OpenClipboard also returns ERROR_ACCESS_DENIED while another program has the clipboard
+        # open.
         ("WinSta0|Default|denied", f"Service-0x0-1$|{WINDOW}|denied", "unknown"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Compare SIDs that are computed from names with published values."""
+"""Compute SIDs from names, and compare them with published values."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,6 @@
-"""Test which directory trees can be granted to an AppContainer, using tree listings."""
+"""Test which directory trees can be granted to an AppContainer. Most tests use lists of files
+instead of real trees.
+"""
 
 import contextlib
 import os
@@ -67,8 +69,8 @@ def test_a_plain_tree_is_granted():
 def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
     monkeypatch, kept, root_changed
 ):
-    """Check that a run sets some entries again, even if a kept grant has set them before: the
-    entries on secrets, on hard links, and on files that other programs run. Any of these may be
+    """Check which entries every run sets again, even if a kept grant has set them before: the
+    entries on secrets, on hard links, and on files that other programs run. Such a file may be
     newer than the grant.
     """
     nodes = (
@@ -105,8 +107,8 @@ def test_the_plan_can_keep_the_access_entries_of_a_grant():
 
 
 def entries(step, name, **facts):
-    """Return the target's rights on one object in the first root of a plan, and the rights that new
-    objects in it inherit.
+    """Return two masks for one object in the first root of a plan: the target's rights on the
+    object, and the rights that new objects in it inherit.
     """
     node = Node(name=name, directory=facts.pop("directory", False), **facts)
     made = step.exceptions[0].entries(step.roots[0], node)
@@ -163,10 +165,11 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     step = plan(outer, inner)
     assert entries(step, "docs", directory=True) == (READ, READ)
     assert entries(step, "DOCS\\sub\\file")[0] == READ
-    # The control: a directory with a similar name is writable.
+    # Counter-check: a directory with a similar name is writable.
     assert entries(step, "documents")[0] == WRITE | access_list.DELETE
     other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
-    # Only the outer grant's entries are checked here. The write grant adds its own entries at docs.
+    # Only the outer grant's entries are checked here. The write grant adds its own entries to
+    # `docs`.
     assert entries(other, "docs", directory=True) == (READ, READ)
 
 
@@ -183,7 +186,7 @@ def test_secrets_in_a_grant_get_no_access_entry(name, access):
     step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
     assert entries(step, name) == (0, 0)
     above = name.rpartition("\\")[0]
-    if access == "write" and above:  # otherwise the directory could be replaced
+    if access == "write" and above:  # otherwise the target could rename it
         assert not entries(step, above, directory=True)[0] & access_list.DELETE
         assert entries(step, above, directory=True)[1] & access_list.DELETE
     assert name in step.describe()
@@ -215,14 +218,14 @@ def test_self_starting_files_are_read_only(name):
 )
 def test_secrets_in_the_users_profile_get_no_access_entry(place, name):
     assert granted_tree.is_secret(name, place)
-    assert not granted_tree.is_secret(name)  # the control: elsewhere the name is ordinary
+    assert not granted_tree.is_secret(name)  # Counter-check: elsewhere the name is not secret
 
 
 def test_files_that_start_at_logon_are_read_only():
     root = "C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows"
     step = plan((grant(root, "write"), tree(file("Start Menu"))))
     assert entries(step, "Start Menu")[0] == READ
-    # The control: a file with a similar name is writable.
+    # Counter-check: a file with a similar name is writable.
     assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE
 
 
@@ -291,8 +294,8 @@ def test_a_tree_in_the_store_is_not_listed_again(tmp_path, monkeypatch):
 
 
 def test_objects_of_other_users_in_a_read_grant_are_skipped_and_named(tmp_path):
-    """Check that files that belong to an elevated tool get no entries, because the current user is
-    not allowed to change their access lists. A warning must name these files.
+    """Check that files that belong to an elevated tool get no entries, because the current user may
+    not change their access lists. A warning must name these files.
     """
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").write_text("")
@@ -358,7 +361,7 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
 )
 def test_strict_grants_refuse_instead_of_giving_less_access(access, seen, told):
     granted = (grant("D:\\work", access), seen)
-    plan(granted)  # the control: without strict grants the plan is accepted
+    plan(granted)  # Counter-check: without strict grants the plan is accepted
     if told:
         with pytest.raises(PolicyError, match=re.escape(told)):
             plan(granted, strict_grants=True)
@@ -425,9 +428,7 @@ SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 
     [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
 )
 def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
-    """Check that files in OneDrive do not count as links, although Windows may show them as reparse
-    points.
-    """
+    """Check that files in OneDrive do not count as links, although they may be reparse points."""
     mode = stat.S_IFREG | 0o666
     found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
     assert granted_tree._node("x", found).reparse is leads
@@ -435,7 +436,7 @@ def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
 
 @pytest.fixture
 def handles(monkeypatch):
-    """Replace the information that Windows gives about handles with a table of paths."""
+    """Replace the handle information that Windows would return with a table of paths."""
     facts = {}
     denied = facts["denied"] = set()
 
@@ -489,7 +490,7 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
     """Check that corral opens a closed object only for reading. corral does not change the object's
-    access list, so the walk must succeed even if the user is not allowed to change it.
+    access list, so the walk must succeed even if the user may not change this list.
     """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
@@ -514,8 +515,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Check that corral refuses a secret whose access list has an entry for all containers. In some
-    directories, such as Program Files, new files get such an entry.
+    """Check that corral refuses to run if all containers may read a secret. In some directories,
+    such as Program Files, new files get an entry that allows this.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw
@@ -529,8 +530,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
-    """Check that the plan lists only secrets as files that no container may read. The other closed
-    files are packages with a copy in the store, and other users' files, which cannot be opened.
+    """Check that only secrets count as files that no container may read. The other closed files are
+    packages with a copy in the store, and other users' files, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

@@ -1,5 +1,5 @@
-"""Test the journal of a run. Truncated at any byte, it is read as complete or as empty, and it
-stays locked as long as its run lives.
+"""Test the journal of a run. Whatever byte it is truncated at, it is read as complete or as empty.
+It stays locked as long as its run lives.
 """
 
 import os
@@ -105,7 +105,7 @@ def test_only_one_process_cleans_up(tmp_path):
     journal.create(directory, "one", entry(root())).leave()
     (dead,) = journal.dead(directory)
     assert journal.dead(directory) == []
-    assert journal.living(directory) == [entry(root())]  # used until the cleanup ends
+    assert journal.living(directory) == [entry(root())]  # in use until the cleanup ends
     dead.drop(root())
     assert journal.living(directory) == [entry()]
     dead.leave()
@@ -191,7 +191,7 @@ def test_the_file_of_a_process_that_was_killed_while_it_kept_a_grant_is_removed(
     directory = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", KILLED_KEEPING, source, directory], check=False)
     assert done.returncode == -signal.SIGKILL
-    assert len(os.listdir(directory)) == 1  # the control: the process did leave a file
+    assert len(os.listdir(directory)) == 1  # make sure that the process left a file
     assert (journal.dead(directory), journal.kept(directory)) == ([], ())
     assert os.listdir(directory) == []
 

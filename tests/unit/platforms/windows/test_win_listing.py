@@ -21,8 +21,8 @@ def tree(tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Return a list that records every path passed to realpath. These are the paths whose links the
-    system is made to follow.
+    """Return a list that records every path passed to realpath, because realpath makes the system
+    follow links.
     """
     paths, real = [], os.path.realpath
 
@@ -46,7 +46,7 @@ def test_a_link_that_names_the_tree_by_another_path_is_followed(tree, opened):
 @pytest.mark.parametrize("hops", [1, 3])
 def test_no_link_to_another_machine_is_followed(tree, opened, hops):
     """Use a link that leads to a network share through local links. If Windows followed it, it
-    would send the user's credentials to the share's machine.
+    would send the user's credentials to the machine that has the share.
     """
     os.symlink(SHARE, tree.parent / "hop0")
     for hop in range(1, hops):
@@ -68,7 +68,9 @@ def test_links_that_lead_nowhere_are_refused_unopened(tree, opened, text):
 
 
 def test_many_links_are_followed_in_linear_time():
-    """Follow many links. This would take minutes if the time grew with the square of their number."""
+    """Follow many links. This would take minutes if the time grew with the square of their
+    number.
+    """
     names, files, top = [f"link{number}" for number in range(MANY)], {"file": 1}, frozenset({""})
     followed = file_trees._follow(dict.fromkeys(names, "FILE"), files, top)
     assert followed == dict.fromkeys(names, "file")

@@ -1,5 +1,5 @@
-"""Test the minifilter client with a simulated driver over a socket pair, and compare the layout of
-the client's messages with C structs that a compiler has laid out.
+"""Test the minifilter client with a fake driver over a socket pair. Compare the layout of the
+client's messages with C structs that a compiler has laid out.
 """
 
 import pathlib
@@ -154,7 +154,7 @@ def test_a_session_is_registered_and_unregistered(driver):
     kinds = [struct.unpack_from("<I", message)[0] for message in driver.seen]
     assert kinds == [104, 107, 100, 101]
     config, exclude, register, unregister = driver.seen
-    assert struct.unpack_from("<I", config, 16)[0] == 1  # on errors the driver must deny
+    assert struct.unpack_from("<I", config, 16)[0] == 1  # tells the driver to deny on errors
     assert struct.unpack_from("<I", exclude, 16)[0] > 0
     assert struct.unpack_from("<QI", register, 16) == (session.token, 4242)
     assert struct.unpack_from("<Q", unregister, 16) == (session.token,)
@@ -168,7 +168,7 @@ def test_the_driver_refuses_short_messages(driver):
     cut = whole[:1068]
     with pytest.raises(OSError, match="parameter"):
         driver.transport.send(struct.pack("<II", 100, len(cut)) + cut[8:])
-    driver.transport.send(whole)  # the control: the whole message is accepted
+    driver.transport.send(whole)  # Counter-check: the whole message is accepted
     driver.transport.close()
 
 
@@ -244,8 +244,8 @@ def test_checks_of_another_session_are_denied(driver, session):
 
 
 def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, session):
-    """Check that an answer is not cached if it depends on the destination of a rename or on the
-    access of an open, because the driver's cache ignores both.
+    """Check that a decision is not cached if it depends on the destination of a rename or on the
+    access that an open asks for, because the driver's cache ignores both.
     """
     remembered = {
         "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],
@@ -253,7 +253,7 @@ def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, sessi
         "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
     }
     assert remembered["write"] > 1000
-    # The shortest time is 1, because for 0 the driver uses its own default of a few seconds.
+    # 1 is the shortest time, because for 0 the driver uses its own default of a few seconds.
     assert remembered["rename"] == remembered["read"] == 1
 
 

@@ -23,7 +23,9 @@ def granted(tmp_path):
 
 
 def run(code, granted, *preloads, module=False):
-    """Run code with the preloads of a real run, and return the output or node's error."""
+    """Run code with the preloads of a real run. Return the code's output, or node's error if node
+    fails.
+    """
     words = [word for one in (DENIALS, *preloads) for word in ("--require", one)]
     kind = ["--input-type=module"] if module else []
     done = subprocess.run(
@@ -70,8 +72,8 @@ def test_realpath_works_as_the_filesystem_server_imports_it(granted):
     [("none", "ENOENT"), ("link/none", "ENOENT"), ("loop", "ELOOP"), ("..", "EPERM")],
 )
 def test_realpath_distinguishes_missing_and_denied_files(granted, path, code):
-    """Check the error codes, by which a server distinguishes a new file (ENOENT) from a file that
-    it is not allowed to see.
+    """Check the error codes. By its code, a server distinguishes a file that does not exist
+    (ENOENT) from a file that it may not see.
     """
     (granted / "loop").symlink_to("loop")
     text = f"try {{ require('fs').realpathSync({path!r}) }} catch (e) {{ console.log(e.code) }}"

@@ -125,7 +125,7 @@ def test_cpu_time_is_sampled_only_if_stated():
 
 
 def test_a_job_that_cannot_be_read_back_still_ends_the_tree():
-    """Use the findings that corral gets under Wine: processes end when the job is closed, but the
+    """Use the findings that corral gets under Wine: closing the job ends the processes, but the
     job's limits cannot be read back.
     """
     loose = decided(LETTING_GO, host("job_kill_on_close"))
@@ -177,8 +177,8 @@ def test_the_job_counts_allowed_subprocesses():
 
 
 def test_no_token_is_restricted_in_an_app_container():
-    """Check that no restricted token is used in addition to the container, because node and python
-    do not start with one.
+    """Check that corral does not combine the container with a restricted token, because node and
+    python do not start with such a token.
     """
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
@@ -320,14 +320,14 @@ def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capabilit
     assert steps[app_container.Profile].capabilities == (desktop.CAPABILITY,)
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
-    # The target may take control of the shim, so the shim must have the same restrictions.
+    # The target may take over the shim, so the shim must have the same restrictions.
     assert steps[relay_start.NamedHosts].ui == steps[job.Job].ui == job.UI_LIMITS
     assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 
 
 def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
-    """Check that the allowed names are dropped if the network control is not enforced, and that the
-    network is not opened to all hosts instead.
+    """Check that an allowlist is dropped if the network control cannot be enforced. The network
+    must stay closed instead of being opened to all hosts.
     """
     policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
     lacking = host(*(name for name in FULL if name != "relay"))
@@ -338,7 +338,7 @@ def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
 
 def test_a_policy_with_allowed_host_names_and_a_network_level_is_refused():
     policy = Policy(allow=("example.com",), windows=Windows(network="outbound"))
-    with pytest.raises(PolicyError, match="would open all others too"):
+    with pytest.raises(PolicyError, match="would open all hosts"):
         composed(policy, host(*FULL))
 
 
@@ -390,8 +390,8 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """Check that the only readable paths that the driver gets are the copies that this target runs
-    from.
+    """Check that the driver gets only one kind of readable paths: the copies from which this target
+    runs.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

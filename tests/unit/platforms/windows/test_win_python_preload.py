@@ -1,5 +1,5 @@
 """Test the Python preload on any system. Stubs imitate an AppContainer: they replace the calls that
-Windows denies there, and fail in the same way.
+Windows denies in a container, and fail as these calls do.
 """
 
 import builtins
@@ -63,7 +63,7 @@ def container(monkeypatch, tmp_path):
 
 
 def test_a_temporary_directory_is_open_to_its_maker(container):
-    # The control: without the preload the directory is closed.
+    # Without the preload, the directory is closed.
     assert tempfile.mkdtemp() in container.closed
     preload.install()
     assert tempfile.mkdtemp() not in container.closed
@@ -104,7 +104,7 @@ def test_a_nul_device_that_cannot_be_opened_is_replaced_by_an_empty_file(contain
     with pytest.raises(PermissionError):
         open("nul", "w").close()
     preload.install()
-    descriptor = os.open("nul", os.O_RDWR)  # `subprocess` opens it in this way for DEVNULL
+    descriptor = os.open("nul", os.O_RDWR)  # as `subprocess` opens it for DEVNULL
     done = subprocess.run(["cat"], stdin=descriptor, stdout=subprocess.PIPE, check=True)
     assert done.stdout == b""
     os.close(descriptor)
@@ -112,7 +112,7 @@ def test_a_nul_device_that_cannot_be_opened_is_replaced_by_an_empty_file(contain
         file.write("text")
     with open("nul") as file:
         assert file.read() == ""
-    with open(tmp_path / "plain", "w") as file:  # the control: other files are not replaced
+    with open(tmp_path / "plain", "w") as file:  # Counter-check: other files are not replaced
         file.write("text")
     assert (tmp_path / "plain").read_text() == "text"
 
@@ -122,7 +122,7 @@ def test_the_nul_device_is_not_replaced_if_it_can_be_opened(container, monkeypat
     before = os.open
     preload.install()
     assert os.open == before
-    with pytest.raises(PermissionError):  # the control: NUL is still denied here
+    with pytest.raises(PermissionError):  # the preload leaves NUL as it is
         open("nul").close()
 
 
@@ -140,7 +140,7 @@ def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypat
         return call(file, *arguments, **options)
 
     monkeypatch.setattr(builtins, "open", denied)
-    # The control: without the preload the file cannot be opened.
+    # Without the preload, the file cannot be opened.
     with pytest.raises(PermissionError):
         open(tmp_path / ".env").close()
     preload.install()

@@ -60,7 +60,7 @@ def test_invalid_frames_are_errors(data):
 
 
 class Pair:
-    """The outer end of a relay. The test plays the part of the inner end."""
+    """The outer end of a relay. The test itself acts as the inner end."""
 
     def __init__(self):
         self.reader, write = os.pipe()
@@ -112,7 +112,7 @@ def pair():
 
 
 def test_valid_frames_from_inside_the_sandbox_are_accepted(pair):
-    """Send valid frames. This is the control for the tests below."""
+    """Send valid frames. This is the counter-check for the tests below."""
     stream = pair.open()
     pair.say((shim.DATA, 1, b"hello"), (shim.END, 1))
     assert stream.recv(10) == b"hello"

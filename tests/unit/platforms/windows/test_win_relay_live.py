@@ -135,7 +135,7 @@ def test_other_ports_and_addresses_are_denied(run, web):
     running = run([f"allowed.test:{port + 1}", f"127.0.0.1:{port}"], admitted=())
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 403
     assert status_of(lambda: running.open(f"http://127.0.0.2:{port}/"))[0] == 403
-    # The control: the guard allows an address that the policy names.
+    # Counter-check: the guard allows an address that the policy names.
     assert status_of(lambda: running.open(f"http://127.0.0.1:{port}/")) == (200, BODY)
     assert [row[:2] for row in running.rows()] == [
         ("port", f"allowed.test:{port}"),
@@ -225,7 +225,7 @@ def test_a_client_that_does_not_read_delays_only_itself(run, web):
     assert head.startswith(b"HTTP/1.1 200")
     with lazy:
         lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert lazy.recv(4).startswith(b"HTTP")  # then the client stops reading
+        assert lazy.recv(4).startswith(b"HTTP")  # from now on the client does not read
         for _ in range(5):
             assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
 
@@ -236,7 +236,8 @@ def echo_server():
     def answer():
         end, _ = listener.accept()
         with end:
-            data = b"".join(iter(lambda: end.recv(1 << 16), b""))  # until the client closes it
+            # read until the client closes its end
+            data = b"".join(iter(lambda: end.recv(1 << 16), b""))
             end.sendall(data[::-1])
 
     thread = threading.Thread(target=answer)
@@ -336,9 +337,7 @@ def test_the_shim_ends_with_its_pipe(run):
 
 
 class ByHand:
-    """A relay whose input the test writes, as a target could do after it has taken control of the
-    shim.
-    """
+    """A relay whose input the test writes, as a target could after it has taken over the shim."""
 
     def __init__(self, allow, **options):
         reader, self.theirs = os.pipe()
@@ -407,9 +406,9 @@ def test_frames_written_by_the_target_are_checked(web):
 
 
 def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
-    """Open many streams to a denied name. Each denial pauses one of the relay's handlers. When all
-    handlers pause, the relay stops reading, the pipe fills up, and the process that writes to it
-    has to wait.
+    """Open many streams to a denied name. Each denial makes one of the relay's handlers pause. When
+    all handlers pause, the relay stops reading, the pipe fills up, and the process that writes to
+    the pipe has to wait.
     """
     rests, resting, let_go = [], threading.Semaphore(0), threading.Event()
 
@@ -420,7 +419,7 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
             let_go.wait(60)
 
     monkeypatch.setattr(outer.time, "sleep", sleep)
-    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # long enough to read the last stream
+    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # enough time to read the last stream
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
         item
@@ -431,8 +430,8 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
     flooding.start()
     for _ in range(outer.MAX_HANDLERS):
         assert resting.acquire(timeout=60)
-    # All handlers pause. The relay has checked only as many of the 3000 streams as the rate limit
-    # allows.
+    # All handlers are pausing. The relay has checked only as many of the 3000 streams as the rate
+    # limit allows.
     assert len(rests) == MAX_FAILED - 1 + outer.MAX_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()

@@ -1,8 +1,8 @@
-"""Check that, in whatever order runs start, end and die, they leave nothing behind except for what
-a live run still uses or the user wants to keep.
+"""Check that runs leave nothing behind except for what a live run still uses or the user wants to
+keep, in whatever order the runs start, end and die.
 
-The journals and locks are real. A set of SIDs stands for the access lists on disk, because other
-tests check how entries are removed from access lists. A set of names stands for the profiles.
+The journals and locks are real. A set of SIDs replaces the access lists on disk, because other
+tests check how entries are removed from access lists. A set of names replaces the profiles.
 """
 
 import contextlib
@@ -30,7 +30,9 @@ ROOTS = tuple(
 
 
 class Host:
-    """The parts of Windows that change when a run is undone: entries in access lists, and profiles."""
+    """A fake Windows with the two things that cleanup changes: entries in access lists, and
+    profiles.
+    """
 
     def __init__(self):
         self.entries = set()
@@ -195,7 +197,7 @@ def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatc
 
 def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
     """End two runs at once. A run does not remove entries that another run still uses, so the
-    second run must remove them.
+    second run to end must remove them.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
@@ -280,5 +282,5 @@ def test_entries_are_removed_below_a_directory_that_has_no_access_list(tmp_path,
     left = [path for path, raw in descriptors.items() if raw == listed]
     assert left == []
     with pytest.raises(access_list.Unusable):
-        # The control: the directory `open` has no access list.
+        # The directory `open` still has no access list.
         access_list.read(descriptors[str(tmp_path / "open")])

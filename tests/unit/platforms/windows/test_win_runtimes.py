@@ -1,5 +1,5 @@
-"""Test the store: the key of a copy, its content, and how a program's arguments are changed to name
-the copy.
+"""Test the store for copies of runtimes: the key of a copy, its content, and the change of a
+program's arguments to paths in the copy.
 """
 
 import os
@@ -218,10 +218,10 @@ def test_a_tree_is_copied(source, tmp_path):
     assert (target / "a.py").read_bytes() == b"x" * 3000
     assert (target / "lib" / "deep" / "b.py").read_bytes() == b"y"
     assert (target / "empty").is_dir()
-    # The copied files keep their times, because Python uses a compiled module only if the module
-    # records the exact time of its source file.
+    # The copied files keep their modification times, because Python uses a compiled module only if
+    # the time recorded in it matches the source file.
     assert file_trees.list_files(str(target)).files == listing.files
-    # The file in the copy is a separate file, not a hard link.
+    # The file in the copy is not a hard link to the source file.
     assert (target / "a.py").stat().st_ino != (source / "a.py").stat().st_ino
     file_trees.remove(str(target))
     assert not target.exists()
@@ -281,7 +281,7 @@ def test_a_link_to_a_file_of_the_tree_is_copied_as_a_file(source, tmp_path):
     assert listing.links == (("lib\\chain", "a.py"), ("python3.exe", "a.py"))
     assert [name for name, _, _ in listing.files] == ["a.py", "lib\\chain", "python3.exe"]
     (source / "python3.exe").unlink()
-    (source / "python3.exe").symlink_to("/etc/passwd")  # the link itself is never opened
+    (source / "python3.exe").symlink_to("/etc/passwd")  # the copy must not open this link
     file_trees.copy(str(source), str(tmp_path / "copy"), listing)
     for name in ("python3.exe", "lib/chain"):
         copied = tmp_path / "copy" / name
@@ -331,7 +331,7 @@ def test_paths_that_are_not_files_are_refused(source):
 
 def test_a_tree_beyond_the_limits_is_refused(source, monkeypatch):
     monkeypatch.setattr(file_trees, "MAX_BYTES", 3001)
-    file_trees.list_files(str(source))  # the control: a tree at the limit is accepted
+    file_trees.list_files(str(source))  # Counter-check: a tree at the limit is accepted
     monkeypatch.setattr(file_trees, "MAX_BYTES", 3000)
     with pytest.raises(file_trees.Unsuitable, match="more than"):
         file_trees.list_files(str(source))
@@ -432,8 +432,8 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release a run that has an allowlist of names and therefore two stores: one for the server,
-    and one for the interpreter of corral's own shim.
+    """Release a run that has an allowlist of host names. Such a run has two copies: one for the
+    server, and one for the interpreter of corral's own shim.
     """
     results = Results()
     for name in "ab":
@@ -441,7 +441,7 @@ def test_all_copies_of_a_run_are_released(tmp_path):
         (tmp_path / f"{name}.whole").touch()
         runtimes.Store(trees=(tree,), program=Program(path=NODE, argv=(NODE,))).apply(results)
     marks = tuple(results.get(runtimes.OpenCopies)._marks)
-    assert [os.fstat(mark).st_size for mark in marks] == [0, 0]  # the control: both are open
+    assert [os.fstat(mark).st_size for mark in marks] == [0, 0]  # both are open
     results.release()
     for mark in marks:
         with pytest.raises(OSError, match="Bad file"):

@@ -65,6 +65,7 @@ def report_start() -> str:
     pid = os.fork()
     if pid == 0:
         try:
+            channel.leave()
             _load_with_listener(channel, subprocess=False, notices=True)
             disposable.refused(os.fork, by=PermissionError)
             os._exit(0)
@@ -99,6 +100,7 @@ def limit_tasks() -> str:
     pid = os.fork()
     if pid == 0:
         try:
+            channel.leave()
             killable = abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
             _load_with_listener(channel, subprocess=True, limit_tasks=True, flags=killable)
             _fork_twice()

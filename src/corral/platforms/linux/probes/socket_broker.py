@@ -76,6 +76,7 @@ def _try_broker(*, same_file: bool) -> str:
     pid = os.fork()
     if pid == 0:
         ours.close()
+        channel.leave()
         _be_target(results, theirs, who, allowed, other)
     theirs.close()
     os.close(channel.inner)

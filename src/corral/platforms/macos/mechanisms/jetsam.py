@@ -3,8 +3,8 @@ a limit.
 
 `spawn` sets the limit when it executes the target, and the kernel drops it when the target executes
 another program. The target can therefore evade the limit, and the report calls it "cooperative".
-Unlike sampling, it costs no CPU time, so corral uses it for the default memory limit of a target
-that may not start processes. A memory limit that the policy sets is enforced by sampling instead.
+Unlike sampling, this limit costs no CPU time. corral uses it for the default memory limit if the
+target may not start processes. If the policy sets a memory limit, corral uses sampling instead.
 """
 
 from __future__ import annotations

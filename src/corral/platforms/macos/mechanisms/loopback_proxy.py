@@ -1,14 +1,13 @@
-"""Let the target reach allowed hosts through a proxy on the only loopback port that Seatbelt
-allows.
+"""Let the target reach allowed hosts through a proxy on one loopback port.
 
-corral opens the port before the fork, because the target's profile and environment contain the port
-number. The only host that a Seatbelt rule can name is `localhost`, which means every address of
-this Mac, so the rule also allows the same port on ::1. corral binds that port too, but does not
-listen on it, so connections to it are refused.
+Seatbelt allows only this port. corral opens it before the fork, because the target's profile and
+environment contain the port number. The only host that a Seatbelt rule can name is `localhost`,
+which means every address of this Mac. The rule therefore also allows the same port on ::1. corral
+binds that port too, but does not listen on it, so connections to it are refused.
 
-Every process on the Mac can connect to the port, so the proxy requires a password, which the target
-gets in its proxy variables. The password is generated only when the step is applied. It is
-therefore not in the plan, and no command can print it.
+Every process on the Mac can connect to the port. The proxy therefore requires a password, which the
+target gets in its proxy variables. The password is generated when the step is applied, so the plan
+does not contain it, and no command can print it.
 """
 
 from __future__ import annotations

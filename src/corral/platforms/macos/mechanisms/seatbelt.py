@@ -39,9 +39,9 @@ class Seatbelt:
     name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
-    closed: str  # a directory that only Seatbelt keeps the target from listing
+    closed: str  # a directory that the target could list without Seatbelt
     alone: bool  # True if the target must not start other processes
-    proxy: bool = False  # whether the target may reach the proxy, whose port only `apply` knows
+    proxy: bool = False  # True if the target may reach the proxy; `apply` adds a rule for its port
     marker: str = ""  # a name by which corral recognizes the profile
     stage: Stage = "target"
 
@@ -52,7 +52,7 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # Both calls succeed here, before Seatbelt is applied. So if they fail in `verify`, Seatbelt
+        # Both calls succeed here, before Seatbelt is applied. If they fail in `verify`, Seatbelt
         # has denied them.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
@@ -88,8 +88,8 @@ def directory_outside(granted: tuple[str, ...]) -> str:
         if not any(is_inside(path, top) for top in granted):
             return path
     raise PolicyError(
-        f"the policy grants all of {', '.join(DIRECTORIES_OF_OTHERS)}, but corral needs "
-        "one of these directories to stay ungranted, to check that the wall works",
+        f"the policy grants all of {', '.join(DIRECTORIES_OF_OTHERS)}, so corral cannot check "
+        "the sandbox: one of these directories must not be granted",
         hint="grant only the directories in them that the server needs",
     )
 

@@ -6,12 +6,12 @@ read as rules. They have to be real paths, because Seatbelt compares real paths:
 silently matches nothing.
 
 `(version 1)` allows 28 operations even after `deny default`. The profile denies each of them by
-name, unless a list in the tests gives a reason to allow it. A single operation that is unknown to
-the Mac's version of macOS makes the whole profile fail, so the denial of an operation that may be
-unknown is wrapped in `(if (defined? ...))`.
+name, unless a list in the tests gives a reason to allow it. macOS refuses a profile with an unknown
+operation. If some versions of macOS do not know an operation, its denial is therefore wrapped in
+`(if (defined? ...))`.
 
 A rule for one operation (`file-write-data`) takes precedence over rules for a class of operations
-(`file-write*`), whatever their order. The rules below are written so that this makes no difference.
+(`file-write*`), whatever their order. The rules below do not depend on this.
 """
 
 from __future__ import annotations
@@ -122,18 +122,19 @@ MAX_PORT = 65535
 class View:
     """The paths and services that the profile allows or denies to the target.
 
-    `execute` lists the only programs that a target without the right to start processes can
-    execute, and `needed` lists the program's own files. `read`, `write` and `sockets` list the
-    policy's grants. For a grant whose path contains symlinks, `links` lists the path as the policy
-    spells it. The target can list the directories above the `listed` paths.
+    - `execute`: a target that may not start processes can execute only these programs.
+    - `needed`: the program's own files.
+    - `read`, `write`, `sockets`: the policy's grants.
+    - `links`: the grants whose path contains symlinks, as the policy spells them.
+    - `listed`: the target can list the directories above these paths.
+    - `hidden`: the target cannot read these paths, even inside readable paths.
+    - `held`: the target cannot change these paths, even inside writable paths.
+    - `anchors`: the directories above hidden and held paths. The target cannot rename them.
+    - `services`: mach services that are allowed in addition to `MACH`.
+    - `marker`: a name that no service has. `process_tree` uses it to recognize processes under this
+      profile.
 
-    The target cannot read `hidden` paths, even inside readable paths, and cannot change `held`
-    paths, even inside writable paths. These paths need not exist, and a grant of a path below them
-    still applies. The target cannot rename the `anchors`, which are the directories above hidden
-    and held paths.
-
-    `services` lists the mach services that are allowed in addition to `MACH`. `marker` is a service
-    name that no service has, by which `process_tree` recognizes processes under this profile.
+    Hidden and held paths need not exist. A grant of a path below them still applies.
     """
 
     execute: tuple[str, ...]
@@ -200,8 +201,8 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # process-info-codesignature needs its own rules, because `(version 1)` has a rule for it that a
-    # rule for process-info* does not override.
+    # `(version 1)` has a rule for process-info-codesignature alone. A rule for process-info* does
+    # not override that rule, so this operation needs its own rules.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
@@ -247,19 +248,19 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
-    """Yield the rules for all paths, outer paths first, so that the rule for the deepest path
-    decides. If a path has rules of several kinds, the kind that is last in `kinds` decides. For
-    example, a grant of a hidden path makes that path visible.
+    """Yield the rules for all paths. Outer paths come first, so the rule for the deepest path
+    decides. If a path has rules of several kinds, the last kind in `kinds` decides. For example, a
+    grant of a hidden path makes that path visible.
 
     In a read grant, the target cannot write files. In a write grant, it cannot execute files or map
-    them as code, because the files of a write grant remain after the run. Both rules also apply
-    where one grant is inside the other. The one exception is the program's own files (NEEDED): the
-    target can execute them inside a write grant too, even where it can change them.
+    them as code, because the files remain after the run. Both rules also apply if one grant is
+    inside the other. The program's own files (NEEDED) are an exception: the target can execute them
+    even inside a write grant, and even if it can change them.
 
-    ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories from changes, at any depth
-    in a grant. Both rules follow the rule for the grant itself, but precede the rules for paths
-    inside the grant. They are therefore overridden by a grant of a single `.env` file or
-    repository, and by the rules for the program's own files in the grant.
+    At any depth in a grant, ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories
+    from changes. These rules come after the rule for the grant, and before the rules for paths
+    inside the grant. A grant of a single `.env` file or repository therefore overrides them. The
+    rules for the program's own files override them too.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]

@@ -1,9 +1,9 @@
 """Find the paths in granted directories that stay hidden or read-only on macOS.
 
-Seatbelt compares names, so even a file that does not exist yet is protected. On a volume that
-ignores case, though, a target can create such a file under a different spelling, and corral reports
-this after the run. `.env` files and repositories have rules in the profile itself, which apply at
-any depth. A hard link to a secret that already exists in a grant is not found.
+Seatbelt compares names, so it also protects files that do not exist yet. But on a volume that
+ignores case, a target can create such a file under a different spelling. corral reports this after
+the run. For `.env` files and repositories, the profile itself has rules that apply at any depth. A
+hard link to a secret is not found if it was in a grant before the run.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def _replaceable(path: str, tops: Sequence[str]) -> str:
     """Return the path that must not change, so that the target cannot replace `path`.
 
     This is `path` itself if all its parents below `tops` are directories. Otherwise it is the
-    topmost of these parents that is not a directory, because the target could create that parent if
-    it is missing, or replace it if it is a file or symlink.
+    topmost parent that is missing, a file or a symlink, because the target could create or replace
+    that parent.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
@@ -71,9 +71,8 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the write grants that contain `kept` paths, and the directories between each grant and
-    the kept path. The target must not rename any of them, because that would evade the rules for
-    the kept paths.
+    """Return the directories above `kept` paths, up to and including the write grant. The target
+    must not rename any of them, because it could then evade the rules for the kept paths.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

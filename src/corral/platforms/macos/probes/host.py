@@ -2,8 +2,8 @@
 
 Whenever an operation must be denied, the probe also checks that it succeeds without the mechanism.
 Seatbelt is probed in two test runs with the steps of a real run. The first tries operations that
-must be denied, and the second starts a system program, because a profile under which nothing starts
-is useless. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
+must be denied. The second starts a system program, to show that programs can start under the
+profile. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def _try_walls(table: ProcessTable) -> str:
 
 
 def try_inside(results: Results, marker: str, other: int) -> str:
-    """Try operations that Seatbelt's `verify` does not try, on a file and a process outside the
-    sandbox.
+    """Try operations on a file and a process outside the sandbox. Seatbelt's `verify` does not try
+    these operations.
     """
     own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -187,7 +187,7 @@ def _run_trial(
     with open(read, "rb") as answer:
         words = answer.read().decode()
     if failed is None or failed.step != Trial.name or not words:
-        raise failed or StepFailed("trial", "the program started, but the trial should prevent it")
+        raise failed or StepFailed("trial", "the program started, but the trial should stop it")
     return words
 
 

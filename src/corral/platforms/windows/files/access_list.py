@@ -34,8 +34,8 @@ GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0  # FILE_GENERIC_READ and 
 GENERIC_WRITE = 0x00120116
 RIGHTS: dict[Reach, int] = {
     "read": GENERIC_READ | GENERIC_EXECUTE,
-    # A write grant includes neither FILE_DELETE_CHILD, which overrides the access list of the
-    # child, nor WRITE_DAC, which would let the target change access lists.
+    # Two rights are left out of a write grant. FILE_DELETE_CHILD would override the access list of
+    # the child. WRITE_DAC would let the target change access lists.
     "write": GENERIC_READ | GENERIC_EXECUTE | GENERIC_WRITE,
 }
 
@@ -93,8 +93,8 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. With `root`, they do not let the target delete or rename
-    the object.
+    """Return the entries for one object. With `root`, the target cannot delete or rename the
+    object itself.
     """
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
@@ -107,8 +107,8 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with `ours` as the only entries of this SID, or None if nothing would
-    change.
+    """Replace the entries of this SID with `ours`. Return the new descriptor, or None if the SID
+    already has exactly these entries.
     """
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:

@@ -2,8 +2,8 @@
 
 A plan contains a listing, and corral copies exactly the files in it. The copy fails if a file has
 changed since it was listed. Compiled Python modules are an exception, because Python can write them
-at any time: a changed one is left out of the copy. Alternate streams and access lists are not
-copied, so a copy inherits the access list of the directory in which it is made.
+at any time. If a compiled module has changed, it is left out of the copy. Alternate streams and
+access lists are not copied, so a copy inherits the access list of the directory above it.
 
 A link to a file in the same tree is copied as a file, because installers add `python3.exe` as a
 link to `python.exe`. If the linked file is missing or left out, the link is left out too. All other
@@ -65,10 +65,11 @@ class Listing:
 
 @record
 class TreeCopy:
-    """A tree `source` and its copy `staged`, which only targets with the capability `sid` can read.
+    """A tree and its copy. Only targets with the capability `sid` can read the copy.
 
-    `texts` lists (relative name, text) for the files that corral writes itself: files with replaced
-    paths, and the module that repairs Python's library (`python_preload.py`).
+    `source` is the path of the tree, and `staged` that of the copy. `texts` lists (relative name,
+    text) for the files that corral writes itself: files with replaced paths, and the module that
+    repairs Python's library (`python_preload.py`).
     """
 
     source: str
@@ -85,8 +86,8 @@ class TreeCopy:
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
     """List the files to copy. Leave out the relative names `without`, and everything below them.
 
-    Raise Unsuitable if the tree contains a special file, if it contains a link to anything but one
-    of its own files, or if its files are too many or too large.
+    Raise Unsuitable if the tree contains a special file, a link to a directory, or a link to a path
+    outside the tree. Raise it too if the tree has too many files, or is too large.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)
@@ -137,8 +138,8 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree that a link points to, or raise Unsuitable. Never open a path on
-    another machine.
+    """Return the name in this tree that a link points to. Raise Unsuitable if it points elsewhere.
+    Never open a path on another machine.
     """
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
@@ -156,7 +157,7 @@ def _linked_name(source: str, path: str) -> str:
 
 
 def _read_link(path: str) -> str:
-    """Return the path in a link as an absolute path, even if nothing exists there."""
+    """Return the path that a link points to, as an absolute path. The path need not exist."""
     text = os.readlink(path)
     text = text.removeprefix(EXTENDED_PREFIX) if text[5:7] == ":\\" else text
     above = os.path.dirname(path.removeprefix(EXTENDED_PREFIX))
@@ -184,7 +185,7 @@ def _leads_to_share(path: str) -> bool:
 
 
 def _find_first_link(path: str) -> str:
-    """Return the shortest part of a path that is a link, or "" if no existing part is a link."""
+    """Return the path up to and including its first link, or "" if no existing part is a link."""
     for part in directories_above(path):
         try:
             if is_name_surrogate(os.lstat(part)):
@@ -197,8 +198,8 @@ def _find_first_link(path: str) -> str:
 def _follow(
     links: dict[str, str], files: Mapping[str, object], directories: frozenset[str]
 ) -> dict[str, str]:
-    """Return the file to which each link resolves. Leave out links to files that are missing or not
-    listed. Raise Unsuitable for a link to a directory.
+    """Return {link: file}. Leave out a link if its file is missing or not listed. Raise Unsuitable
+    for a link to a directory.
     """
     known = {name.lower(): name for name in (*links, *files, *directories)}
     followed = {}
@@ -232,11 +233,12 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path and `beside`. `beside` lists the keys of
-    other copies whose paths occur in the copied files, and digests of files that corral adds.
+    """Return a key for the copy of a tree. It depends on the path of the tree, on the list of its
+    files with their sizes and times, and on `beside`.
 
-    Compiled modules do not change the key, because Python can write them at any time, and ignores
-    those that do not match their source.
+    `beside` contains the keys of other copies to which the copied files refer, and the digests of
+    the files that corral adds. Compiled modules do not change the key: Python can write them at any
+    time, and ignores a compiled module that does not match its source.
     """
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
@@ -278,9 +280,9 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 def find_copies(directory: str) -> dict[str, list[str]]:
     """Return {key: names} for the copies in a store.
 
-    A copy is a directory whose name is its key. `names` lists the files next to it that belong to
-    the copy, because their names begin with the key and a dot. One of them is the mark file, which
-    corral writes when the copy is complete.
+    A copy is a directory whose name is its key. `names` lists the files that belong to the copy.
+    They are next to it, and their names begin with the key and a dot. One of them is the mark file,
+    which corral writes when the copy is complete.
     """
     found: dict[str, list[str]] = {}
     try:

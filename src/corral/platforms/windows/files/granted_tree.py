@@ -1,10 +1,10 @@
 """List the objects below a granted root for the plan, and walk them by handle.
 
-A walk that sets access lists must not leave its tree. It therefore opens each object without
-following links and checks the handle: the object must be neither a link nor a mount point, and its
-path must be below the root. An object that was replaced in the meantime fails this check. Windows
-could also pass entries on to all objects in a directory, but corral does not use this, because
-Windows would open the objects by name.
+The walk is used to set access lists, so it must not leave its tree. It opens each object without
+following links, and then checks the handle: the object must be neither a link nor a mount point,
+and its path must be below the root. If another program has replaced the object in the meantime, the
+check fails. corral sets the entries of each object itself. Windows could pass entries on to all
+objects in a directory, but it would open these objects by name.
 
 Setting the entries of one object takes a few tenths of a millisecond, so the number of objects in a
 tree is limited.
@@ -49,7 +49,7 @@ class Tree:
     closed: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     whole: bool = True  # False if the tree has more than MAX_ENTRIES objects
-    readable: bool = True  # False if only administrators may read the root, so no target can
+    readable: bool = True  # False if only administrators can read the root
 
 
 Predicate = Callable[[str], bool]
@@ -93,7 +93,7 @@ def is_foreign(path: str) -> bool:
 
 
 def is_readable(path: str, sids: Collection[str]) -> bool:
-    """Return whether a token of this user with only these SIDs may read the object."""
+    """Return whether a token that has only these SIDs may read the object."""
     with open_object(path, change=False) as handle:
         raw = win32_security.read_security(handle.value, owner=True)
     return access_list.is_readable(raw, sids)
@@ -143,7 +143,9 @@ def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) ->
 
 
 def check_closed(path: str, handle: int) -> None:
-    """Raise OSError if every AppContainer can already use this object or new objects in it."""
+    """Raise OSError if the access list lets every AppContainer use the object, or use objects that
+    are created in it.
+    """
     raw = win32_security.read_security(handle)
     if access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) & USES:
         text = "every AppContainer may use this object, so corral cannot hide it from the target"
@@ -179,8 +181,8 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object with the right to change its access list. If `less` says that the object gets
-    no entry, and the user lacks this right, open the object only with the right to read its list.
+    """Open an object with the right to change its access list. With `less`, the object gets no
+    entry, so the right to read the list is enough if the user may not change it.
     """
     try:
         return open_object(path)
@@ -191,8 +193,8 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle belongs to the object with these ids from `stat`. Depending on the
-    version of Python, `stat` returns a short or a wide form of the ids.
+    """Return whether a handle refers to the object with these ids. The ids come from `stat`, which
+    returns a short or a wide form, depending on the version of Python.
     """
     if win32_files.information(handle)[2] == (volume, file):
         return True
@@ -252,8 +254,8 @@ DEEPEST = 2
 
 
 def is_secret(name: str, in_home: str = "") -> bool:
-    """Return whether the target gets no access to a relative name in a granted tree. `in_home` is
-    the path of the tree relative to the user's profile, or "" if the tree is elsewhere.
+    """Return whether a file in a granted tree is hidden from the target. `name` is relative to the
+    tree. `in_home` is the tree's path relative to the user's profile, or "" if it is elsewhere.
     """
     lower = name.lower()
     last = lower.rpartition("\\")[2]
@@ -263,8 +265,8 @@ def is_secret(name: str, in_home: str = "") -> bool:
 
 
 def is_starting(name: str, in_home: str = "") -> bool:
-    """Return whether other programs run a file with this name or read commands from it, so that a
-    target must not change it.
+    """Return whether other programs run a file with this name, or read commands from it. A target
+    must not change such a file.
     """
     lower = name.lower()
     if lower in _relative(STARTING_AT_HOME, in_home):
@@ -276,8 +278,8 @@ def is_starting(name: str, in_home: str = "") -> bool:
 
 
 def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
-    """Return the names that do not exist in this tree, but that other programs would run if a
-    target created them.
+    """Return the names of files that are missing in this tree. If a target created one of them,
+    other programs would run it or read commands from it.
     """
     there = {name.lower() for name in names}
     wanted = (*sorted(STARTING), *REPOSITORY, *sorted(_relative(STARTING_AT_HOME, in_home)))
@@ -286,8 +288,8 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return the names in `at_home` that are below the directory `in_home`, in lower case and
-    relative to it. `at_home` and `in_home` themselves are relative to the user's profile.
+    """Return the part of each name in `at_home` that is below the directory `in_home`, in lower
+    case. Both `at_home` and `in_home` are relative to the user's profile.
     """
     if not in_home:
         return frozenset()

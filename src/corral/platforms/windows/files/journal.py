@@ -1,15 +1,15 @@
 """Record on disk what a run changes outside its processes, before the run changes it.
 
-Each run has one journal file, which lists the AppContainer profile, and every granted root with the
-capability that its entries name. The run keeps the file locked, and when the run ends, for whatever
-reason, the kernel unlocks it. It follows that:
+Each run has one journal file. The file lists the AppContainer profile, every granted root, and the
+capability in the entries of each root. The run keeps the file locked. The kernel unlocks it when
+the run ends for any reason. The rules are:
 
-- A root's entries are in use while the file of a live run lists their capability, or while another
-  file records that the user wants to keep them.
+- A root's entries are in use while the file of a live run lists their capability. They are also in
+  use while another file records that the user wants to keep them.
 - A file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes the
   changes that it lists.
-- An incomplete file counts as empty. A run completes its file before it makes the first entry, so a
-  run that died while writing the file has made none.
+- An incomplete file counts as empty, because a run completes its file before it makes the first
+  entry.
 - A run appends a line for each root that it no longer uses. If such lines are lost, the file lists
   too many roots, but never too few.
 
@@ -48,7 +48,7 @@ class Root:
 @record
 class Entry:
     """The content of a journal file. `profile` is the AppContainer profile to delete. It is empty
-    for a kept grant, and for a run that keeps its profile.
+    if the file records a kept grant, or if the run keeps its profile.
     """
 
     profile: str
@@ -63,8 +63,8 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a journal file, or return None if it is incomplete. Leave out the roots that the run no
-    longer uses, which are listed after the digest.
+    """Parse a journal file, or return None if it is incomplete. The lines after the digest name
+    roots that the run no longer uses. Leave out these roots.
     """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
@@ -96,7 +96,7 @@ class Journal:
 
         The caller must lock the root's mutex, look for other runs that use the root, and call this
         function before it unlocks the mutex. Otherwise two runs that end at the same time could
-        each leave the removal of the root's access list entries to the other.
+        both rely on the other to remove the root's access list entries.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
@@ -161,8 +161,8 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """Return the journals of dead runs, locked so that only one process cleans up after each run.
-    Also remove incomplete files left by processes that died in `keep`.
+    """Lock and return the journals of dead runs. The lock ensures that only one process cleans up
+    after each run. Also remove the incomplete file of any process that died in `keep`.
     """
     discard_leftovers(directory)
     found = []

@@ -7,12 +7,12 @@ resuming it.
 
 Creating a profile fails with ACCESS_DENIED if a machine policy forbids profiles, or if corral
 itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system does not
-support AppContainers. If the profile already exists, corral reuses it if `state = true`, and
-otherwise deletes it and creates it again.
+support AppContainers. With `state = true`, a profile that already exists is reused. In other runs,
+corral deletes such a profile and creates it again.
 
 The profile's folder is the target's home, and its subdirectory `Temp` is the target's TEMP. Windows
-itself sets the new process's LOCALAPPDATA, TEMP and TMP to these directories, but only accepts an
-environment that already contains LOCALAPPDATA.
+itself sets the new process's LOCALAPPDATA, TEMP and TMP to these directories. It refuses an
+environment without LOCALAPPDATA, although it replaces the value.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ A target can still open the user's own window station, because Windows opens it 
 AppContainer. But the UI limits of the job keep the target from using the clipboard there.
 
 An AppContainer without its own window station starts only in a session that has the interactive
-window station. Session 0, where services and SSH run, does not have it. There, too, the target gets
-the window station of the logon, which contains none of the user's windows. corral itself may be in
+window station. Session 0, where services and SSH run, does not have it. Targets in session 0 also
+get the window station of the logon. It contains none of the user's windows. corral itself may be in
 the same station, but is never on the same desktop.
 """
 
@@ -102,8 +102,8 @@ def create(package: str) -> Desktop:
 
 
 def _open_to_targets(station: int) -> None:
-    """Add the targets' access list entry and the Low label to a window station, in case the station
-    already existed without them.
+    """Let targets use a window station. If the station already existed, it may lack the targets'
+    access list entry or the Low label. Add what is missing.
     """
     found = abi.user_object_security(station)
     try:
@@ -122,8 +122,8 @@ def station_entry() -> bytes:
 
 
 def _check(desktop: Desktop) -> None:
-    """Raise OSError unless the desktop has its planned name, the desktop and the window station are
-    labelled Low, and the window station has the target's entry.
+    """Raise OSError if the desktop has the wrong name, or if the window station has no entry for
+    the target. Raise it too if one of the two is not labelled Low.
     """
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:

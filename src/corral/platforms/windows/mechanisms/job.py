@@ -23,8 +23,8 @@ JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
-# node and python start under these limits. The limits on USER handles and global atoms are left
-# out, because both programs load USER32, which needs USER handles and global atoms.
+# node and python start under these limits. Both load USER32, which needs USER handles and global
+# atoms, so the limits on these two are left out.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -75,8 +75,8 @@ class Job:
     user_time: int | None = None
     priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0
-    # False only if this host cannot read back a job's limits. Then a probe must have seen that all
-    # processes end when the handle of their job is closed.
+    # False only if this host cannot read back a job's limits. On such a host, a probe must have
+    # shown that all processes of a job end when its handle is closed.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 
@@ -165,8 +165,8 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes, and wait up to END_SECONDS for their end, because they keep
-        directories open until then.
+        """Kill all processes, and wait up to END_SECONDS until they have ended. A process keeps
+        directories open until it has ended.
         """
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
@@ -224,8 +224,8 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 
 
 def fields_to_read(step: Job) -> tuple[str, ...]:
-    """Return the fields to read back. These exclude fields that were not set, for which Windows may
-    return a default value.
+    """Return the fields to read back. Leave out fields that corral has not set, because Windows may
+    return default values for them.
     """
     more = ["PerJobUserTimeLimit"] if step.user_time is not None else []
     more += ["PriorityClass", "SchedulingClass"] if step.priority else []

@@ -1,9 +1,9 @@
 """Answer a minifilter driver's questions from the policy, as a second layer.
 
-The driver intercepts the file and registry operations of a target's processes, and asks corral
-about changes, and in some versions also about reads. corral allows operations inside the grants,
-and denies all others and every message that it cannot parse. If corral's answer is late, the driver
-denies the operation.
+The driver intercepts the file and registry operations of a target's processes. It asks corral about
+changes. Some versions also ask about reads. corral allows operations inside the grants, and denies
+all others. It also denies every message that it cannot parse. If corral's answer is late, the
+driver denies the operation.
 
 No wall depends on the driver. If no driver is installed, or if another program occupies its only
 connection, the run continues and reports this.
@@ -36,9 +36,9 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver caches an answer by operation and path only, so an answer that depends on other fields
-# should not be cached at all. But 0 means the default time, not that the cache is off, so such an
-# answer gets the shortest possible time.
+# The driver caches an answer by operation and path only, so it should not cache an answer that
+# depends on other fields. A time of 0 does not turn the cache off, but means the default time. Such
+# an answer therefore gets the shortest possible time.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -66,8 +66,8 @@ ABSENCES = {
 
 @record
 class Checks:
-    r"""Decides whether an operation is allowed. `read` and `write` list the granted roots, spelled
-    as the driver spells paths (`\Device\HarddiskVolume3\...`), but in upper case.
+    r"""Decides whether an operation is allowed. `read` and `write` list the granted roots. They are
+    the driver's own paths (`\Device\HarddiskVolume3\...`), but in upper case.
     """
 
     read: tuple[str, ...] = ()
@@ -144,8 +144,9 @@ def is_within(path: str, roots: Iterable[str]) -> bool:
 def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str, ...]:
     r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`, and so on. Leave out paths without a device.
 
-    `query` returns the device of a drive. A drive made by `subst` is replaced by its directory, but
-    only once. A network drive has no device of this kind, so access to it is denied.
+    `query` returns the device of a drive. A drive made by `subst` is replaced by its directory,
+    unless the directory is on such a drive too. Access to network drives is denied, because they
+    have no device of this kind.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))

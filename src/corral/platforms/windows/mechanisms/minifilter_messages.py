@@ -140,8 +140,8 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. Raise MalformedError if it is invalid, with the message's identity if corral
-    can answer it with a denial.
+    """Parse a message. Raise MalformedError if it is invalid. The error contains the identity of
+    the message if corral can answer with a denial.
     """
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("truncated header", _known(data))

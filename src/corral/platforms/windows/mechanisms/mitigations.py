@@ -1,7 +1,7 @@
 """Restrict a process from its creation on, with PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
-Each bit of this attribute is one mitigation. A run gets only bits under which a probe has started a
-process, because on some older builds of Windows an AppContainer does not start if any bit is set.
+Each bit of this attribute is one mitigation. Before a run uses a bit, a probe must have started a
+process with it. On some older builds of Windows an AppContainer does not start if any bit is set.
 Win32k system calls stay allowed, because without them a process that loads USER32 would end. node
 loads it, and so does OpenSSL, which Python's asyncio loads.
 
@@ -85,7 +85,7 @@ class Mitigations:
 
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
         """Return (attribute, value, size of the value in bytes) for UpdateProcThreadAttribute.
-        Leave out the mitigation attribute if it would be 0, which some builds of Windows refuse.
+        Leave out the mitigation attribute if it is 0, because some builds of Windows refuse 0.
         """
         found = []
         if self.bits:
@@ -111,7 +111,7 @@ class ProcessAttributes:
 
 
 def plan(bits: int, *, subprocess: bool) -> Mitigations:
-    """Return the step. A probe must have seen a runtime start with `bits`."""
+    """Return the step. The caller must know from a probe that a runtime starts with `bits`."""
     known = sum(item.bit for item in ORDER)
     if bits & ~known:
         raise ValueError(f"{bits:#x} has bits of unknown mitigations")

@@ -5,8 +5,8 @@ An AppContainer without a network capability reaches nothing: no internet, no DN
 host's own loopback.
 
 Capabilities cannot express the host names in `network.allow`. If the policy contains such names,
-the token gets no network capability, and a relay (`relay/`) connects programs that use the proxy
-variables to these hosts, and to no others.
+the token gets no network capability. Programs that use the proxy variables then reach these hosts,
+and no others, through a relay (`relay/`).
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
 
 @record
 class Network:
-    """Describes what the target can reach. `level` decides its capabilities. With `relay`, it
-    reaches the hosts in `network.allow` through the relay.
+    """Describes what the target can reach. `level` decides the target's capabilities. With `relay`,
+    the target reaches the hosts in `network.allow` through the relay.
     """
 
     name = "network_capabilities"
@@ -90,7 +90,7 @@ def plan(policy: policies.Policy) -> Network:
     level = policy.windows.network
     if policy.allow and level != "none":
         raise PolicyError(
-            f'network.allow names hosts, but windows.network = "{level}" would open all others too',
+            f'network.allow lists hosts, but windows.network = "{level}" would open all hosts',
             hint='remove one of the two; network.allow is enforced if windows.network is "none"',
         )
     return Network(level=level, relay=bool(policy.allow))

@@ -2,18 +2,20 @@
 
 Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token contains
 the SIDs of its policy's grants. An AppContainer can use an object only if the object's access list
-allows it both to the user and to a capability in the token. The entries give no access to other
-programs, which do not have these capabilities.
+allows it twice: to the user, and to a capability in the token. The entries give no access to other
+programs, because these do not have the capabilities.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
-or too many entries. Some objects in a tree get less access than the grant gives: secrets get no
-entry, and files that other programs run or that have several names can only be read. The target
-cannot rename or delete the directories above secrets and above files that other programs run.
+or too many entries. Some objects in a tree get less access than the grant gives:
+
+- Secrets get no entry.
+- Files that other programs run can only be read, and so can files with several names.
+- The directories above secrets, and above files that other programs run, cannot be renamed or
+  deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first: it writes the journal, and removes the entries when the run ends. With `keep_grants`
-the entries stay, and a later run sets only the entries of objects that get less access than the
-grant gives.
+the entries stay. A later run then sets only the entries of objects with less access.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Exceptions:
     below them gets less access too.
 
     `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
-    grant. `secret` lists the closed objects to which other entries must not give access either.
+    grant. `secret` lists the closed objects for which corral also checks that their lists do not
+    give access to all AppContainers.
     """
 
     closed: frozenset[str] = frozenset()
@@ -60,8 +63,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The target must not rename the directories above objects with less access, because it
-        # could put another directory in their place, to which these exceptions would not apply.
+        # The target must not rename the directories above these objects. It could put another
+        # directory in their place, and the exceptions would not apply to the content of that.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -81,10 +84,10 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # without entries, because this user cannot change their lists
+    foreign: tuple[str, ...] = ()  # get no entry, because this user cannot change their lists
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
-    watched: tuple[str, ...] = ()  # missing paths that other programs would run if they existed
+    watched: tuple[str, ...] = ()  # files that do not exist, but that other programs would run
     stage: model.Stage = "supervisor"
 
     @property
@@ -124,8 +127,8 @@ class Grants:
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
     """Return the tree of each grant, by path. Raise PolicyError if a tree cannot be read.
 
-    In the tree of a read grant, installed packages (such as `node_modules`) below the `copied`
-    paths are closed, because the target uses copies of them.
+    In a read grant, close installed packages (such as `node_modules`) below the `copied` paths,
+    because the target uses copies of them.
     """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
@@ -236,8 +239,8 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each secret and each file that other programs run. These files would get
-    less access than the grant gives, which `windows.strict_grants` does not accept.
+    """Return a problem for each secret, and for each file that other programs run. With
+    `windows.strict_grants` corral refuses grants that contain such files.
     """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
@@ -254,9 +257,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    If an earlier run has kept the entries of this grant, and the root object still has its entry,
-    set only the entries of objects that get less access than the grant gives. Such an object may be
-    new, with too much access inherited from its directory.
+    Set fewer entries if an earlier run has kept those of this grant, and the root object still has
+    its entry. Then set only the entries of objects with less access than the grant gives. These may
+    be new, and may have inherited too much access from their directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -139,8 +139,8 @@ def started_program(plan: Plan) -> Program:
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the plan's environment variables, with the paths of copied files replaced by those of
-    the copies.
+    """Return the plan's environment variables. Replace the path of each copied file with the path
+    of its copy.
     """
     copies = store.find(plan.steps)
     if copies is None:
@@ -149,8 +149,8 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the environment variables of the plan and of its steps. Of variables whose names
-    differ only in case, return only the last.
+    """Return the environment variables of the plan and of its steps. If several names differ only
+    in case, return only the last of these variables.
     """
     extra = results.find(ExtraVariables)
     needed = () if results.find(Capabilities) is None else container_variables()
@@ -159,7 +159,7 @@ def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
 
 
 def container_variables() -> tuple[tuple[str, str], ...]:
-    """Return the environment variables without which Windows creates no process in an AppContainer.
+    """Return the environment variables that Windows needs to create a process in an AppContainer.
     If LOCALAPPDATA is missing, CreateProcess fails with ERROR_ENVVAR_NOT_FOUND (203).
     """
     return (

@@ -2,9 +2,9 @@
 
 corral uses this token only if the user's policy allows it. The token's only privilege is to
 traverse directories, and administrators' groups in it can only deny access. The target can write an
-object only if the object's access list allows it both to the user and to Everyone or this logon. At
-Low integrity the target cannot write objects with a higher label, such as the files, registry keys,
-processes and windows of ordinary programs, which are labelled Medium.
+object only if the object's access list allows it twice: to the user, and to Everyone or this logon.
+At Low integrity the target cannot write objects with a higher label. The files, registry keys,
+processes and windows of ordinary programs are labelled Medium.
 
 The token does not restrict reads or the network. corral does not set the integrity level of an
 AppContainer, because it is Low already, and Windows refuses to change it.
@@ -75,8 +75,8 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes administrator rights from an AppContainer's token, if the caller has them, because it
-    is not documented whether Windows itself does so.
+    """Removes administrator rights from an AppContainer's token, if corral itself has them. The
+    documentation of Windows does not say whether Windows removes them.
     """
 
     name = "filtered_token"
@@ -113,9 +113,10 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs with which an elevated corral checks what its targets can access. These are
-    the user's SID and the groups in corral's own token, except Administrators and groups that only
-    deny access. If corral is not elevated, return none.
+    """Return the SIDs of the targets of an elevated corral, or none if corral is not elevated.
+
+    These are the SIDs in corral's own token: the user's, and those of its groups. Leave out
+    Administrators and groups that only deny access.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
@@ -194,7 +195,9 @@ def check_low(token: int) -> None:
 
 
 def check_restricted(token: int) -> None:
-    """Raise OSError if the token differs from what corral asked CreateRestrictedToken to make."""
+    """Raise OSError if the token has administrator rights, a privilege that is not in KEPT, or the
+    wrong restricting SIDs.
+    """
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         restricting = token_groups(token, abi.TokenRestrictedSids)
@@ -249,9 +252,7 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Check that the token cannot write a file, although it can read the same file. Raise OSError
-    otherwise.
-    """
+    """Raise OSError if the token can write a file. As a counter-check, read the same file."""
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:

@@ -1,8 +1,8 @@
 """Create the private directory for a run without an AppContainer, and remove it when the run ends.
 
 The directory is created together with its access list. A target with a restricted token can write
-only objects that its logon may write and that are labelled Low, so for such a target the directory
-gets an entry for the logon and a Low label.
+in it only if the access list has an entry for the target's logon, and if the directory is labelled
+Low. So for such a target corral sets both.
 """
 
 from __future__ import annotations

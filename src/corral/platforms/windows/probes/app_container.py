@@ -134,8 +134,8 @@ def try_desktop(plain: Job) -> str:
     """Check that a process in an AppContainer has its own desktop and no clipboard. Raise OSError
     otherwise.
 
-    In session 0 corral itself may be in the window station that targets get. In that case only the
-    desktops differ.
+    Usually the process also has its own window station. In session 0 corral may already be in that
+    station, and then only the desktops differ.
     """
     outside = trial.observe(CLIPBOARD, (plain, Creation()), str(CLIPBOARD_TRIES))
     inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation()), str(CLIPBOARD_TRIES // 5))
@@ -154,16 +154,16 @@ def try_desktop(plain: Job) -> str:
 
 
 def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
-    """Return the window station, the desktop and the state of the clipboard as a trial has printed
-    them, or empty strings if it printed anything else.
+    """Parse the output of a trial of CLIPBOARD: the window station, the desktop and the state of
+    the clipboard. Return empty strings for any other output.
     """
     words = seen.output.split("|")
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
 
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
-    """Check that a process in an AppContainer cannot use the user's files or the host's loopback,
-    but that a process outside can. Raise OSError otherwise.
+    """Check that a process in an AppContainer can use neither the user's files nor the host's
+    loopback, and as a counter-check that a process outside can use both. Raise OSError otherwise.
     """
     if not desktop and abi.session_of(os.getpid()) == 0:
         raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")
@@ -172,7 +172,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)  # a client connects before its trial ends, if at all
+            listener.setblocking(False)  # `_accept` is called after the trial that may connect
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
             heard = _accept(listener)
@@ -204,8 +204,9 @@ def _accept(listener: socket.socket) -> bool:
 
 
 def try_nul(base: tuple[model.Step, ...]) -> str:
-    """Check that a program in an AppContainer can open NUL, which programs need although no wall
-    depends on it. Raise OSError otherwise.
+    """Check that a program in an AppContainer can open NUL. Raise OSError otherwise.
+
+    No wall depends on NUL, but many programs do not work without it.
     """
     seen = trial.observe(NUL, (*base, Creation()))
     if seen.output != "open":

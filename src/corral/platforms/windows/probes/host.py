@@ -1,7 +1,8 @@
 """Probe what Windows enforces. Most probes try an operation in a disposable process.
 
-Windows may accept a limit without enforcing it. So a limit is proven only if it reads back and
-stops an operation, and if the same operation succeeds without the limit (the counter-check).
+Windows may accept a limit without enforcing it. So a limit is proven only if Windows reports it
+back and it stops an operation. The counter-check runs the same operation without the limit, and it
+must succeed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from corral.record import replace
 
 TRIES = 3
 BUSY_SECONDS = 0.5
-RATE = 50  # thousandths of a processor; an unlimited process gets more, even on a busy machine
+RATE = 50
+"""The limit of the CPU probe, in thousandths of a processor. A process without a limit gets more
+than this even on a busy machine.
+"""
 MEMORY = 96 << 20
 ALLOCATE = """
 control = bytearray(8 << 20)
@@ -112,7 +116,7 @@ LABELS: tuple[Label, ...] = (
 
 
 class Machine:
-    """Probes a capability only when it is first needed, so that a run makes no other probes."""
+    """Stores the findings, and probes each capability only when it is first needed."""
 
     def __init__(self) -> None:
         self.found: dict[str, Finding] = {}
@@ -158,8 +162,8 @@ def _app_container(machine: Machine) -> Finding:
 def _inside(
     capability: str, need: str, attempt: Callable[[Machine], str]
 ) -> Callable[[Machine], Finding]:
-    """Return a probe that runs in an AppContainer. It finds the capability absent if this host does
-    not have the capability `need`.
+    """Return a probe that runs in an AppContainer. If this host does not have the capability
+    `need`, the probe reports its own capability as absent.
     """
 
     def find(machine: Machine) -> Finding:
@@ -191,8 +195,8 @@ def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:
-    """Call `attempt`, which returns the evidence or raises an error if the capability is absent,
-    and return the finding.
+    """Call `attempt`, and return the finding. `attempt` returns the evidence for the capability,
+    and raises an error if the capability is absent.
     """
     try:
         return Finding(capability=capability, status="proven", evidence=attempt())
@@ -254,8 +258,8 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The counter-check uses a limit of four instead of two, because a console's process may count
-    # too.
+    # The counter-check uses a limit of four. Two may be too low, because the process of a console
+    # may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the counter-check failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four processes, but not under a limit of one"
@@ -277,8 +281,10 @@ def _cpu_rate(plain: Job) -> str:
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
-    """Return the CPU seconds that two busy processes have used when the second one ends. The second
-    one starts later, and ends after a fixed CPU time, so the result does not depend on a clock.
+    """Start two busy processes, one after the other. Return the CPU seconds that each has used when
+    the second one ends.
+
+    The second one ends after a fixed CPU time, so the result does not depend on a clock.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:
@@ -333,7 +339,7 @@ def _session() -> str:
 
 PROBES: dict[str, Callable[[Machine], Finding]] = {
     "job_read_back": lambda _: _try("job_read_back", _read_back),
-    # This probe works even if a job's limits cannot be read back, because it only checks that all
+    # This probe does not need limits that can be read back, because it only checks that all
     # processes end when the job's handle is closed.
     "job_kill_on_close": _job("job_kill_on_close", _kill_on_close),
     "job_memory": lambda _: _try("job_memory", _memory),

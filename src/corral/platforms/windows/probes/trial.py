@@ -1,4 +1,4 @@
-"""Start a disposable target with the code of a real run, and return its output.
+"""Start a disposable target in the same way as a real run, and return its output.
 
 A runtime that does not work in an AppContainer or under a mitigation dies before it executes any
 code, and its exit code explains little. So before a runtime's first run corral lets it execute one
@@ -141,8 +141,10 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start the Python code `code` in the store's copy of the interpreter if the steps include a
-    store, and otherwise in `program` or in corral's own interpreter.
+    """Start an interpreter that executes the Python code `code`.
+
+    The interpreter is `program`, or corral's own if `program` is "". If the steps include a store,
+    its copy of the interpreter is used instead.
     """
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)

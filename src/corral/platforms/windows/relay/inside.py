@@ -319,7 +319,7 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends, which on some systems is the only way to wake the other thread."""
+        """Reset both ends. On some systems only this wakes the other thread."""
         with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()
         abort(self._end)

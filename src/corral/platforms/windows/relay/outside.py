@@ -32,8 +32,9 @@ CLOSE_SECONDS = 5.0
 
 
 class Relay:
-    """Serves the connections that arrive through the shim's pipes, in its own threads. It owns the
-    pipes, and its threads end when the pipes do.
+    """Serves the connections that arrive through the shim's pipes.
+
+    It has its own threads, which end when the shim closes the pipes.
     """
 
     def __init__(self, reader: int, writer: int, out: Outbound) -> None:
@@ -59,8 +60,8 @@ class Relay:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. Call this only after the shim has ended, because otherwise the thread
-        that reads from the shim goes on and the pipes stay open.
+        """Close the pipes. Call this only after the shim has ended. As long as the shim runs, a
+        thread reads from the pipes, so they stay open.
         """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()
@@ -75,8 +76,8 @@ class Relay:
             self.denials.add("limit", "the relay's pipe", why=f"invalid frames: {error}")
 
     def _arrive(self, stream: Stream) -> None:
-        # This waits only briefly: even if all handlers are busy, the streams of at least half of
-        # them are closed already, so those handlers end soon.
+        # This wait is short. There are twice as many handlers as open streams, so if all handlers
+        # are busy, at least half of them have a closed stream and end soon.
         self._handlers.acquire()
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
 
@@ -85,12 +86,12 @@ class Relay:
         try:
             connection.serve()
         finally:
-            # The pause does not delay the client, which already has its answer. It slows down a
-            # flood of denied requests, because it keeps the handler busy.
+            # The pause keeps the handler busy, and so slows down a flood of denied requests. The
+            # client already has its answer.
             time.sleep(connection.pause_seconds())
             self._handlers.release()
 
 
 def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials) -> Relay:
-    """Open the relay for a plan. `pipes` contains the pipes from and to its inner end."""
+    """Open the relay for a plan. `pipes` are the pipe from its inner end and the pipe to it."""
     return Relay(*pipes, Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials)))

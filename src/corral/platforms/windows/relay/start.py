@@ -45,8 +45,8 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` contains its
     environment variables. `ui` and `bits` are the target's own restrictions, because the target can
-    take over the shim. `childless`, `memory` and `read_back` may be off only if no probe has shown
-    that they work on this host.
+    take over the shim. Switch off `childless`, `memory` or `read_back` only on a host where no
+    probe has shown that this feature works.
     """
 
     name = "relay"
@@ -117,8 +117,8 @@ def start(step: NamedHosts, target: Results) -> Shim:
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
-            # `made` is in the results of both shim and target, so it is released twice. The first
-            # release does no harm, because `made` is only needed to create the two processes.
+            # This object is also in the target's results, so it is released twice. This does no
+            # harm, because it is only needed while the two processes are created.
             results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back

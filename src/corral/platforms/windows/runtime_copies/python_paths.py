@@ -16,7 +16,7 @@ SETTINGS = "pyvenv.cfg"
 
 
 def find(listing: Listing) -> tuple[str, ...]:
-    """Return the names of the files in a listing whose text may contain paths to replace."""
+    """Return the names of the listed files in which paths may have to be replaced."""
     found = []
     for name, _, _ in listing.files:
         above, _, last = name.rpartition("\\")
@@ -31,8 +31,8 @@ def changed_texts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, new text) for each of the files `names` whose text changes.
 
-    `settings` is the path of pyvenv.cfg. The `home` in it is always set to `base`, because the file
-    may name that directory through a link, which `replace_paths` would not recognize.
+    `settings` is the path of pyvenv.cfg. Its key `home` is always set to `base`. `replace_paths` is
+    not enough for this key, because the value may be a path through a link.
     """
     found: list[tuple[str, str]] = []
     for name in names:
@@ -51,8 +51,8 @@ def with_home(text: str, base: str) -> str:
 
 
 def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
-    """Replace each source's path with the path of its copy, even where backslashes are doubled. The
-    new path then has doubled backslashes too.
+    """Replace each source's path in a text with the path of its copy. Paths with doubled
+    backslashes are replaced too, and stay doubled.
     """
     for one in sorted(copies, key=lambda one: -len(one.source)):
         text = _replace(text, one.source, one.staged)
@@ -61,7 +61,7 @@ def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    """Replace a path, even at the start of a longer path. Ignore the case of letters."""
+    """Replace a path, also at the start of a longer path. Upper and lower case do not matter."""
     lower, wanted = fold_path(text), fold_path(old)
     parts, at = [], 0
     while (found := lower.find(wanted, at)) >= 0:

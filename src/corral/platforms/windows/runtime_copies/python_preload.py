@@ -10,8 +10,8 @@ only modules that are built in or already loaded. It repairs:
 - Named pipes (asyncio's subprocesses, multiprocessing): an AppContainer can use only names in
   `\\.\pipe\LOCAL\`.
 - NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.
-- A hidden `.env`: its name is visible, and a server with pydantic-settings (FastMCP) exits if it
-  cannot open the file, so the file reads as empty, as on Linux.
+- A hidden `.env`: on Windows its name stays visible, and a server with pydantic-settings (FastMCP)
+  exits if it cannot open the file. So the file is opened as an empty file, as on Linux.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return a replacement for a `_winapi` function. It turns a pipe's global name into a local one
-    before it calls `call`.
+    """Return a function that calls the `_winapi` function `call` with a local name in place of a
+    pipe's global name.
     """
 
     def called(name: str, *arguments: object) -> object:

@@ -53,8 +53,8 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """Makes the copies that are still missing. `program` is the copy to start. Paths inside
-    `granted` paths are not replaced by those of copies.
+    """Makes the copies that are still missing. `program` is the copy to start. Paths inside a
+    `granted` path are used where they are, even if a copy contains them too.
     """
 
     name = "runtime_copies"
@@ -143,9 +143,8 @@ def plan(
     """List every file that has to be copied, without copying anything. Raise PolicyError if a file
     cannot be copied.
 
-    Paths with a write grant are left out, because the target could not write to the copy, and every
-    change of the files would require a new copy. `without` lists further relative names to leave
-    out.
+    Paths with a write grant are left out. The target could not write to their copies, and whenever
+    a file changed, a new copy would be needed. `without` lists more relative names to leave out.
     """
     written = [grant.path for grant in granted if grant.access == "write"]
     listings = _listings(program, written, without)
@@ -157,8 +156,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # If files in this tree may contain the paths of other copies, the key of this tree's copy
-        # depends on the keys of all copies.
+        # The files in `pointing` may name paths in other trees. These paths are replaced by paths
+        # in the copies, which contain the copies' keys. So this copy's key depends on all keys.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
@@ -173,8 +172,8 @@ def plan(
 
 
 def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
-    """Return the files that make Python load its preload, if the tree has site-packages. One of
-    them is a `.pth` file, which Python reads even in isolated mode and in child processes.
+    """Return the preload and a `.pth` file that makes Python load it, or [] for a tree without
+    site-packages. Python reads `.pth` files even in isolated mode and in child processes.
     """
     if python_paths.SITE not in listing.directories:
         return []
@@ -206,7 +205,9 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return the interpreter without the projects that are installed in it in editable mode."""
+    """Return the interpreter without its editable installs, whose files are outside its own
+    directories.
+    """
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
@@ -242,9 +243,10 @@ def settings_path(program: Program) -> str:
 
 
 def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
-    """Return the names to leave out of a copy. `why` is the reason for the copy, such as "the
-    prefix of python". `settings` is the path of the virtual environment's pyvenv.cfg, and `text`
-    its content.
+    """Return the names to leave out of a copy.
+
+    `why` is the reason for the copy, such as "the prefix of python". `settings` is the path of the
+    virtual environment's pyvenv.cfg, and `text` is its content.
     """
     if why != "the prefix of python":
         return SERVER
@@ -276,11 +278,11 @@ def program_inside(
     granted: Sequence[str] = (),
     written: Sequence[str] = (),
 ) -> Program:
-    """Return the program with the paths in its arguments replaced by those of copies. Granted paths
-    stay as they are.
+    """Return the program with each path replaced by its path in a copy.
 
-    The runtime is always a copy, because it may need files that are not granted. A script with only
-    a read grant is a copy too, because its `node_modules` cannot be read in place.
+    Granted paths stay as they are, with two exceptions. The runtime is always a copy, because it
+    may need files that are not granted. A script with only a read grant is a copy too, because its
+    `node_modules` cannot be read in place.
     """
     path = path_in_copies(program.path, copies)
     path = path_in_copies(program.real, copies) if path == program.path else path
@@ -292,8 +294,8 @@ def program_inside(
     if windows_resolve.kind_of(path) == "node":
         preload = next(one.staged for one in copies if one.source == NODE_PRELOAD)
         arguments = ("--require", preload, *NODE_FLAGS, *arguments)
-        # NODE_OPTIONS is for workers and child processes that run node. The path in it has slashes,
-        # because inside quotes a backslash is an escape character.
+        # NODE_OPTIONS is for workers, and for child processes that run node. Its path has slashes,
+        # because a backslash inside the quotes would be an escape character.
         options = f'--require "{preload.replace(ntpath.sep, "/")}" {" ".join(NODE_FLAGS)}'
         environment = (*environment, ("NODE_OPTIONS", options))
     return replace(
@@ -332,8 +334,8 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of a copy's mark file, which is next to the copy, where no target can read
-    it.
+    """Return the path of a copy's mark file. The file is next to the copy, because targets can read
+    everything inside the copy.
     """
     return tree.directory + MARK
 
@@ -356,8 +358,8 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the content of a copy's mark file. All copies of the same tree have the same content,
-    so that `collect` can find the older copies.
+    """Return the content of a copy's mark file. Copies of the same tree have equal mark files, so
+    that `collect` can find the older copies.
     """
     return "\n".join((tree.source, *tree.listing.without))
 
