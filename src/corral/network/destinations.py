@@ -59,9 +59,9 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config, and allowed names may resolve to addresses in
-    them. `host_addresses` are the addresses of the host itself. Such an address is refused unless
-    the policy or the config names exactly this address. For a loopback address, naming its network
-    is enough. `synthetic` is the network from which the gateway assigns an address to each name.
+    them. `host_addresses` are the host's own addresses. Such an address is refused, unless the
+    policy or the config names exactly this address. For a loopback address, naming its network is
+    enough. `synthetic` is the network from which the gateway assigns an address to each name.
     """
 
     def __init__(

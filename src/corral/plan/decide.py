@@ -127,9 +127,8 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities that an error names. This is the first missing one. For a
-    wall, it is also the first one that the last option needs, because the last option may be easier
-    to set up.
+    """Return the missing capabilities to name in an error: only the first one. For a wall, add the
+    first one that the last option needs, because the last option may be easier to set up.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []

@@ -307,7 +307,7 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree, after renaming it so that no new run can find it. If a run still uses the
+    """Rename a tree, so that no new run can find it, and then remove it. If a run still uses the
     tree, its files stay until a later garbage collection.
     """
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
