@@ -105,7 +105,7 @@ def test_the_chosen_node_installs_and_starts_a_package(user, env, registry, npm,
     assert user.corral("run", "--node", "96", "npm:needs", env=managed).returncode == 127
     refused = user.corral("run", "--python", "3.11", "npm:needs", env=managed)
     assert refused.returncode == REFUSED
-    assert b"--python is not for npm: packages" in refused.stderr
+    assert b"--python cannot be used with npm: packages" in refused.stderr
 
 
 @pytest.mark.rig("pyenv")

@@ -183,7 +183,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
 
 
 def locate(text: str, expected: object) -> Value:
-    """Return the values in TOML text with their positions. `expected` is what `tomllib` returns."""
+    """Return the values in TOML text with their positions. `tomllib` returned `expected`."""
     scanner = Scanner(text)
     scanner.at = len(text) - len(text.removeprefix("\ufeff"))
     try:
@@ -227,8 +227,10 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """Return the text to insert after the value `after`, which adds the key `name` with a list of
-    words. The new key has the same prefix as the key of `after`: `a.b.args = [...]` follows
+    """Return the text that adds the key `name` with a list of words. The caller inserts it after
+    the value `after`.
+
+    The new key has the same prefix as the key of `after`: `a.b.args = [...]` follows
     `a.b.command = ...`.
     """
     scanner = Scanner(text)

@@ -174,7 +174,7 @@ def without(text: str, items: Value, drop: int) -> Splice:
 
 
 def _dash(text: str, item: Value) -> int:
-    """Return the position of the dash before a list item. The dash may be in a comment by mistake,
-    but the caller notices this when it checks the changed text.
+    """Return the position of the last dash before a list item. If this dash is in a comment, the
+    caller notices the mistake when it checks the changed text.
     """
     return text.rfind("-", 0, item.start)

@@ -44,7 +44,7 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
 
 
 def _add_profiles(profiles: Sequence[Manifest], tables: Mapping[str, list[str]]) -> None:
-    """Add two settings from the profiles: whether the server's home is kept after the run, and
+    """Add the settings of these profiles. They may keep the server's home after the run, and set
     variables that make the server write its files there.
     """
     if any(profile.state for profile in profiles):

@@ -98,7 +98,7 @@ class Proposal:
 @record
 class Learned:
     """The proposals of a run. `never` lists paths and variables that corral does not propose, each
-    with the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
+    with the reason. `calls` is the number of watched calls. `waited_seconds` is their total delay.
     """
 
     asked_for: tuple[AskedFor, ...] = ()
@@ -162,9 +162,9 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
     """Return whether an access in a private directory of the sandbox needs a path that is missing.
 
-    A read needs the path itself, and a write needs the directory above it. Only paths that the
-    target created exist there. Outside the home, a host directory counts as missing even if the
-    target created its own directory with that name.
+    A read needs the path itself, and a write needs the directory above it. A private directory
+    contains only what the target created. Outside the home, a directory of the host counts as
+    missing even if the target created its own directory with that name.
     """
     if access == "read":
         return path not in made
@@ -257,7 +257,9 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
 
 @lru_cache(maxsize=1 << 16)
 def _reason_against(path: str, access: str, home: str) -> str:
-    """Return why a path, or the file that it links to, must not be proposed; "" if it may be."""
+    """Return why a path must not be proposed, or "" if it may be. If it is a link, also check the
+    file to which it leads.
+    """
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)
     return next(filter(None, reasons), "")
@@ -314,8 +316,10 @@ def _find_secrets(home: str) -> tuple[Tree, Tree]:
 
 
 def _find_top(one: AskedFor, seen: Seen) -> str:
-    """Return the path to propose for an access: the directory if the file does not exist, the
-    project for a read in a project, and otherwise the path itself.
+    """Return the path to propose for an access.
+
+    If the file does not exist, this is its directory. For a read in a project, it is the project.
+    Otherwise it is the path itself.
     """
     if not os.path.lexists(one.path):
         return os.path.dirname(one.path)

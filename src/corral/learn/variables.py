@@ -64,7 +64,7 @@ def _own_files(paths: Iterable[str], own: Iterable[str]) -> Iterator[str]:
 
 
 def _find(names: list[str], files: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield (name, first file) for each variable that the code reads from its environment."""
+    """Find variables that the code reads. Yield each name with the first file that reads it."""
     if not names:
         return
     choices = "|".join(map(re.escape, names))

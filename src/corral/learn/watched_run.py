@@ -101,8 +101,8 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees: the step that builds the target's
-    own view of the file system, or Landlock.
+    """Return the step that decides which files the target sees. This is the step that builds the
+    target's own view of the file system, or otherwise Landlock.
     """
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):
@@ -206,12 +206,12 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 def _judge_own_files(
     plan: Plan, learned: Learned, directories: Collection[str], hide: Hide
 ) -> Learned:
-    """If the server wanted to change its own program files, propose a profile that makes it write
-    to another directory. If there is no such profile, list the file, and another remedy if there is
-    one.
+    """Handle the server's attempts to change its own program files. Propose a profile that makes
+    the server write to another directory. Without such a profile, list the file, with another
+    remedy if there is one.
 
-    `directories` are the paths at which the server wanted to make a directory. A path that contains
-    a secret gets no remedy, because the path would be masked in the suggested command.
+    `directories` are the directories that the server wanted to make. A path that contains a secret
+    gets no remedy, because the path would be masked in the suggested command.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -257,8 +257,8 @@ def _judge_memory(wanted: int) -> Learned:
 
 
 def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
-    """Propose the flag that would have prevented each denial, but never a flag that allows a
-    service which gives out the machine's credentials.
+    """Propose the flag that would have prevented each denial. Never propose a flag for a service
+    that gives out the machine's credentials.
     """
     rows = [row for row in denials if row.allow and row.kind in {"name", "address", "start"}]
     rows += [row for row in denials if row.allow and row.kind in {"port", "sni", "loopback"}]

@@ -110,8 +110,8 @@ def _differences(path: str, old: object, new: object) -> Iterable[str]:
 
 
 def _show_both(old: object, new: object) -> tuple[str, str]:
-    """Describe two values that differ. Show only the part around the first difference if the texts
-    are long, because a server could otherwise hide a change behind an unchanged beginning.
+    """Describe two values that differ. If the texts are long, show only the part around the first
+    difference. Otherwise a server could hide a change behind a long unchanged beginning.
     """
     if old is ABSENT:
         return "absent", _show(_to_text(new))

@@ -95,8 +95,8 @@ def _parse_v6(text: str) -> bytes | None:
 
 
 def _groups(text: str, *, last: bool) -> list[int] | None:
-    """Parse groups of hexadecimal digits, or return None if they are malformed. With `last`, the
-    final two groups may be a dotted IPv4 address.
+    """Parse groups of hexadecimal digits. Return None if they are malformed. If `last` is true, the
+    final two groups may be written as a dotted IPv4 address.
     """
     if not text:
         return []

@@ -3,7 +3,7 @@
 The gateway (Linux) and the HTTP proxies (macOS, Windows) dial only the addresses that
 `DestinationCheck` returns, or the host's own proxy. Both call these methods at the same points:
 
-    allows              first: whether an entry allows the name or the address, and the port
+    allows              first: whether an entry allows the host (name or address) and the port
     allows_hello        after a TLS client has named a server: whether an entry allows that name
     proxy_for           before the lookup: the host's own proxy, if the host uses one for this name
     filter_addresses    after the lookup: the addresses that the address guard allows
@@ -59,9 +59,9 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config, and allowed names may resolve to addresses in
-    them. `host_addresses` are the addresses of the host itself. Such an address is refused unless
-    the policy or the config names exactly this address. For a loopback address, naming its network
-    is enough. `synthetic` is the network from which the gateway assigns an address to each name.
+    them. `host_addresses` are the host's own addresses. Such an address is refused, unless the
+    policy or the config names exactly this address. For a loopback address, naming its network is
+    enough. `synthetic` is the network from which the gateway assigns an address to each name.
     """
 
     def __init__(

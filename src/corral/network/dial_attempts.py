@@ -31,8 +31,8 @@ class Attempts:
     def next(self, under_way: int) -> bytes | None:
         """Return the next address to try while `under_way` attempts are running.
 
-        Return None if no address is left or the shared budget is used up. If `waiting` is not empty
-        then, the caller should try again after STAGGER_SECONDS.
+        Return None if no address is left or the shared budget is used up. If addresses are left in
+        `waiting`, the caller should try again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):

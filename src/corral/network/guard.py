@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    If several guarded networks contain an address, the smallest network decides. If its `why` is
-    empty, the address is refused only if the IPv4 address inside it is refused.
+    If several guarded networks contain an address, the smallest network decides. An empty `why`
+    means that the address is refused only if it contains an IPv4 address that is refused.
     """
 
     network: Network
@@ -152,8 +152,8 @@ def is_metadata_service(address: bytes) -> bool:
 
 
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
-    """Return the smallest guarded network with a prefix of at most `max_bits` bits that contains
-    the address, or None.
+    """Return the smallest guarded network that contains the address, or None. Ignore networks with
+    a prefix of more than `max_bits` bits.
     """
     for guarded in guarded_networks():
         if guarded.network.bits <= max_bits and address in guarded.network:
@@ -169,8 +169,8 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # Each of the host's own addresses has to be named itself, because a named network does not
-    # admit it. The exception is loopback: a named network can admit all loopback addresses.
+    # A named network does not admit the host's own addresses. Each of them has to be named itself.
+    # Only loopback addresses can be admitted by naming their network.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own address"
     return None
@@ -182,7 +182,7 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         return
     head = int.from_bytes(address[:12], "big")
     compatible = head == 0 and address[12:15] != bytes(3)  # not :: or ::1
-    if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped, NAT64
+    if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped to IPv6, or NAT64
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
         # In RFC 6052 the position of the IPv4 address depends on the length of the prefix, which is
@@ -192,7 +192,7 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
-    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: server and inverted client
+    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: the server, and the inverted client
         yield address[4:8]
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP
@@ -200,11 +200,10 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 
 
 class HostAddresses:
-    """The current addresses of this host, as a container.
+    """A container of this host's current addresses.
 
-    To test an address, `in` connects a datagram socket to it, without sending anything. For one of
-    the host's own addresses, the kernel chooses the same address as the source, so the socket's own
-    address is then equal to the tested one.
+    To test an address, `in` connects a datagram socket to it, without sending anything. The kernel
+    then chooses the socket's own address. If the tested address is the host's, both are equal.
     """
 
     def __contains__(self, address: object) -> bool:

@@ -183,7 +183,7 @@ def _find_host_of_url(text: str) -> str:
     URL, or if its host is not a name.
     """
     named = text.split("//", 1)[-1].partition("/")[0].rpartition("@")[2]
-    host, *more = named.split(":")  # a network such as fd00::/8 has more colons
+    host, *more = named.split(":")  # more than one colon means a network, such as fd00::/8
     return named if named != text and len(more) < 2 and is_host_name(host) else ""
 
 
@@ -239,7 +239,7 @@ def _check_label(label: str, text: str) -> None:
     if len(label) > MAX_LABEL_LENGTH:
         raise ValueError(f"{shown(text)} has a label longer than {MAX_LABEL_LENGTH} characters")
     if "*" in label:
-        raise ValueError(f"{shown(text)}: a wildcard is only possible as a leading *.")
+        raise ValueError(f"{shown(text)}: write a wildcard only at the start, as in *.NAME")
     if not LABEL.issuperset(label) or label[0] == "-" or label[-1] == "-":
         raise ValueError(f"{shown(text)} is not a host name")
 
@@ -253,8 +253,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, the function stops
-    early: the result then has more than `max_ports` ports, but may not have all of them.
+    """Return the ports of these entries. Stop early if there are more than `max_ports`. The result
+    is then incomplete, but has more than `max_ports` ports.
     """
     found: set[int] = set()
     for text in entries:

@@ -1,7 +1,7 @@
 """Read the server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3) without a TLS library.
 
 The parser is strict: it treats a hello as malformed if two parsers could interpret it differently.
-The name is only what the client claims, and its server may serve other names too.
+The name is only the client's claim. The server at this address may serve other names too.
 """
 
 from corral.record import record

@@ -15,8 +15,8 @@ def true_spelling(path: str) -> str:
         return ""
     path = os.path.join(above, name)
     other = name.swapcase()
-    # Without listing the directory, only ASCII names can be checked, because a name that is not
-    # ASCII may have spellings that `swapcase` does not find.
+    # An ASCII name can be checked without listing the directory. Other names may have spellings
+    # that `swapcase` does not find.
     if name.isascii() and (other == name or not os.path.lexists(os.path.join(above, other))):
         return path
     try:

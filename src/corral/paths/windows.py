@@ -50,8 +50,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Directories that cannot be granted, each with its description. A directory that contains one
-    of them cannot be granted either, nor can anything inside a directory in `system`.
+    """Directories that cannot be granted, each with its description. The directories above them
+    cannot be granted either. For `system`, this also applies to everything below them.
     """
 
     home: str

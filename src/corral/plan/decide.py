@@ -5,7 +5,8 @@ host is used. If no option qualifies, the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused. The error names all such controls.
 - If the control is a default limit, the run continues with a warning, unless the policy is strict.
-- If the user has allowed it, the run continues without any of these controls.
+- If the policy sets `best_effort`, or lists the control in `degrade`, the run continues with a
+  warning.
 
 The choice is final: if a step of a chosen mechanism fails, the target does not run.
 """
@@ -75,9 +76,7 @@ def default_warnings(controls: Sequence[Held]) -> tuple[str, ...]:
 
 
 def describe_control(control: Control, policy: Policy, system: System) -> str:
-    """Describe in words what the policy demands of a control on this system, or return "" if it
-    demands nothing.
-    """
+    """Describe what the policy asks of a control on this system. Return "" if it asks nothing."""
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
         return ", ".join(written) or "none of the user's files"
@@ -109,8 +108,8 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
-    """Return why a control is not enforced. Of the missing capabilities, name only those that the
-    user can provide most easily. `corral doctor` shows all of them.
+    """Return why a control is not enforced. If several capabilities are missing, name only those
+    that the user can provide most easily. `corral doctor` shows all of them.
     """
     named = _name_missing(control, host, chain)
     if not named:
@@ -128,9 +127,8 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities to name in an error: the first missing one and, for a wall,
-    also the first one that the last option lacks. The user may find it easier to make the last
-    option work.
+    """Return the missing capabilities to name in an error: only the first one. For a wall, add the
+    first one that the last option needs, because the last option may be easier to set up.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []

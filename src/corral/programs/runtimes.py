@@ -55,7 +55,7 @@ def bind_runtime(
 
 
 def find_own_python() -> str:
-    """Return the Python that corral itself runs on. In a virtual environment, this is its base."""
+    """Return the Python that runs corral. In a virtual environment, this is the base Python."""
     return os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
 
 
@@ -69,9 +69,7 @@ def find_prefix(real: str) -> str:
 
 
 def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str) -> None:
-    """Bind a prefix, or only `parts` of it if it also contains unrelated files, as ~/.local
-    does.
-    """
+    """Bind a prefix. If it also contains unrelated files, as ~/.local does, bind only `parts`."""
     if is_system(prefix):
         return
     if os.path.isdir(f"{prefix}/Cellar"):
@@ -135,9 +133,10 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
 
 
 def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
-    """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "" if the
-    home is not a Python installation. If the target is not allowed to read the prefix, record it as
-    refused; the error is raised later.
+    """Bind the Python installation that pyvenv.cfg names as `home`, and return its prefix. Return
+    "" if there is no Python installation.
+
+    If the target may not read the prefix, it is recorded as refused, and the error is raised later.
     """
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
@@ -175,7 +174,7 @@ def _bind_user_sites(needed: NeededFiles, base: str, version: str, home: str) ->
 
 
 def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
-    """Bind the projects that editable installs name in `.pth` lines and in setuptools finders."""
+    """Bind the projects of editable installs. A `.pth` file or a setuptools finder names them."""
     for name in list_names(site):
         paths: list[str] = []
         if name.endswith(".pth"):
@@ -188,7 +187,7 @@ def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
 
 
 def parse_editable_finder(source: str) -> list[str]:
-    """Return the paths in the MAPPING literal of a setuptools finder, without executing it."""
+    """Return the paths in MAPPING in a setuptools finder. The finder is parsed, not executed."""
     import ast
 
     try:
@@ -227,8 +226,8 @@ def _bind_editable(needed: NeededFiles, path: str, named_by: str, home: str) -> 
 
 
 def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
-    """Return whether a `.pth` file belongs to a Python installation of the host, not to a server's
-    venv.
+    """Return whether a `.pth` file belongs to a Python installation of the host. A file in a
+    server's venv does not.
 
     corral's own environment counts as the host's, because corral itself imports from it.
     """
@@ -244,8 +243,8 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
-    """Return the nearest directory, from `directory` upwards, that contains one of `marks`, such as
-    package.json. Return '' if no directory that may be bound contains one.
+    """Return `directory` or the nearest directory above it that contains one of `marks`, such as
+    package.json. Stop at a directory that must not be bound as a whole, and return ''.
     """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):

@@ -49,17 +49,17 @@ MANAGED_BY_VARIABLE = {
 }  # fmt: skip
 MAX_REFUSED = 100  # after this many refused paths, no more linked packages are inspected
 RECEIVING = frozenset({"downloads", "desktop", "tmp"})
-MAX_NAMED = 3  # for more packages than this, a hint names pnpm's whole store
+MAX_NAMED = 3  # if a hint would name more packages than this, it names pnpm's whole store
 
 
 class Scope:
     """The directories and files that the target may read: the server's `roots`, grants, and
     runtimes.
 
-    `named` is the server's directory if the user named a directory instead of a command. The
-    command then comes from the server's author, not from the user. `by_grant` lists paths that only
-    a grant makes readable. `chosen` lists interpreters that were named by the server's files, not
-    by the user. `refused` maps each path that must not be read to the file that names it.
+    `named` is the server's directory if the user named a directory instead of a command. In this
+    case the server's author has written the command. `by_grant` lists paths that only a grant makes
+    readable. `chosen` lists interpreters that the server's files name. `refused` maps each path
+    that the target may not read to the file that names it.
     """
 
     def __init__(
@@ -97,9 +97,11 @@ class Scope:
         return "" if is_shared(directory, self.homes) else directory
 
     def _find_marked_root(self, directory: str) -> str:
-        """Return the server's directory or the write grant that contains `directory`, or else the
-        project that contains it, or '' if there is none. A project is recognized by its `.git`, a
-        workspace file, or a file such as package.json.
+        """Return the root that contains `directory`: the server's directory, a write grant or a
+        project. Return '' if there is none.
+
+        A directory is a project if it contains `.git`, a workspace file, or a file such as
+        package.json.
         """
         tops = [top for top in (self.named, *sorted(self.writable)) if top]
         if top := next((top for top in tops if is_inside(directory, top)), ""):
@@ -121,9 +123,8 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the directory to bind so that `place`, which is inside `directory`, becomes
-        visible. Usually this is `directory`. If a smaller grant or project inside `directory`
-        contains `place`, return that one.
+        """Return the grant or project that contains `place`, if it is inside `directory`. Otherwise
+        return `directory`.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
@@ -152,8 +153,8 @@ class Scope:
         return False
 
     def is_runtime(self, real: str) -> bool:
-        """Return whether a file is an interpreter that is on PATH or belongs to the system, a
-        version manager or corral.
+        """Return whether a file is an interpreter from a known source: PATH, the system, a version
+        manager or corral.
         """
         from corral.programs.runtimes import find_own_python
 
@@ -162,8 +163,8 @@ class Scope:
         return self.is_managed(real) or self.is_on_path(real) or real == find_own_python()
 
     def is_managed(self, real: str) -> bool:
-        """Return whether a path is below a system prefix or a version manager's directory, and is
-        not writable by the target.
+        """Return whether a path belongs to the system or to a version manager. A path to which the
+        target may write does not count.
         """
         if not self._managed:
             own = managed_directories(self.caller.environment, self.homes)
@@ -172,8 +173,8 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is directly in a directory on PATH, or contains such a directory,
-        and is not writable by the target.
+        """Return whether a path is directly in a directory on PATH, or contains such a directory. A
+        path to which the target may write does not count.
         """
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]
@@ -182,8 +183,8 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """If the command comes from the server's manifest, refuse a program that the target is not
-        allowed to read. A runtime is accepted, unless it is in a virtual environment.
+        """Check a program in a command from the server's manifest. Refuse a program that the target
+        may not read, unless it is a runtime outside any virtual environment.
         """
         if not self.named:
             return
@@ -193,9 +194,7 @@ class Scope:
             self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
-        """Refuse a symlink that leads out of the server's root, or out of the write grant that
-        contains it.
-        """
+        """Refuse a symlink if it leads out of the root or the write grant that contains it."""
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
@@ -208,8 +207,8 @@ class Scope:
             self.refuse(self.enclose(real), link)
 
     def check_runtime(self, named_by: str, real: str) -> None:
-        """Raise UnchosenReadsError for an interpreter that is neither granted nor a known runtime
-        on this machine.
+        """Raise UnchosenReadsError for an interpreter that the target may not read, unless it is a
+        known runtime on this machine.
         """
         if not self.allows(real) and not self.is_runtime(real):
             self.refuse(self.enclose(real), named_by)
@@ -240,8 +239,8 @@ class Scope:
             self.refuse(found, named_by)
 
     def enclose(self, real: str) -> str:
-        """Return the directory that a program or a package needs: its project, or its own
-        directory.
+        """Return the directory that a program or a package needs. This is its project if it has
+        one, and otherwise usually its own directory.
         """
         above, modules, _ = f"{real}/".partition("/node_modules/")
         if modules:
@@ -283,7 +282,7 @@ class Scope:
         raise UnchosenReadsError(
             what,
             reads=paths,
-            hint=f"if the server may read it: {printable(flags)}",
+            hint=f"to let the server read it, add {printable(flags)}",
         )
 
 

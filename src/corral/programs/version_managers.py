@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return the path and the first arguments that a shim would execute, or () for any other
-    file.
+    """Return the program that a shim would execute, and the first arguments. Return () for any
+    other file.
     """
     name = os.path.basename(found.path)
     behind = os.path.basename(found.real)
@@ -118,8 +118,8 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version that matches a name or the start of a name. If the name leads
-    out of the versions directory, return '.', so that no program is found.
+    """Return the installed version for a name such as `3.12.1` or `3.12`. If the name leads out of
+    the versions directory, return '.', so that no program is found.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
@@ -176,8 +176,8 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
-    """Return the versions that are pinned by the nearest package.json, and by the files that its
-    `extends` refers to.
+    """Return the versions in the nearest package.json and in the files to which its `extends`
+    refers.
     """
     file = next((f for d in walk_up(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
     pinned: dict[str, str] = {}
@@ -244,8 +244,8 @@ def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
     config = caller.variable("XDG_CONFIG_HOME", f"{caller.home}/.config")
     for directory in walk_up(caller.cwd):
         for tool, version in _selected_in(directory, manager):
-            # A project may select an installed runtime, but must not provide one of its own,
-            # because the server may have nothing to do with the project.
+            # A project may select an installed runtime, but not one of its own files, because the
+            # server may have nothing to do with the project.
             if not version.startswith("path:"):
                 yield tool, version
     if manager == "MISE":

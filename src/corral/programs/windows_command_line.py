@@ -31,9 +31,9 @@ MAX_BATCH_LENGTH = 8191
 SPACE = frozenset(" \t\n\v\f\r")
 BATCH = (".bat", ".cmd")
 # cmd.exe expands % and ! even inside quotes, and a quote ends the quoted text. The other characters
-# are operators once a batch file removes the quotes around its argument (%~1).
+# become operators if the batch file removes the quotes around its argument (%~1).
 REINTERPRETED = frozenset('"%!^&|<>()')
-# Parentheses are safe in a batch file's own path, which stays quoted until the file runs.
+# Parentheses are safe in the batch file's own path, because cmd.exe gets this path in quotes.
 REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 
 

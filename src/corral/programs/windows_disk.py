@@ -18,8 +18,8 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Return the kind of file that a path leads to through all symlinks. "alias" is a Microsoft
-        Store alias, and "" means that there is no file.
+        """Follow all symlinks of a path, and return the kind of file to which it leads. "alias" is
+        a Microsoft Store alias, and "" means that there is no file.
         """
 
     def read(self, path: str) -> bytes:

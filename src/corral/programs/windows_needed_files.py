@@ -1,8 +1,8 @@
 r"""Collect the files that a command needs on Windows: its runtime and its server.
 
 The collected paths are real paths, which are copied into corral's store (`runtime_copies`). As on
-other systems, a directory that contains more than the files of one server is not collected, such as
-a user's profile, `Documents` or a shared `bin`. Windows' own directory need not be collected,
+other systems, a directory such as a user's profile, `Documents` or a shared `bin` is not collected,
+because it contains more than the files of one server. Windows' own directory need not be collected,
 because every AppContainer can read it.
 """
 
@@ -68,7 +68,7 @@ class Needs:
             self.take(self.disk.real(venv), "the virtual environment")
         prefix = ntpath.dirname(program)
         if kind == "java":
-            prefix = ntpath.dirname(prefix)  # java.exe is in its `bin` directory
+            prefix = ntpath.dirname(prefix)  # java.exe is in the prefix's `bin` directory
         if kind in {"python", "java"} and not self.forbids(prefix):
             self.take(prefix, f"the prefix of {kind}")
         elif kind:
@@ -125,7 +125,7 @@ class Needs:
 
 
 def is_pointer(name: str) -> bool:
-    """Return whether a file in site-packages can name directories elsewhere."""
+    """Return whether a file of this name in site-packages can refer to other directories."""
     return name.endswith(".pth") or (
         name.startswith("__editable___") and name.endswith("_finder.py")
     )
@@ -141,8 +141,8 @@ def pointer_targets(name: str, text: str) -> list[str]:
 
 
 def _package(real: str) -> str:
-    r"""Return the outermost package of a path, as `...\node_modules\name` or
-    `...\node_modules\@scope\name`, or "" if the path is not in a package.
+    r"""Return the directory of the outermost package that contains a path: `...\node_modules\name`
+    or `...\node_modules\@scope\name`. Return "" if the path is not in a package.
     """
     at = real.lower().find("\\node_modules\\")
     if at < 0:

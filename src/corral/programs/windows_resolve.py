@@ -56,8 +56,8 @@ class Caller:
         return ""
 
     def complete(self, path: str) -> str:
-        """Return the path with the extension that Windows would add, or "" if the file does not
-        exist.
+        """Add the extension that Windows would add to this path. Return "" if no file has the
+        resulting name.
         """
         known = [one.strip().lower() for one in self.variable("PATHEXT").split(";")]
         extensions = [one for one in known if one in EXTENSIONS] or list(EXTENSIONS)
@@ -71,8 +71,8 @@ class Caller:
 
 @record
 class Hop:
-    """A file on the way from the typed name to the program, with the arguments passed to it. `venv`
-    is the file's virtual environment, and `scripts` lists the scripts that it runs.
+    """A file on the way from the typed name to the program. `arguments` are passed to this file,
+    `venv` is its virtual environment, and `scripts` are the scripts that it runs.
     """
 
     path: str
@@ -238,7 +238,7 @@ def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
     if not program:
         program = caller.lookup(shim.program) if not ntpath.dirname(shim.program) else ""
     if not program:
-        raise _refused(hop.path, f"{shim.program!r}, which it starts, does not exist", "install it")
+        raise _refused(hop.path, f"it starts {shim.program!r}, which does not exist", "install it")
     first = tuple(ntpath.normpath(word) if ntpath.isabs(word) else word for word in shim.arguments)
     return replace(hop, path=program, arguments=(*first, *hop.arguments))
 
@@ -265,9 +265,8 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Return `hop` with the redirector's virtual environment, and with the environment variable
-    that Python uses to find it. corral does not execute the redirector, which would have set this
-    variable.
+    """Add the redirector's virtual environment to `hop`, and the environment variable with which
+    Python finds it. The redirector would set this variable, but corral does not execute it.
     """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:

@@ -40,8 +40,8 @@ class Launcher:
 
 @record
 class Shim:
-    """A file that only starts another program: `beside` if that file exists, otherwise `program`,
-    which is a path or a name to look up.
+    """A file that only starts another program. This is the file `beside` if it exists, and
+    otherwise `program`, which is a path or a name to look up on PATH.
     """
 
     program: str
@@ -144,7 +144,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # corral copies the packages in NODE_PATH anyway
+            continue  # NODE_PATH is not needed, because corral copies its packages anyway
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue

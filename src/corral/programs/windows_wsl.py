@@ -13,8 +13,8 @@ WITHOUT = "run the server in WSL2, which has Linux's mechanisms (`wsl.exe --inst
 
 
 def advice(distribution: str) -> str:
-    """Return a hint with the command that runs a server in this distribution, or a hint about how
-    to install WSL2 if `distribution` is "".
+    """Return a hint with the command that runs a server in this distribution. If `distribution` is
+    "", return a hint with the command that installs WSL2.
     """
     if not distribution:
         return WITHOUT
@@ -43,8 +43,8 @@ def linux_word(word: str) -> str:
 
 
 def find_distribution() -> str:
-    """Return the user's default distribution if it is a WSL2 distribution, else any other, or "" if
-    there is none.
+    """Return a WSL2 distribution: the user's default one if possible, or else any other. Return ""
+    if there is none.
     """
     if sys.platform != "win32":
         return ""

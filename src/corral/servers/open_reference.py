@@ -33,7 +33,7 @@ class Choices:
     config: tuple[str, ...] = ()
     provided: tuple[str, ...] = ()  # names of variables that the user passes
     granted: tuple[str, ...] = ()  # paths that the user allows
-    complete: bool = True  # False if the server is only inspected, so settings may lack a value
+    complete: bool = True  # whether all required settings must have a value (not for `inspect`)
     notify: Callable[[str], None] = lambda _: None
 
 
@@ -66,8 +66,8 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
         # Any part of the installation can fail, for example because the disk is full.
         text = f"{printable(reference.text)} cannot be prepared: {problem.strerror}"
         # If the disk is full, the message names corral's cache, because corral writes all files of
-        # a server there. `problem.filename` cannot be used in this case, because after a failed
-        # copy it can be the source.
+        # a server there. It does not name `problem.filename`, because after a failed copy this can
+        # be the file that was read.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:

@@ -53,8 +53,8 @@ def make_absolute(command: Sequence[str], directory: str) -> list[str]:
 
 
 def check_command(command: Sequence[str], directory: str, granted: Sequence[str] = ()) -> None:
-    """Refuse a command that needs files outside of the directory and of `granted`. Call this before
-    the user is asked for approval.
+    """Refuse a command that needs files outside of the directory, unless they are in `granted`.
+    Call this before the user is asked for approval.
     """
     current.load().resolve(
         command,

@@ -62,8 +62,8 @@ def _reference(entry: Entry) -> Reference | None:
 
 
 def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
-    """Return the given version of the entry's server as a candidate, or the newest version if
-    `version` is "". Return None if nothing would change.
+    """Find the version of a server that could replace an installed entry. If `version` is "", this
+    is the newest one. Return None if nothing would change.
     """
     reference = _reference(entry)
     if reference is None:
@@ -78,7 +78,7 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
     if parsed is None:
         raise SandboxError(
             f"your settings have changed since {entry.key} was installed",
-            hint="select its registry again, or remove it: corral cache rm",
+            hint="change the settings back, or remove the package: corral cache rm",
         )
     reference, how = parsed
     if version:
@@ -102,8 +102,8 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
 
 
 def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
-    """Describe how two installed versions of a package differ, apart from the version itself: in
-    their command, and in the other packages that were installed with them.
+    """Describe how two installed versions of a package differ in their command and in the other
+    packages that were installed with them.
     """
     before, after = list_versions(old), list_versions(new)
     other = sorted({*before, *after} - {old.name})
@@ -130,7 +130,7 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
     def accept() -> None:
         with store.lock_key(entry.key):
-            # This replaces the stored answer in one step, so a crash cannot lose both answers.
+            # The stored answer is replaced in one step, so that a crash cannot destroy it.
             lookup.store_answer(entry.key, plain, content)
             store.discard_unneeded(entry.digest)
 

@@ -132,8 +132,8 @@ class MessageRelay:
             self._answered.release()
 
     def _pass(self, source: int, frames: FrameReader, judge: Judge, sink: Sink) -> None:
-        """Let the guard judge each frame from `source`, and send it on to `sink`, until `source` or
-        `sink` closes. A frame is a message or any other line. Close `source` at the end.
+        """Pass frames from `source` through the guard to `sink`, until one of the two closes. Then
+        close `source`. A frame is a message or any other line.
         """
         with open(source, "rb", buffering=0) as stream:
             while chunk := _read(stream.fileno()):

@@ -35,8 +35,8 @@ CERTIFICATES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
-STATE = "${STATE_DIRECTORY}"  # in a variable's value: the directory that persists between runs
-DOTS = 3  # in an IPv4 address
+STATE = "${STATE_DIRECTORY}"  # in values, this means the directory that persists between runs
+DOTS = 3  # the number of dots in an IPv4 address
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 

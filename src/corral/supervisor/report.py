@@ -67,9 +67,9 @@ class Usage:
 class Report:
     """The requests, controls and resource usage of one run.
 
-    `hit` names the limits that were reached, fatal or not. `created` lists the files that the
-    target created and that the user's programs would execute without being asked, such as a git
-    hook. `discarded` lists the files in the private directories, which were removed after the run.
+    `hit` names all limits that were reached, even those that did not end the target. `created`
+    lists files of the target that the user's programs would execute without being asked, such as a
+    git hook. `discarded` lists the files in the private directories, which are removed after a run.
     `discarded_whole` is true if `discarded` is complete. `timeline` is empty unless the run was
     sampled.
     """

@@ -48,8 +48,8 @@ whole, even if the name looks like that of a secret. A password inside the value
 
 
 class SecretValues:
-    """The secrets of one run. Each has the name of its variable, or "" if it comes from an
-    argument.
+    """The secrets of one run. The name of a secret is its variable, or "" if the secret comes from
+    an argument.
     """
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
@@ -104,8 +104,8 @@ class SecretValues:
 
 
 def hide_values(plan: Plan) -> Hide:
-    """Return a function that masks a plan's secrets in a string. That function also returns the
-    name of a secret that it masked, or "" if it masked none.
+    """Return a function that masks a plan's secrets in a string. The function returns the masked
+    string and the name of one masked secret, or "" if there was none.
     """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]

@@ -117,10 +117,10 @@ def run(
 
 
 def _end_record(entry: run_records.Run, plan: Plan) -> None:
-    """Remove what a run that did not start has left behind, and its record.
+    """Remove the leftover files of a run that did not start, and then its record.
 
-    A directory may be left because no descriptor was free to remove it with. If it still cannot be
-    removed, keep the record, so that the next start tries again.
+    The run itself may have failed to remove them, for example because no descriptor was free. If
+    they still cannot be removed, keep the record, so that the next start tries again.
     """
     for path in filter(os.path.lexists, plan.residue):
         current.load().clean(path, run_records.Budget(MAX_SWEPT_FILES))

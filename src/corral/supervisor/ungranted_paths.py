@@ -58,9 +58,9 @@ def find_ungranted(
 def find_misplaced(
     words: Iterable[str], granted: Sequence[str], *, cwd: str, start_in: str, home: str
 ) -> Iterator[str]:
-    """Yield a warning for each relative path that is granted, but that the target does not find,
-    because it starts in `start_in` and not in `cwd`. If it starts in a private home, it finds the
-    grants below the user's `home` there.
+    """Yield a warning for each granted relative path that the target does not find, because the
+    target starts in `start_in` and not in `cwd`. If the target starts in a private home, relative
+    paths lead to the grants below the user's `home`.
     """
     for word in words:
         path = word.partition("=")[2] if word.startswith("-") else word

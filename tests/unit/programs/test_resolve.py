@@ -380,7 +380,7 @@ def test_a_pth_line_of_a_venv_may_lead_only_into_a_grant(
     with pytest.raises(UnchosenReadsError) as caught:
         run(*command)
     assert caught.value.reads == (str(module.parent),)
-    assert caught.value.hint == f"if the server may read it: --read {module.parent}"
+    assert caught.value.hint == f"to let the server read it, add --read {module.parent}"
     assert str(module.parent) not in run(*command, read=module.parent).reads
 
 

@@ -153,8 +153,8 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start reading again. During a pause do nothing, because the end of the pause restarts
-        reading.
+        """Start reading again. During a pause, do nothing, because reading restarts at the end of
+        the pause.
         """
         if not self.active and not self._paused:
             self.active = True

@@ -147,8 +147,8 @@ class Lookups:
             self._fail_waiting()
 
     def _fail_waiting(self) -> None:
-        """Give all waiting callers an empty list of addresses if no child is left to look up their
-        names.
+        """If no child is left, end the waiting lookups. Their callers get an empty list of
+        addresses.
         """
         if self._children:
             return

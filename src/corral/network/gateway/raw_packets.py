@@ -44,7 +44,7 @@ WHY = "nothing in the sandbox listens there; the sandbox does not share the host
 class Packet:
     """A packet from a raw socket: its sender, its receiver, and the bytes after the IP header.
 
-    A raw IPv6 socket does not deliver the IP header, so `recvmsg` is asked for the two addresses
+    A raw IPv6 socket does not deliver the IP header, so `recvmsg` returns the two addresses
     separately.
     """
 

@@ -59,11 +59,11 @@ class Connection:
                 pass  # the connection is already lost
 
     def pause_seconds(self) -> float:
-        """Return how many seconds this connection still counts as open after its end.
+        """Return for how many seconds this connection counts as open after its end.
 
-        The result is 0 for a connection that reached a server. Other connections count as failed.
-        If there are too many failed connections, each further one still counts as open for a while,
-        so that fewer new connections are accepted.
+        This is 0 if the connection reached a server. Otherwise it has failed. If too many
+        connections have failed, each further one counts as open for a while, so that fewer new
+        connections are accepted.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 

@@ -50,7 +50,7 @@ class Outbound:
             return dict(self._traffic)
 
     def stop_counting(self) -> None:
-        """Ignore connections that end from now on, because the report is about to be written."""
+        """Count no more connections, because the report is about to be written."""
         with self._lock:
             self._stopped = True
 
@@ -60,11 +60,11 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server. Return how many seconds it still counts as
-        open after its end.
+        """Count a connection that reached no server. Return for how many seconds it counts as open
+        after its end.
 
-        This slows down a flood of connections. The target's CPU limit cannot do this, because the
-        proxy's CPU time does not count as the target's.
+        This pause slows down a flood of connections. The target's CPU limit would not slow it down,
+        because the proxy's CPU time does not count as the target's.
         """
         with self._lock:
             self._rate_limit.use()
@@ -120,7 +120,7 @@ def _ask_proxy(
     server.sendall(build_connect_request(proxy, destination.host, destination.port))
     data = b""
     while parse_connect_reply(data) is None:
-        chunk = server.recv(1)  # one byte, because all bytes after the reply are for the client
+        chunk = server.recv(1)  # read no further than the reply: the next bytes are for the client
         if not chunk:
             raise OSError(0, "the host's proxy hung up")
         data += chunk

@@ -1,4 +1,4 @@
-"""Serve an HTTP proxy on one loopback port. The sandbox lets its target connect to no other port.
+"""Serve an HTTP proxy on one loopback port. The target can connect only to this port.
 
 Any process on the host can connect to a loopback port, so the proxy requires a password that is
 only in the target's environment. A client without the password learns nothing about the policy, and
@@ -102,7 +102,7 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that does not become ready before `close`. The caller has nothing to
+        """Return a descriptor that only `close` makes ready. Until then the caller has nothing to
         do, because the proxy's own threads do all the work.
         """
         return self._stop

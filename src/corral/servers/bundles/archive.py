@@ -48,7 +48,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Limits:
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
-    max_entries: int = 50_000  # files and directories, even if only a file's path names them
+    max_entries: int = 50_000  # files and directories, also those without an entry of their own
     max_list_bytes: int = 32 << 20
 
 
@@ -197,13 +197,13 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str], limits: Limits) -> None:
-    """Refuse an entry whose name means the same file as an earlier name on some file system (for
-    example, if it ignores case), because unpacking would replace the earlier file.
+    """Refuse an entry if some file system would treat its name as equal to an earlier name, for
+    example because it ignores case. Unpacking would replace the earlier file.
 
     Each directory in the path of an entry counts as an entry too, because unpacking creates it.
     """
     key = _fold(entry.orig_filename.removesuffix("/"))
-    if len(key) > MAX_PATH_LENGTH:  # folding can make a name 18 times longer
+    if len(key) > MAX_PATH_LENGTH:  # case folding can make a name 18 times longer
         raise _bad_entry(entry.orig_filename, "is too long")
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
     if names.get(key) in {"file", "listed"} or (key in names and kind == "file"):

@@ -1,4 +1,4 @@
-"""Find the cause of a failed installation in the package manager's output, and a hint for the user.
+"""Explain a failed installation: find its cause in the package manager's output, and choose a hint.
 
 corral knows the error messages of npm 9 to 11, uv and pip. If corral recognizes no line of the
 output, it gives a general hint.
@@ -14,11 +14,10 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause of a failure, which is recognized by the regular expression `pattern` in the
-    output.
+    """A known cause of a failure. The output shows this cause if `pattern` matches it.
 
-    `what` describes the cause to the user. {package} and {wanted} in this text are replaced with
-    the text of the first named group that matched.
+    `what` describes the cause to the user. Its {package} and {wanted} are replaced with the text
+    that the first matching named group of `pattern` has found.
     """
 
     pattern: str
@@ -143,7 +142,7 @@ UNKNOWN = Cause(
 
 
 def explain_failure(lines: Sequence[str], asked: Reference | None = None) -> tuple[str, str]:
-    """Return (description, hint) for the failure. `asked` is the package that the user named."""
+    """Describe the failure and return a hint for it. `asked` is what the user wants to install."""
     text = "\n".join(line[:MAX_LINE_LENGTH] for line in lines)
     for cause in CAUSES:
         if found := re.search(cause.pattern, text):
@@ -168,8 +167,8 @@ def _find_better_hint(cause: Cause, package: str, requirement: str, asked: Refer
 
 
 def name_node(requirement: str) -> str:
-    """Return a hint with the flag for an installed node whose version meets the requirement. Return
-    "" if no such node is installed.
+    """Return a hint that names an installed node with a fitting version. Return "" if there is
+    none.
     """
     found = find_fitting_node(requirement)
     return f"node {found} is installed here: --node {found}" if found else ""

@@ -36,8 +36,8 @@ def install_apart(
     """
     words, corral = os.pipe()
     answers, answer = os.pipe()
-    # Block these signals until `_wait` handles them, because before that they would end corral, and
-    # the installer would end too.
+    # Block these signals until `_wait` handles them. Otherwise they could end corral earlier, and
+    # then the installer would end too.
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
     try:
         child = os.fork()
@@ -107,7 +107,7 @@ class _Installer:
     def _end(self) -> None:
         if self.record is not None:
             self.record.end()
-        os._exit(0)  # the package manager ends too, because its channel closes
+        os._exit(0)  # this closes the channel to the sandbox, so the package manager ends too
 
 
 def _wait(answers: int, corral: int) -> bytes:
@@ -137,8 +137,8 @@ def _wait(answers: int, corral: int) -> bytes:
 
 
 def _is_readable_before(reader: int, *, gone: int) -> bool:
-    """Wait until `reader` is readable or the other end of `gone` is closed. Return True if `reader`
-    is readable, and False if only the other end of `gone` is closed.
+    """Wait until `reader` is readable or the other end of the pipe `gone` is closed. Return whether
+    `reader` is readable.
     """
     poll = select.poll()
     poll.register(reader, select.POLLIN)

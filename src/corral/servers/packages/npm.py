@@ -135,7 +135,7 @@ def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | 
 
 def _describe_engine(reference: Reference, version: str, wanted: str, current: str) -> str:
     """Return a warning that the package needs another version of node. This is not an error,
-    because npx installs the package too.
+    because npx would also install the package.
     """
     hint = name_node(wanted) or "--node chooses another node"
     if reference.version:
@@ -185,8 +185,8 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
 
 
 def list_versions(tree: str) -> dict[str, str]:
-    """Return the version of each package in a tree, keyed by the package's path. For a package that
-    is installed under another name (an alias), the version is preceded by the package's own name.
+    """Return the version of each package in a tree, keyed by the package's path. If a package is
+    installed under another name (an alias), return NAME@VERSION with its own name.
     """
     return {
         path.removeprefix("node_modules/"): _read_version(path, item)

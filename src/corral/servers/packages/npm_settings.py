@@ -54,11 +54,11 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry that all packages with these names and archive addresses came from.
+    """Return the registry of all packages with these names and archive addresses.
 
-    Return "" if a package may have come from elsewhere: if its scope has its own registry, or if
-    its archive's address is on a different host. A different host is possible, because a package
-    can choose the addresses of its dependencies.
+    Return "" if a package may have come from elsewhere, because its scope has its own registry or
+    its archive is on another host. This can happen because a package can choose the addresses of
+    its dependencies.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)
@@ -106,7 +106,7 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
-    if sys.platform == "win32":  # any user may create C:\\etc on Windows
+    if sys.platform == "win32":  # any user may create C:\etc
         files = [os.path.join(environment.get("APPDATA", ""), "npm", "etc", "npmrc")]
     files.append(own or os.path.join(home_directory(environment), SETTINGS_FILE))
     found: dict[str, str] = {}

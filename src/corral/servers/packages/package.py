@@ -74,7 +74,7 @@ def has_run_scripts(key: str) -> bool:
 
 
 def current_key(reference: Reference, how: InstallOptions) -> str:
-    """Return the key for a package that comes from the registry in the user's current settings."""
+    """Return the key that the package has if it is installed with the user's current settings."""
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     return package_key(reference, how, origin=origin)
 
@@ -120,7 +120,8 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
     source = SOURCES[reference.kind]
     for other in sorted(set(how.runtimes) - {source.runtime}):
         raise SandboxError(
-            f"--{other} is not for {reference.kind}: packages", hint=f"use --{source.runtime}"
+            f"--{other} cannot be used with {reference.kind}: packages",
+            hint=f"use --{source.runtime}",
         )
     key = current_key(reference, how)
     found = store.find_usable(key) or _find_from_same_index(reference, how)
@@ -139,8 +140,10 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
-    """Raise an error if a package still has to be installed but npm is missing. If the user chose a
-    version of node, check nothing, because corral may have to start a node to find out its version.
+    """Raise an error if npm is missing and a package still has to be installed with it.
+
+    If the user chose a version of node, do not check, because corral may have to start a node to
+    find out its version.
     """
     if reference.kind != "npm" or store.find(current_key(reference, how)):
         return
@@ -159,8 +162,8 @@ def _check_npm(reference: Reference, how: InstallOptions) -> None:
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made under different settings but can still be used, because
-    all its packages came from the only index in the current settings.
+    """Return an installation that was made under different settings but can still be used. It can
+    be used if the current settings name a single index, and all its packages came from this index.
 
     Return None if the current settings name several indexes, because another of these indexes may
     contain a different package of the same name.
@@ -239,8 +242,8 @@ def _find_installer(kind: str) -> Installer:
 
 
 def _install_apart(reference: Reference, key: str, how: InstallOptions, notify: Notify) -> Entry:
-    """Install in a process that goes on if the client gives up. On Windows, install in this
-    process.
+    """Install in a separate process, which continues if the client gives up. On Windows, install in
+    this process.
     """
     if sys.platform != "win32":
         from corral.servers.packages.installer_process import install_apart

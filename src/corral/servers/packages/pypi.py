@@ -135,8 +135,8 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
     """Return the newest version of a package, even if its dependencies cannot be installed. Raise
     SandboxError if the newest version has no wheel.
 
-    The installer must not choose the version itself, because it would silently go back to an old
-    version for which it finds wheels of all dependencies.
+    The installer must not choose the version itself. If a dependency of the newest version has no
+    wheel, it would silently choose an older version.
     """
     write_text(environment.staging, REQUIREMENTS, f"{reference.requirement()}\n")
     _resolve(environment, scripts=scripts, words=["--no-deps"])
@@ -259,14 +259,14 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments with which the interpreter `base` starts pip, and the directories that
-    `base` has to read in addition to its own files.
+    """Return the arguments with which the interpreter `base` starts pip. Also return directories
+    that `base` then has to read in addition to its own files.
     """
     if WINDOWS:  # only this prefix is copied into the sandbox, so it must contain pip
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):
         return ["-m", "pip"], []
-    own = find_spec("pip")  # Debian's Python has no pip, but corral's environment may
+    own = find_spec("pip")  # Debian's Python has no pip, but corral's own environment may have one
     if own is None or own.origin is None:
         text = f"uv was not found, and {base} has no pip"
         raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
@@ -313,9 +313,10 @@ def read_lock(tree: str) -> dict[str, Locked]:
 
 
 def _parse_lock(text: str) -> dict[str, Locked]:
-    """Return the version and the hashes of each package, by its name. Refuse all other lines,
-    because an option such as `--index-url` in the file would override the options on the command
-    line.
+    """Return the version and the hashes of each package, keyed by its name.
+
+    Refuse a line that is not a package. It could be an option such as `--index-url`, which would
+    override the options on the command line.
     """
     found: dict[str, Locked] = {}
     for line in text.replace("\\\n", " ").splitlines():
@@ -355,8 +356,8 @@ def list_versions(tree: str) -> dict[str, str]:
 
 
 def list_checksums(_tree: str) -> dict[str, str]:
-    """Return no checksums, because they cannot be compared: an index may add files to an existing
-    version later, so a different checksum would not mean that a package was replaced.
+    """Return no checksums, because a different checksum would not mean that a package was replaced.
+    An index may add files to an existing version at any time.
     """
     return {}
 

@@ -1,5 +1,5 @@
-"""Read from the user's settings which package indexes uv and pip would use, and the credentials for
-these indexes.
+"""Read the user's settings for uv and pip: the package indexes that they would use, and the
+credentials for these indexes.
 """
 
 import os
@@ -122,8 +122,8 @@ def _url_to_path(url: str) -> str:
 
 
 def _index_root(path: str) -> str:
-    """Return the parent of a directory named `simple`, because an index usually keeps its files
-    there. Return any other path unchanged.
+    """Return the parent of a directory named `simple`, because the parent usually also contains the
+    files of the index. Return any other path unchanged.
     """
     path = path.rstrip("/\\" if WINDOWS else "/")
     return os.path.dirname(path) if os.path.basename(path) == "simple" else path

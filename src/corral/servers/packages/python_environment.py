@@ -1,4 +1,4 @@
-"""Make a virtual environment for one package without running anything, and check it afterwards.
+"""Make a virtual environment for one package, and check it after the installation.
 
 The environment's interpreter is a link to an interpreter outside of the environment. On Windows,
 where users may not make links, it is a copy of `venv`'s redirector, a small program that starts the
@@ -87,10 +87,10 @@ def _venv_settings(made: Environment) -> str:
 
 
 def check_environment(environment: Environment) -> None:
-    """Refuse an environment in which a package changed the files that choose the interpreter."""
-    # A package chooses the names of its scripts and files, so a bug in the installer could let it
-    # overwrite the files that are checked here. If a package was allowed to run code, that code
-    # could write anywhere in the environment.
+    """Refuse the environment if a package changed a file that decides which interpreter starts."""
+    # A package chooses the names of its scripts and files. If the installer has a bug, such a file
+    # could replace one of the files that are checked here. If a package was allowed to run code,
+    # that code could write anywhere in the environment.
     link = environment.path(INTERPRETER)
     with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:
         written = file.read(MAX_SETTINGS_BYTES)

@@ -89,8 +89,8 @@ def run_installer(
     """Run a command of the package manager, and return the end of its output. Raise SandboxError if
     the command fails.
 
-    After the run, a link that leads out of the staging directory is refused unless it is one of
-    `links`. If the registry does not answer, `notify` is called with a message for the user.
+    After the run, links out of the staging directory are refused, except `links`. If the registry
+    does not answer, `notify` is called with a message for the user.
     """
     downloads = make_downloads(staging)
     _remove_repository_marks(downloads)
@@ -191,8 +191,8 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return an installer's limits. A limit above the user's ceiling is lowered to the ceiling,
-    because corral would refuse it.
+    """Return an installer's limits. Lower each limit that is above the user's ceiling, because
+    corral refuses a run with a higher limit.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
@@ -229,8 +229,8 @@ class _Silence:
 
 
 def _measure(downloads: str) -> int:
-    """Return the total size of the downloaded files. Do not count files that a package manager
-    writes even if the registry does not answer.
+    """Return the total size of the downloaded files. Do not count other files, because a package
+    manager may write them while the registry does not answer.
     """
     sizes = 0
     for directory, below, names in os.walk(downloads):
@@ -254,7 +254,7 @@ def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
                 show_progress(f"installing {label} ... {passed:.0f} s")
                 silence.look(passed)
     except BaseException:
-        sandbox.kill()  # the result is not used after an error or Ctrl-C
+        sandbox.kill()  # after an error or Ctrl-C the installer's result is not used
         raise
     finally:
         show_progress("")
@@ -285,11 +285,10 @@ def _find_denied_hosts(sandbox: Sandbox) -> str:
 
 
 def urls_to_rules(urls: Sequence[str]) -> list[str]:
-    """Return rules that allow the hosts and ports of these URLs.
+    """Return rules that allow connections to the hosts and ports of these URLs.
 
-    If a registry's host has a private or loopback address, also return rules for this address,
-    because otherwise the address guard would refuse it. This is safe, because the user chose the
-    registry.
+    If a registry has a private or loopback address, also return a rule for this address, because
+    otherwise the address guard would refuse it. This is safe, because the user chose the registry.
     """
     found: dict[str, None] = {}
     for url in urls:
@@ -353,8 +352,8 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
     elif default in programs:
         return default
     what = f"no program {reference.program}; it has" if reference.program else "several programs:"
-    # Only names that are safe in a shell are in the hint, because the package chooses the names of
-    # its programs, and users paste the hint into a shell.
+    # The hint contains only names that are safe in a shell, because users paste it into a shell,
+    # and the package chooses the names of its programs.
     usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
         f"{reference.name} has {what} " + ", ".join(map(shown, sorted(programs))),

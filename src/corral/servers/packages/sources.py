@@ -16,8 +16,8 @@ class Registry:
     urls: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     settings: Mapping[str, str] = {}
-    secrets: Mapping[str, str] = {}  # values of variables, never printed
-    hidden: tuple[str, ...] = ()  # removed from printed text
+    secrets: Mapping[str, str] = {}  # variables whose values are never printed
+    hidden: tuple[str, ...] = ()  # strings that are masked in printed output
 
 
 @record
@@ -45,16 +45,16 @@ class Source:
     fingerprint: Callable[[Mapping[str, str]], str]
     runtime: str
     version: str = ""  # the default version of the runtime
-    links: tuple[str, ...] = ()  # links out of the package that corral makes itself
+    links: tuple[str, ...] = ()  # links that corral makes, and that lead out of the package
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:
     """Return a string that identifies these registries, without credentials. Return "" if the only
     registry is the default one.
 
-    The string becomes part of an installation's key, because the same name in another registry is
-    another package. The string keeps the order of the registries, because this order can decide
-    where a package comes from.
+    The string becomes part of an installation's key, because two registries can have different
+    packages of the same name. The string keeps the order of the registries, because this order can
+    decide where a package comes from.
     """
     found = [plain_index(url) for url in urls]
     return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))

@@ -43,8 +43,8 @@ class Deadline:
         with self._lock:
             for one in self._sockets:
                 _shut_down(one)
-                # Do not use `close`, because it waits until all readers of the socket are closed,
-                # and an exception may still refer to a reader.
+                # Do not call `close`, because it only takes effect once all readers of the socket
+                # are closed, and an exception may still refer to a reader.
                 if (descriptor := one.detach()) >= 0:
                     socket.close(descriptor)
             self._sockets.clear()
@@ -76,8 +76,8 @@ class Deadline:
         raise problem
 
     def _add(self, made: socket.socket) -> None:
-        """Keep a connection so that the deadline can end it. Keep a duplicate too, because TLS
-        takes the descriptor away from `made` before its handshake begins.
+        """Remember a connection, so that the deadline can end it. Also remember a duplicate of its
+        descriptor, because TLS detaches the original from `made` before the handshake.
         """
         with self._lock:
             self._sockets += (made, made.dup())

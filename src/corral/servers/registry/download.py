@@ -86,7 +86,7 @@ def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
         try:
             with _open(check_url(url), deadline) as answer:
                 _copy_body(answer, url, target, max_bytes=max_bytes, label=label)
-        # `urllib` raises ValueError for a redirect to "https://[", or if a host name is not valid.
+        # `urllib` raises ValueError for a redirect to "https://[" or to an invalid host name.
         except (OSError, ValueError, http.client.HTTPException, SandboxError) as error:
             if deadline.is_over:
                 raise too_late from error

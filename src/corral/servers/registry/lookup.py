@@ -56,8 +56,8 @@ def open_answer(
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
     if package.kind == "mcpb":
-        # `published` contains the arguments without the user's values, because these may differ in
-        # each run, but the approval must stay valid.
+        # `published` contains the arguments without the user's values, because the approval must
+        # stay valid if the user gives other values in the next run.
         published = json.dumps(package.arguments, sort_keys=True)
         return bundle.open_stored(
             fetch_bundle(package, reference),

@@ -37,10 +37,10 @@ class Package:
 class Variables:
     """The environment variables of a package, as permissions.
 
-    `asked` contains the variables that need the user's approval: the publisher has set their
-    values, or the server requires them from the user's environment. `granted` contains the
-    variables for which the user gave a value. `secrets` maps the names of secret variables to the
-    values that the user gave.
+    `asked` contains the variables that need the user's approval, because the publisher has set
+    their values or because they come from the user's environment. `granted` contains the variables
+    for which the user gave a value. `secrets` maps the names of secret variables to the values that
+    the user gave.
     """
 
     asked: Manifest
@@ -156,8 +156,10 @@ def _resolve_value(
 def _fill_template(
     text: str, known: Mapping[str, object], given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Replace each `{name}` with its value, but not a `{name}` inside an inserted value. Return the
-    text, or None if a value is missing, and whether the text contains a value that the user gave.
+    """Replace each `{name}` with its value. A `{name}` inside an inserted value is not replaced.
+
+    Return the text, or None if a value is missing. Also return whether the text contains a value
+    that the user gave.
     """
     own = False
     lacking = False
@@ -201,7 +203,7 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    for name in filter(is_loader_variable, secrets):  # corral gets secrets as its own variables
+    for name in filter(is_loader_variable, secrets):  # corral's environment would contain them too
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(

@@ -1,5 +1,5 @@
-"""Lock files, so that two processes do not install the same package at the same time. The operating
-system releases a lock when the process that has it ends.
+"""Lock files, so that two processes do not install the same package at the same time. When a
+process ends, the operating system releases its locks.
 """
 
 import os

@@ -57,9 +57,9 @@ class Entry:
     name: str
     version: str
     digest: str
-    command: tuple[str, ...]  # `{tree}` stands for the tree's path
+    command: tuple[str, ...]  # `{tree}` is replaced with the tree's path
     origin: str = ""
-    index: str = ""  # the only index of all packages, or "" if unknown or several
+    index: str = ""  # the index of all packages, or "" if it is unknown or there are several
     integrity: str = ""  # the checksum that the installer verified
     created: str = ""
     size: int = 0
@@ -85,8 +85,8 @@ def entry_path(key: str) -> str:
 
 
 def make_directories() -> None:
-    """Make the directories of the store. Refuse an existing directory to which another user could
-    have written.
+    """Make the directories of the store. Refuse an existing directory if another user could have
+    written to it.
     """
     parts = ("trees", "entries", "locks", "verified", "files")
     for path in (store_path(), *map(store_path, parts)):
@@ -307,7 +307,7 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree, after renaming it so that no new run can find it. If a run still uses the
+    """Rename a tree, so that no new run can find it, and then remove it. If a run still uses the
     tree, its files stay until a later garbage collection.
     """
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
@@ -414,7 +414,7 @@ def _discard_old_downloads() -> None:
 
 
 def find_leftovers() -> Iterator[str]:
-    """Yield trees without an entry, and what failed or killed installations left behind."""
+    """Yield trees without an entry, and the files of installations that failed or were killed."""
     used = {one.digest for one in entries()}
     trees = store_path("trees")
     for name in list_names(trees):
@@ -424,7 +424,7 @@ def find_leftovers() -> Iterator[str]:
 
 
 def find_idle_staging() -> Iterator[str]:
-    """Yield those paths in the staging root that no running installation uses."""
+    """Yield the paths in the staging root that no running installation uses."""
     root, locks = staging_root(), store_path("locks")
     try:
         refuse_shared(root, os.lstat(root), 0o077)

@@ -128,9 +128,8 @@ def remove_tree(top: str) -> None:
 if sys.platform != "win32":
 
     def _remove_directory(top: str) -> None:
-        # Use `remove_whole`, because a package's script may have made paths of more than 4096
-        # bytes, which system calls do not accept, or more nested directories than the number of
-        # files that a process may open.
+        # Use `remove_whole`, because a package's script may have made paths that are too long for
+        # system calls, or nested more directories than a process can open at once.
         from corral.platforms.posix.run_directories import remove_whole
 
         remove_whole(top)
