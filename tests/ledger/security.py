@@ -137,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-interrupted",
-        sentence="A timeout, a signal, or the kill that follows one of them interrupts a measurement, even if corral still has much to read.",
+        sentence="Timeouts, signals and kills interrupt a measurement, even if corral still has much to read.",
         tests=(
             f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
             f"{DEADLINES}::test_a_signal_interrupts_a_sample",
@@ -913,7 +913,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reads-editables",
-                "If projects are installed in a Python in editable mode, and your command names this Python or it is on PATH, the target can read these projects. If only the server's own files name this Python, the target cannot read them.",
+                "If your command names a Python, or if a Python is on PATH, the target can read the projects that are installed in this Python in editable mode. If only the server's own files name this Python, the target cannot read them.",
                 ("tests/inside/test_planted_files.py::test_a_fresh_checkout_cannot_choose_readable_paths",),
             ),
             (
@@ -936,7 +936,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-live",
-                "This is also true if root starts the run, because its target has a user id that no account uses.",
+                "This is also true if root starts the run, because the target then has a user id that no account uses.",
                 (f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",),
             ),
             (

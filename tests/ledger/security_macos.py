@@ -117,7 +117,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-left-open",
-        sentence="corral's profile denies each of them, except for those for which a test lists the reason why not.",
+        sentence="corral's profile denies each of them, except for a few that a test lists, each with the reason.",
         tests=(
             f"{SEATBELT}::test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason",
         ),
