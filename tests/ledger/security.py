@@ -547,7 +547,7 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(id=name, sentence=sentence, tests=(UNIX_SCOPE,), source=SECURITY, where=MACHINE)
         for name, sentence in (
-            ("socket-grant-alone", "Only from Linux 7.1 on, where Landlock controls this, can the target connect to nothing but the granted socket."),
+            ("socket-grant-alone", "From Linux 7.1 on, Landlock controls this, and the target can connect only to the granted socket."),
             ("unix-scope", "If `doctor` shows that Landlock's unix socket scope works, the target's processes can always reach each other by unix sockets, but cannot reach other processes in this way."),
         )
     ),
