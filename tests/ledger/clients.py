@@ -123,7 +123,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-no-grants",
-        sentence="If a server's arguments name directories, `wrap` only suggests to grant them. `--grant-arguments` grants them.",
+        sentence="If a server's arguments name directories, `wrap` only suggests granting them. `--grant-arguments` grants them.",
         tests=(f"{WRAPPING}::test_paths_in_arguments_are_suggested_and_granted_only_on_request", f"{WRAPPING}::test_a_profile_that_grants_arguments_needs_the_users_consent", f"{WRAP}::test_wrap_prints_each_servers_result", f"{WRAP}::test_wraps_flags_become_the_servers_grants"),
         source=CLIENT_PAGE,
         where=LINUX,

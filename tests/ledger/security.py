@@ -98,7 +98,7 @@ FAULT_CLAIMS = {
         "tests/vm/test_suspend.py::test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop",
     ),
     "faults-grace": (
-        "The five seconds before SIGKILL count only while the machine is awake.",
+        "The five seconds between SIGTERM and SIGKILL count only while the machine is awake.",
         f"{DEADLINES}::test_the_grace_does_not_count_time_in_which_the_machine_sleeps",
     ),
     "faults-power": (
