@@ -444,7 +444,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{EFFECTS}::test_init_may_wait_and_is_killed_for_any_other_call",
     ),
     row(
-        "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, modules or handles",
+        "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, kernel modules or file handles",
         "seccomp",
         f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied",
         f"{EFFECTS}::test_unshare_io_uring_and_bpf_are_always_denied",
