@@ -68,14 +68,14 @@ CLAIMS: tuple[Claim, ...] = (
                 "If a wrapped server would no longer start, `corral status` shows the command that fixes it.",
                 (f"{WRAP}::test_an_entry_that_no_longer_starts_is_listed_with_its_remedy",),
             ),
-            ("status-unwrapped", "`corral status` shows, from any directory, if a server that you wrapped is no longer wrapped in such a file.", (f"{GRANT}::test_status_shows_a_server_that_its_project_has_unwrapped",)),
+            ("status-unwrapped", "In any directory, `corral status` lists the servers in such files that you wrapped and that are no longer wrapped.", (f"{GRANT}::test_status_shows_a_server_that_its_project_has_unwrapped",)),
             ("status-inventory", "every server of every client on this machine, wrapped or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
             ("kept-denials", "For each server corral keeps at most 600 lines, with secrets masked, from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_reports_of_denials_do_not_contain_the_value_of_a_secret")),
             ("why-failure", "If the last run failed, corral records how.", (f"{GRANT}::test_why_says_how_a_run_without_denials_failed", "tests/unit/denials/test_kept.py::test_a_failed_run_is_stored_without_denials")),
             (
                 "grant-own-file",
-                "If you grant a path that the server has already made in its home, corral renames the server's own file to `NAME.before-grant`.",
+                "The server may already have made a file in its kept home under the name of a file that you grant later. corral then renames the server's file to `NAME.before-grant`.",
                 (
                     "tests/linux/test_home.py::test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home",
                     "tests/unit/platforms/test_run_directories.py::test_a_servers_own_file_does_not_hide_a_grant",
@@ -123,7 +123,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-no-grants",
-        sentence="If a server's arguments name directories, `wrap` only suggests to grant them. `--grant-arguments` grants them.",
+        sentence="If a server's arguments name directories, `wrap` only suggests granting them. `--grant-arguments` grants them.",
         tests=(f"{WRAPPING}::test_paths_in_arguments_are_suggested_and_granted_only_on_request", f"{WRAPPING}::test_a_profile_that_grants_arguments_needs_the_users_consent", f"{WRAP}::test_wrap_prints_each_servers_result", f"{WRAP}::test_wraps_flags_become_the_servers_grants"),
         source=CLIENT_PAGE,
         where=LINUX,

@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-memory",
-            "Without a terminal it refuses the run, and prints the `corral approve --path` command that allows it.",
+            "Without a terminal corral refuses the run, and prints the `corral approve --path` command that allows it.",
             (
                 "tests/unit/policy/test_granted_paths.py::test_a_granted_path_that_leads_to_another_file_is_refused",
                 f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",

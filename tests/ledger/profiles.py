@@ -11,7 +11,7 @@ PUBLISHED = "tests/servers/test_published.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="profiles-started",
-        sentence="Other servers are only installed and started, without an account, and list their tools.",
+        sentence="For most other profiles, the tests only install the server, start it without an account and list its tools.",
         tests=("tests/servers/test_profiles.py::test_a_profiles_server_starts_and_lists_its_tools",),
         source=PROFILE_PAGE,
     ),

@@ -34,7 +34,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="never-pretends",
-        sentence="corral never reports a wall that does not work.",
+        sentence="corral never reports that a wall works if it does not.",
         tests=(
             f"{DOCTOR}::test_run_refuses_on_a_host_without_namespaces_and_landlock",
             f"{DOCTOR}::test_best_effort_drops_one_wall_with_a_warning",
@@ -62,7 +62,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="doctor-by-effect",
-        sentence="A capability counts only if `doctor` saw the denial, and saw the same act succeed where it is allowed.",
+        sentence="A mechanism counts as working only if `doctor` saw it deny an act, and saw the same act succeed where it is allowed.",
         tests=(
             f"{DOCTOR}::test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall",
             f"{DOCTOR}::test_doctor_is_right_where_namespaces_are_filtered",
@@ -105,7 +105,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-check-own",
-        sentence="A program named corral in the project itself does not count.",
+        sentence="It also fails if a server starts through a program named corral that is in the project itself.",
         tests=(
             f"{CHECK}::test_the_check_refuses_a_program_named_corral_in_the_project",
             f"{CHECK}::test_the_check_refuses_a_project_with_a_program_that_windows_would_start",
@@ -170,7 +170,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="request-approval",
-        sentence="What it requests beyond the defaults has no effect until you agree with `corral approve`.",
+        sentence="What it requests beyond the defaults has no effect until you approve it with `corral approve`.",
         tests=(
             f"{POLICY}::test_an_unapproved_request_never_allows_more",
             f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy",

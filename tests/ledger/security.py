@@ -98,7 +98,7 @@ FAULT_CLAIMS = {
         "tests/vm/test_suspend.py::test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop",
     ),
     "faults-grace": (
-        "The five seconds before SIGKILL count only while the machine is awake.",
+        "The five seconds between SIGTERM and SIGKILL count only while the machine is awake.",
         f"{DEADLINES}::test_the_grace_does_not_count_time_in_which_the_machine_sleeps",
     ),
     "faults-power": (
@@ -137,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-interrupted",
-        sentence="A timeout, a signal, or the kill that follows one of them interrupts a measurement, even if corral still has much to read.",
+        sentence="Timeouts, signals and kills interrupt a measurement, even if corral still has much to read.",
         tests=(
             f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
             f"{DEADLINES}::test_a_signal_interrupts_a_sample",
@@ -444,7 +444,7 @@ CLAIMS: tuple[Claim, ...] = (
         f"{EFFECTS}::test_init_may_wait_and_is_killed_for_any_other_call",
     ),
     row(
-        "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, modules or handles",
+        "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, kernel modules or file handles",
         "seccomp",
         f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied",
         f"{EFFECTS}::test_unshare_io_uring_and_bpf_are_always_denied",
@@ -547,7 +547,7 @@ CLAIMS: tuple[Claim, ...] = (
     *(
         Claim(id=name, sentence=sentence, tests=(UNIX_SCOPE,), source=SECURITY, where=MACHINE)
         for name, sentence in (
-            ("socket-grant-alone", "Only from Linux 7.1 on, where Landlock controls this, can the target connect to nothing but the granted socket."),
+            ("socket-grant-alone", "From Linux 7.1 on, Landlock controls this, and the target can connect only to the granted socket."),
             ("unix-scope", "If `doctor` shows that Landlock's unix socket scope works, the target's processes can always reach each other by unix sockets, but cannot reach other processes in this way."),
         )
     ),
@@ -913,7 +913,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reads-editables",
-                "If projects are installed in a Python in editable mode, and your command names this Python or it is on PATH, the target can read these projects. If only the server's own files name this Python, the target cannot read them.",
+                "If your command names a Python, or if a Python is on PATH, the target can read the projects that are installed in this Python in editable mode. If only the server's own files name this Python, the target cannot read them.",
                 ("tests/inside/test_planted_files.py::test_a_fresh_checkout_cannot_choose_readable_paths",),
             ),
             (
@@ -936,7 +936,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-live",
-                "This is also true if root starts the run, because its target has a user id that no account uses.",
+                "This is also true if root starts the run, because the target then has a user id that no account uses.",
                 (f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",),
             ),
             (

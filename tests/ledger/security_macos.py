@@ -117,7 +117,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-left-open",
-        sentence="corral's profile denies each of them, except for those for which a test lists the reason why not.",
+        sentence="corral's profile denies each of them, except for a few that a test lists, each with the reason.",
         tests=(
             f"{SEATBELT}::test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason",
         ),
@@ -136,7 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-pids",
-        sentence="corral sets RLIMIT_NPROC to the number of your processes at the start plus `pids`.",
+        sentence="corral sets RLIMIT_NPROC to the sum of `pids` and the number of your processes at the start.",
         tests=(
             f"{MACOS_PLAN}::test_rlimit_nproc_bounds_the_number_of_processes_without_sampling",
             f"{MACOS}::test_rlimits_match_those_that_macos_enforces",

@@ -183,7 +183,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-scripts-index",
-                "But corral does not use it if it was made with `--allow-install-scripts`, because the code of a package could then have forged the record of where the packages came from.",
+                "But corral does not use such an installation if it was made with `--allow-install-scripts`, because the code of a package could then have forged the record of where the packages came from.",
                 LINUX,
                 (f"{SUPPLY}::test_a_script_cannot_claim_to_come_from_another_index",),
             ),

@@ -78,7 +78,7 @@ def need_python(rig: str) -> None:
 
 @contextmanager
 def building(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield a directory that becomes `target` in one step if the body succeeds."""
+    """Yield a new directory, and rename it to `target` if the caller's `with` block succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
     try:

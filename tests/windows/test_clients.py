@@ -34,7 +34,7 @@ def test_a_wrapped_configuration_is_restored_byte_for_byte(corral, home):
     # Wine has no AppContainers, so `wrap` would refuse every server without --best-effort.
     flags = ("--best-effort", "--no-install")  # --no-install skips the first start
     done = corral("wrap", "claude-desktop", *flags, "--corral", program)
-    assert done.returncode == 1, done.stderr  # because corral refuses a server that is a shell
+    assert done.returncode == 1, done.stderr  # corral refuses the server `shell`
     assert b"shell  refused" in done.stdout
     text = path.read_bytes().decode("utf-8-sig")
     assert text.count("\n") == text.count("\r\n")

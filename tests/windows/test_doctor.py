@@ -52,8 +52,8 @@ def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capa
     """Check that `doctor` reports a limit as absent if the system drops the limit. Wine drops every
     limit.
 
-    A limit that the system keeps may have any status, because real Windows may keep a limit that
-    has no effect, such as UI limits in a nested job. `doctor` reports such a limit as absent.
+    If the system keeps a limit, the test accepts any status: real Windows may keep a limit that has
+    no effect, such as UI limits in a nested job, and `doctor` reports such a limit as absent.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found

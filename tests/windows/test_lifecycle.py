@@ -99,7 +99,7 @@ def test_the_tree_ends_with_corral(corral, tree):
     assert len(records()) == 1
     running.corral.kill()
     assert running.is_gone()
-    assert os.path.exists(running.private)  # the next start removes it
+    assert os.path.exists(running.private)  # the next start of corral removes it
     assert corral.run(PYTHON, "-c", "pass", flags=LOOSE).returncode == 0
     assert not os.path.exists(os.path.dirname(running.private))
     assert records() == []

@@ -117,8 +117,8 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
 @pytest.mark.real_windows
 @pytest.mark.timeout(600)
 def test_a_package_is_installed_in_a_container(corral, index):
-    """Install a package. corral may drop limits, but not walls, so the installer cannot read the
-    user's files.
+    """Install a package. Limits of the installer are optional. Its walls are required, because they
+    keep the installer away from the user's files.
     """
     assert sandboxed_install.DEGRADABLE == ["memory", "pids", "disk", "timeout"]
     found, _ = fetch()

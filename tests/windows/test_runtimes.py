@@ -239,7 +239,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
     first = planned(server, store)
     first.apply(running)
     (kept,) = runtimes.plan(first.program, directory=str(store), without=("data",)).trees
-    runtimes.make_copy(kept)  # has other files of the source, so it is not an older version
+    runtimes.make_copy(kept)  # a copy without `data` is not an older version of `first`
     rooms = [first.trees[0].directory, kept.directory]
     for text in ("two", "three"):
         (server / "main.py").write_text(text)
@@ -247,7 +247,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
         new.apply(results)
         results.release()
         rooms.append(new.trees[0].directory)
-        running.release()  # this run used the first copy until now
+        running.release()  # the run of the first copy ends only now
         there = [os.path.exists(room) for room in rooms]
         assert there == ([True, True, True] if text == "two" else [False, True, False, True])
 

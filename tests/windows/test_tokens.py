@@ -28,8 +28,8 @@ def no_handle_is_left():
 
 
 def test_the_callers_own_token_is_read():
-    """Check that an ordinary token has the rights that a restricted token must not have. So the
-    tests of restricted tokens can notice when a right is left.
+    """Check that an ordinary token has the rights that a restricted token must not have. Otherwise
+    the tests of restricted tokens would pass even if nothing was restricted.
     """
     with abi.own_token(restricted_token.ACCESS) as own:
         assert "SeChangeNotifyPrivilege" in abi.token_privileges(own.value)
@@ -86,7 +86,7 @@ def test_an_unrestricted_token_fails_verification():
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
 def test_a_process_without_the_restricted_token_fails_verification(step):
     """Verify a process that does not have the restricted token. `verify` must fail, because it has
-    to read this process's own token, not the token that corral made.
+    to read that process's own token, and not the token that corral made.
     """
     with pytest.raises(OSError, match="reads back"):
         step.verify(results_of_this_process())
