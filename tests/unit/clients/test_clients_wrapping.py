@@ -28,9 +28,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can contain, except for two kinds: NUL, because a
-# command cannot contain it, and characters for which `json.dumps` writes an escape that TOML does
-# not accept.
+# Every character that a configuration file can contain, with two exceptions. A command cannot
+# contain NUL. And for some characters, `json.dumps` writes an escape that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -79,7 +78,7 @@ def meant(entry: dict) -> dict:
 
 
 class Writer:
-    """Write values with whitespace and comments that hypothesis chooses."""
+    """Write values as text, with whitespace and comments chosen by hypothesis."""
 
     def __init__(self, draw, newline):
         self.draw = draw
@@ -217,7 +216,7 @@ def configurations(draw):
 
 
 def tables(data, servers):
-    """Return these servers' entries by name, wherever they are in the data."""
+    """Return the entries of these servers, by name. They may be anywhere in the data."""
     found = {}
 
     def walk(value):
@@ -728,16 +727,17 @@ STEERING = (
 
 @pytest.mark.parametrize("name", STEERING)
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
-    """Check that an entry is refused if it sets environment variables for proxies, certificates,
-    name lookups or version managers. A proxy could read everything that is sent to allowed hosts,
-    and a search list could resolve allowed names to other hosts. The value of a certificate
-    variable could be a secret file, which the target could then read. The directory of a version
-    manager could contain symlinks to any file.
+    """Check that an entry is refused if it sets one of these environment variables. They choose
+    proxies, certificates, name lookups or version managers.
+
+    A proxy could read everything that is sent to allowed hosts. A DNS search list could resolve
+    allowed names to other hosts. A certificate variable could name a secret file, which the target
+    could then read. A version manager's directory could contain symlinks to any file.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
     assert state_of(entry) == "refused"
-    monkeypatch.setenv(name, "/home/me/.ssh")  # the user has set the same value
+    monkeypatch.setenv(name, "/home/me/.ssh")  # the user's own environment has the same value
     assert state_of(entry) == "wrapped"
     for value in (f"${{{name}}}", f"${{env:{name}}}", None):
         assert state_of({"command": "srv", "env": {name: value}}) == "wrapped"
@@ -810,15 +810,15 @@ def test_a_project_cannot_choose_the_registry(name):
     ],
 )
 def test_a_profile_applies_only_to_an_unmodified_package(more):
-    """Refuse to apply a profile if the entry starts other code together with the package. A
-    profile's grants are meant for one well-known server, and the other code would get them too.
+    """Refuse to apply a profile if the entry also starts code from outside the package. A profile's
+    grants are meant for one well-known server, and this other code would get them too.
     """
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
     assert state_of({**entry, **more}) == "refused"
     assert state_of({**entry, **more}, use_profiles=False) == "wrapped"
     assert state_of({**entry, **more}, flags=("--profile", "sqlite")) == "wrapped"
-    # The profile `time` grants nothing beyond the defaults, so it may apply to other code too.
+    # The profile `time` grants nothing beyond the defaults, so here the entry may start other code.
     words = [word.replace("sqlite", "time") for word in {**entry, **more}["args"]]
     assert state_of({**entry, **more, "args": words}) == "wrapped"
 
@@ -880,7 +880,9 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, server=(), environment, cwd, notify):
-    """Replace `prepare`, and only find the server's files, which works on any host."""
+    """Replace `prepare` with a function that works on any host, because it only finds the server's
+    files.
+    """
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]

@@ -89,9 +89,10 @@ def test_a_flag_is_quoted_as_one_word_for_a_shell():
 
 @pytest.mark.parametrize(("name", "whole"), [("x" * 300, False), ("hunter2", False), ("x", True)])
 def test_a_command_in_a_reason_is_whole_or_left_out(name, whole):
-    """Use a path that makes the reason too long, and a path with a secret, which is masked. A
-    shortened or masked command would make another file, so it must be left out. The command with
-    the third path is complete, so it stays.
+    """Use two paths with which the reason cannot quote the command exactly: a path that is too
+    long, and a path with a secret, which is masked. The reason must then leave the command out,
+    because the changed command would make another file. The third path is ordinary, so its command
+    is kept.
     """
     denials = Denials()
     denials.hide_secrets(lambda: lambda text: hide(text, "hunter2"))

@@ -139,7 +139,7 @@ def test_toml_syntax_errors_have_their_line(text, line):
 
 def test_json_syntax_errors_have_their_line():
     [(_, line, _, words)] = mistakes('{\n "version": 1,\n}', manifest.parse_json)
-    assert line in {2, 3}  # the line depends on Python's version
+    assert line in {2, 3}  # which line it is depends on Python's version
     assert words.startswith("not valid JSON")
 
 

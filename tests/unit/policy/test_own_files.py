@@ -1,5 +1,5 @@
-"""Test that corral refuses write access to every file that a later run of corral starts or loads,
-whatever path the grant uses for this file.
+"""Test that corral refuses write access to every file that a later run of corral starts or loads.
+It must recognize such a file by any of its paths.
 """
 
 import os
@@ -147,7 +147,7 @@ def test_the_entry_point_removes_pythonpath_and_the_users_site(home, monkeypatch
     monkeypatch.setattr(sys, "path", [*foreign, *kept])
     entry.remove_foreign_paths()
     assert sys.path == (kept if not sys.flags.safe_path else [foreign[0], *kept])
-    # corral keeps the user's site-packages on the path if it is installed there itself.
+    # If corral is installed in the user's site-packages, this directory stays on the path.
     monkeypatch.setattr(site, "USER_SITE", own)
     entry.remove_foreign_paths()
     assert own in sys.path

@@ -394,8 +394,9 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Imitate macOS, where the users' files and /private are on another volume than the root. Such
-    files can be granted. Files on the file system of /proc are refused, wherever it is mounted.
+    """Imitate macOS, where the root is on one volume, and the users' files and /private are on
+    another. The users' files can be granted. Files on /proc's file system are refused, wherever it
+    is mounted.
     """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
@@ -532,7 +533,8 @@ def test_a_link_planted_in_a_writable_directory_is_refused(home):
     assert joined(user(filesystem={"write": ["~/data"], "read": ["~/data/in"]}), home=home).grants
 
 
-# The tests below use random requests: no request allows more than the user's policy.
+# The tests below merge the user's policy with random requests. No request may allow more than the
+# user's policy does.
 
 
 SIZES = st.sampled_from(["1M", "512M", "1G", "2G", "none"])

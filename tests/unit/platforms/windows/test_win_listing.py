@@ -1,4 +1,4 @@
-"""Test how corral lists trees with links that an untrusted author chose."""
+"""Test how corral lists a tree whose links were chosen by an untrusted author."""
 
 import os
 
