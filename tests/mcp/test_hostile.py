@@ -193,9 +193,9 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
 
 
 def test_inspect_compares_tools_only_with_servers_in_a_clients_configuration(ordinary, server):
-    """Inspect two servers that have a tool of the same name, but are not in a client's
-    configuration. A user may do this to choose between the two, so `inspect` does not report the
-    equal names as shadowing.
+    """Inspect two servers that both have a tool with the same name. Neither server is in a client's
+    configuration. A user may inspect two servers to choose one of them, so `inspect` does not
+    report the equal names as shadowing.
     """
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)

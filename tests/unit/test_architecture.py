@@ -79,10 +79,11 @@ def names(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]:
-    """Return the modules that a module imports at run time, without imports that are only for type
-    checkers.
+    """Return the modules that a module imports at run time. Imports that are only for type checkers
+    do not count.
 
-    Imports in functions count only if `lazy`, and imports behind sys.platform only if `guarded`.
+    Imports in functions count only if `lazy` is true, and imports behind sys.platform only if
+    `guarded` is true.
     """
     found: set[str] = set()
 
@@ -468,7 +469,7 @@ def test_naming_a_package_imports_no_module_of_clients():
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "corral.servers.reference" in loaded  # make sure that the list has the imported modules
+    assert "corral.servers.reference" in loaded  # make sure that the list contains imported modules
     assert not {"corral.clients", *SLOW} & loaded
 
 
@@ -484,7 +485,7 @@ ANY_HOST = [
 
 
 def unguarded_imports(tree: ast.Module) -> set[str]:
-    """Return the modules that a file imports whenever the file itself is imported, on any system.
+    """Return the modules that are imported whenever this file is imported, on any system.
 
     An import inside `if`, `try` or a function is guarded, so it does not count.
     """
