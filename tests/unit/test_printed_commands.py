@@ -96,7 +96,7 @@ PROGRAMS = {
 
 
 def find_unknown_commands(text: str) -> list[str]:
-    """Return the lines of shell blocks that do not start with a known program. A line may set a
+    """Find the lines in shell blocks that do not start with a known program. A line may set a
     variable first (`VARIABLE=value program`).
     """
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

@@ -41,8 +41,8 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Yield a boolean for each requirement of the Pod Security standard "restricted". It says
-    whether the pod meets this requirement.
+    """Check a pod against the Pod Security standard "restricted". Yield a boolean for each
+    requirement: whether the pod meets it.
     """
     context = spec["securityContext"]
     yield context["runAsNonRoot"] is True
@@ -472,7 +472,7 @@ def test_a_path_may_contain_an_equals_sign():
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
     """Check two things in the template. Its network policy allows nothing, because without a policy
-    its sandboxes could reach the internet. It also forbids a SandboxClaim to set environment
+    its sandboxes could reach the internet. It also does not let a SandboxClaim set environment
     variables, because such a claim would not get a warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})

@@ -75,8 +75,8 @@ class Closed(threading.Event):
 
 
 class Running:
-    """A proxy that is opened in the same way as in a run, and the variables that its target would
-    get.
+    """A running proxy, opened as a run opens it, with the environment variables that the target
+    would get.
     """
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):

@@ -538,8 +538,8 @@ def test_a_run_sees_its_files_and_grants():
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
-    """Check that a framework Python may execute `Python.app`, the program that then takes
-    its place in the same process. Try several names of the framework and of this program, because both vary.
+    """Check that a framework Python may execute `Python.app`, which then replaces it in the same
+    process. Try several names, because the names of the framework and of this program vary.
     """
     version = f"{os.path.realpath(tmp_path)}/{name}.framework/Versions/3.9"
     images = f"{version}/Resources/Python.app/Contents/MacOS"

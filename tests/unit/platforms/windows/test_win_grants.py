@@ -69,9 +69,9 @@ def test_a_plain_tree_is_granted():
 def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
     monkeypatch, kept, root_changed
 ):
-    """Check that every run sets some entries again, even if a kept grant has set them before: the
-    entries on secrets, on hard links, and on files that other programs run. Such a file may be
-    newer than the grant.
+    """Check the entries on secrets, on hard links, and on files that other programs run. Every run
+    must set them again, even if a kept grant has set them before, because such a file may be newer
+    than the grant.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
