@@ -116,7 +116,7 @@ def test_the_search_of_the_next_test_finds_directories_with_mode_0700(code, foun
 
 
 def test_no_code_makes_a_directory_with_mode_0700_on_windows():
-    """Search code that Windows may run for directories that are made with mode 0o700.
+    """Find directories that are made with mode 0o700, in all code that may run on Windows.
 
     On Windows, Python gives such a directory an access list for its owner. If an elevated process
     makes the directory, the same user without elevation gets no access, and neither do containers.

@@ -128,7 +128,7 @@ class Attacks:
     """Runs the attacks on one kernel as both users, in as many boots as are needed.
 
     The results are written to a file whenever the machine's output is read. If a trial is
-    interrupted, the next trial of the same commit continues from this file, and repeats the attacks
+    interrupted, the next trial of the same commit continues from this file. It repeats the attacks
     that failed or did not end.
     """
 

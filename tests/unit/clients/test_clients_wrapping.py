@@ -759,7 +759,7 @@ def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
 )
 def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
     """Check that an entry is refused if it adds a directory to PATH that is not on the user's own
-    PATH, because corral might find the installer in this directory.
+    PATH. Otherwise corral might find the installer in this directory.
     """
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
@@ -792,8 +792,8 @@ def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
 )
 def test_a_project_cannot_choose_the_registry(name):
     """Check that an entry is refused if its `env` chooses a registry. The registry's URL could
-    contain any of the user's environment variables, such as ${TOKEN}, and the installer would then
-    send its value to the registry.
+    contain any of the user's environment variables, such as ${TOKEN}. The installer would then send
+    the variable's value to the registry.
     """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
@@ -890,8 +890,8 @@ def resolved(command, sources, *, server=(), environment, cwd, notify):
 
 
 def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(monkeypatch):
-    """Leave an entry unchanged on Windows if no npm package was ever started on this machine,
-    because corral might not be able to start one. The hint names a command to try.
+    """Leave an entry unchanged on Windows if no npm package was ever started on this machine.
+    corral might not be able to start one. The hint names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'

@@ -447,7 +447,9 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_keys_that_are_not_in_the_data_have_no_line_numbers(text):
-    """Look for the lines of keys in random texts. The data has no keys, so no line may be found."""
+    """Locate the keys of an empty document in random texts. No line may be found, because there are
+    no keys.
+    """
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

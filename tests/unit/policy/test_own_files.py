@@ -51,8 +51,9 @@ def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
 
 
 def test_the_parent_of_private_directories_of_runs_cannot_be_written(home, monkeypatch):
-    """Check that the directory above all runs' private directories cannot be granted for writing.
-    Otherwise, without namespaces, a target could rename its own private directory or another run's.
+    """Check that the directory above all runs' private directories cannot be granted for writing. A
+    target without namespaces could use such a grant to rename its own private directory or another
+    run's.
     """
     (home / "tmp/deep").mkdir(parents=True)
     (home / "link").symlink_to("tmp")

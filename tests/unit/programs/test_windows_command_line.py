@@ -1,4 +1,6 @@
-"""Test command lines and environment blocks with an independent parser of the documented rules."""
+"""Test command lines and environment blocks. A parser that does not share code with corral reads
+them by the documented rules.
+"""
 
 import subprocess
 

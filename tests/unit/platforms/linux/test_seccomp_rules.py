@@ -573,8 +573,8 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
-    """Check that the filter does not read the arguments of frequent calls, because the kernel then
-    allows these calls by looking at a bitmap instead of running the filter.
+    """Check that the filter does not read the arguments of frequent calls. The kernel can then
+    allow these calls by looking at a bitmap, without running the filter.
     """
     filter_ = target(machine, **options)
     for name in ("read", "write", "futex", "mmap", "getppid", "epoll_pwait", "recvfrom"):
@@ -701,7 +701,7 @@ def test_only_harmless_socket_options_can_be_set(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_target_cannot_install_a_listener_with_a_broker(machine):
     """Check that the target cannot install its own listener. The kernel asks only the listener of
-    the newest filter that notifies, so with a newer listener the target could allow itself
+    the newest filter that notifies. With a listener of its own, the target could allow itself
     connections that the supervisor would deny.
     """
     held = brokered(machine)

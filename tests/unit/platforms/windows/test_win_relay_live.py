@@ -447,8 +447,8 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
 
 
 def test_the_shim_does_not_need_corrals_files():
-    """Check that the shim's whole code is on its command line and does not import corral's modules,
-    because a container can read the interpreter but not corral's files.
+    """Check that the shim's whole code is on its command line, and that this code imports none of
+    corral's modules. A container can read the interpreter, but not corral's files.
     """
     argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]
