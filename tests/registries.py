@@ -85,8 +85,8 @@ class Registries:
     def serve(self, request: BaseHTTPRequestHandler, path: str) -> None:
         body = self.files[path]
         if path in self.without_length or path in self.longer:
-            # Send the wrong Content-Length that the test has set, or none at all. The answer then
-            # ends when the connection is closed.
+            # Send the wrong Content-Length that the test has set, or no Content-Length. Without it,
+            # the answer ends when the connection is closed.
             request.send_response(200)
             if path in self.longer:
                 request.send_header("Content-Length", str(self.longer[path]))

@@ -318,9 +318,9 @@ def closing(reasons: Iterable[str]) -> str:
 
 
 def main(question: str, left_out: Iterable[str]) -> None:
-    """Answer a question of `.ci/run` about all rigs except `left_out`: which packages have to be
-    installed ("packages"), or which rigs can be used ("usable"). Any other question asks which rigs
-    cannot be used, and what they lack.
+    """Answer a question of `.ci/run` about all rigs except `left_out`. For "packages", print the
+    packages that have to be installed. For "usable", print the rigs that can be used. For any other
+    question, print the rigs that cannot be used, and what they lack.
     """
     rigs = {name: rig.missing() for name, rig in RIGS.items() if name not in set(left_out)}
     if question == "packages":

@@ -59,8 +59,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @contextlib.contextmanager
 def signals_at_their_defaults():
-    """Restore the default actions of SIGHUP, SIGINT and SIGQUIT. If a shell or nohup made this
-    process ignore these signals, corral would otherwise ignore them too.
+    """Restore the default actions of SIGHUP, SIGINT and SIGQUIT. A shell or nohup may have made
+    this process ignore these signals, and corral would then ignore them too.
     """
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():

@@ -66,8 +66,8 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Plant a file, pipe or link of the attacker at `path`. Return the user's file to which a link
-    leads.
+    """Plant a file, pipe or link at `path` as the attacker. Return the user's own file, to which a
+    link leads.
     """
     own = user.home / "own"
     own.touch(mode=0o600)
@@ -90,8 +90,8 @@ def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 @pytest.mark.parametrize("kind", ["pipe", "link", "hard link", "file"])
 def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky, flag, kind):
-    """Plant a file, pipe or link where corral is to write. corral must refuse all of them, even if
-    the kernel does not (see the fs.protected_* sysctls).
+    """Plant a file, pipe or link where corral is to write. corral must refuse each of them itself,
+    and not rely on the kernel's fs.protected_* sysctls.
     """
     path = sticky / "name"
     own = plant(kind, path, ordinary)
@@ -113,7 +113,7 @@ def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-# Root runs corral with files and directories of an ordinary user.
+# In the tests below, root runs corral with files and directories of an ordinary user.
 
 
 RUN = ("run", "--read", "/usr/share", "--", "/bin/cat", "/etc/shadow")
@@ -169,8 +169,8 @@ def test_root_keeps_its_files_in_its_own_home(root):
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """Create a private directory as root through a symlink to another user's directory.
-    Counter-check: a symlink to a directory of root.
+    """Let root create a private directory through a symlink to another user's directory.
+    Counter-check: a symlink to root's own directory.
     """
     from corral.abi.private_directory import make_private_directory
 
@@ -194,7 +194,7 @@ except PermissionError:
 
 def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
     """Try to plant a symlink in the directory of root's demo. The demo also tries its acts without
-    walls, so the symlink would redirect them.
+    walls, so these acts would follow the symlink.
     """
     from corral.demo.decoys import Decoys
 

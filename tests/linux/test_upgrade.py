@@ -168,8 +168,8 @@ def test_a_python_package_keeps_its_options(user, env, registry, tools):
 
 
 def test_an_installation_of_the_newest_version_is_not_upgraded_again(user, env, registry, tools):
-    """Install one wheel twice. Bytecode makes the files differ, so corral must compare versions and
-    packages instead.
+    """Install the same wheel twice. The installed files differ, because they contain bytecode. So
+    corral must not compare files, but versions and packages.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     body = "def main():\n    print('old')\n"
@@ -332,8 +332,8 @@ def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, re
 
 
 def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm):
-    """Replace a dependency with another package of the same version: under an alias, or from
-    another address.
+    """Replace a dependency with another package of the same version. The dependency's name becomes
+    an alias, or the package comes from another address.
     """
     for name in ("dep", "evil"):
         registry.publish_npm(name, "2.0.0", {"index.js": f"module.exports = '{name}'"})
@@ -353,8 +353,8 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
 
 
 def test_an_upgrade_compares_the_tools_of_the_new_dependencies(user, env, registry, npm):
-    """Upgrade only a dependency, which changes a tool of the server. The same version of the server
-    was also installed as `server@1.0.0`.
+    """Upgrade only a dependency. This changes one of the server's tools, although the server's
+    version stays the same. This version was also installed as `server@1.0.0`.
     """
     main = OFFER.replace("'%s'", "require('dep')")
     registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'adds'"})

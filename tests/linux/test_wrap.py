@@ -451,7 +451,7 @@ def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
 
 
 def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
-    """Name the user's keys in a server's arguments, as a project could do."""
+    """Put the paths of the user's keys into a server's arguments, as a project could do."""
     key, kept = desk.put(".ssh/id", "x"), desk.put("kept/data", "x")
     words = ["server.py", str(key), "--keys=${HOME}/.ssh", str(kept)]
     entry = {"command": str(desk.user.python), "args": words}
@@ -581,8 +581,8 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
 
 @pytest.mark.parametrize("flags", [(), ("--grant-arguments",)])
 def test_a_file_server_for_the_home_gets_a_hint_that_wraps_it(desk, flags):
-    """Check the hint for a server whose argument is the home. It must not suggest
-    `--grant-arguments`, which cannot grant the home.
+    """Check the hint for a server whose argument is the home directory. It must not suggest
+    `--grant-arguments`, which never grants the whole home.
     """
     others = ("--no-install", "--corral", str(desk.corral_path))
     entry = {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", str(desk.home)]}
@@ -738,9 +738,9 @@ def test_a_command_line_in_one_word_is_refused(desk):
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """Break wrapped entries: with a missing path, a path that becomes a symlink, and a grant or
-    flag of an older corral that no longer works. `status` must name each cause, and a command that
-    repairs the entry.
+    """Break wrapped entries in several ways: a path is missing, a path has become a symlink, or an
+    older corral wrote a grant or flag that no longer works. `status` must name each cause, and a
+    command that repairs the entry.
     """
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
@@ -788,8 +788,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     assert "does not start" not in desk.does("why", "fine")
     for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
-        # For `gone` use the command of `status --json PATH`, which names the file and not the
-        # client. It must work as well.
+        # For `gone`, use the command that `status --json PATH` prints. It names the file instead of
+        # the client, and must work as well.
         for command in (by_name[name] if name == "gone" else mend).split(" && "):
             words = shlex.split(command)[1:]
             desk.does(*words, *more.get(words[0], ()))
@@ -881,7 +881,7 @@ def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
         done = desk.corral(command, "./missing.json")
         assert done.returncode == 125
         said = "corral: ./missing.json does not exist\nhint: is it spelled right?"
-        assert done.stderr.decode() == f"{said}\n"  # Counter-check: no client was found
+        assert done.stderr.decode() == f"{said}\n"  # Counter-check: no client is listed
     desk.config("cursor")
     for command in ("wrap", "unwrap"):
         done = desk.corral(command, "./missing.json")
@@ -909,7 +909,7 @@ def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
         "npm was not found on PATH\n    hint: install Node.js and npm (Debian and Ubuntu: apt "
     )
     assert f"  time  not wrapped: {refused}" in shown("status", "cursor")
-    # the hint is for the other server
+    # this hint is for the server `notes`
     assert "hint: corral wrap cursor\n" in shown("status", "cursor")
     dry = shown("wrap", "cursor", "--dry-run", *corral)
     assert f"  time  refused: {refused}" in dry
@@ -1059,8 +1059,8 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
 
 
 def test_status_lists_all_clients_and_the_project(desk):
-    """Check that `status` also lists the current project, and reports a program that is named
-    corral but is not this corral.
+    """Check that `status` also lists the current project. It must report a server that is started
+    by another program named corral.
     """
     desk.config("codex")
     desk.config("goose")
@@ -1233,7 +1233,7 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     assert "is not a" not in done.stderr.decode() + done.stdout.decode()
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
-    assert seen.exists()  # Counter-check: it writes without a sandbox
+    assert seen.exists()  # Counter-check: outside a sandbox, it writes the file
 
 
 def test_two_wraps_at_once_keep_both_changes(desk):
@@ -1299,8 +1299,8 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
 
 
 def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
-    """Wrap a server whose `cwd` is a symlink, and then let the symlink lead to another directory.
-    corral must refuse to start the server by its name.
+    """Wrap a server whose `cwd` is a symlink, and then change the symlink's target. corral must
+    refuse to start the server as `cursor:notes`.
     """
     for name in ("first", "second"):
         desk.put(f"work/{name}/server.py", "print('started')")

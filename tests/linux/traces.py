@@ -1,6 +1,6 @@
 """Find what is left of a run: mounts, files, and processes that have a unique argument.
 
-Every process of a sandbox starts as a fork of corral and so has corral's command line, which
+Every process of a sandbox starts as a fork of corral. So it has corral's command line, which
 contains the argument. The target gets the argument, too.
 """
 
@@ -60,8 +60,8 @@ def mounts() -> set[str]:
 
 
 def processes(argument: str) -> list[int]:
-    """Return the pids of the processes with `argument` in their command line. Zombies are not among
-    them, because their command line is empty.
+    """Return the pids of the processes with `argument` in their command line. Zombies are left out,
+    because their command line is empty.
     """
     wanted = argument.encode()
     return [

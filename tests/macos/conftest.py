@@ -11,7 +11,7 @@ MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 
 
 class Mac:
-    """Runs code with corral, which is started as a client would start it, or without corral."""
+    """Runs code in two ways: with corral, started as a client would start it, and without corral."""
 
     def __init__(self, place):
         self.place = os.path.realpath(place)

@@ -83,8 +83,8 @@ def test_the_walls_are_reported_as_verified(mac):
 
 
 def test_a_daemon_ends_with_its_target(mac):
-    """Repeat the run, because the process table does not show the daemon's parent in every run, and
-    corral has to end the daemon in any case.
+    """Repeat the run, because the process table shows the daemon's parent only in some runs. corral
+    has to end the daemon in every run.
     """
     for _ in range(10):
         done = mac.run(sys.executable, "-c", DAEMON, flags=MANY)
@@ -152,8 +152,8 @@ ENDED_MEANWHILE = 64
 
 def test_a_fork_bomb_is_bounded(mac):
     """Check that the process limit stops a fork bomb. corral computes this limit from the number of
-    the user's processes before the start. So for each of these processes that ends in the meantime,
-    the fork bomb can start one more process.
+    processes that the user has before the start. If some of these processes end later, the fork
+    bomb can start as many more.
     """
     code = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n, flush=True)"
     error, count = map(int, mac.run(sys.executable, "-c", code, flags=MANY).stdout.split())
@@ -166,7 +166,7 @@ def test_kill_9_of_corral_ends_the_tree(mac):
     daemon = int(process.stdout.readline())
     assert not gone(daemon)
     os.kill(process.pid, signal.SIGKILL)
-    assert process.stdout.read() == b""  # end of file: every process that could write has ended
+    assert process.stdout.read() == b""  # end of file, so every process that could write has ended
     process.communicate()
     assert gone(daemon)
 

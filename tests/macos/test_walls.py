@@ -173,8 +173,8 @@ STAT = "answer = os.stat(sys.argv[1]).st_size"
 
 
 def test_a_clone_copies_no_hidden_file(mac):
-    """Check that clones are denied. macOS checks permissions only for the top directory of a clone, so an allowed clone
-    of a directory would also copy the hidden files in it.
+    """Check that clones are denied. macOS checks permissions only for the top directory of a clone.
+    So if a directory could be cloned, the clone would contain the hidden files in it.
     """
     os.makedirs(f"{mac.place}/project")
     with open(f"{mac.place}/project/.env", "w") as file:

@@ -136,7 +136,7 @@ def test_a_run_that_requires_pins_is_refused_if_nothing_is_pinned(ordinary, serv
 
 
 def test_servers_in_two_directories_have_separate_pins(ordinary, server):
-    """Use the same command for both servers, because pins must not depend on the command alone."""
+    """Give both servers the same command. Their pins must still be separate."""
     places = [ordinary.home / name for name in ("first", "second")]
     for place, act in zip(places, ("none", "mail"), strict=True):
         shutil.rmtree(place, ignore_errors=True)
@@ -166,9 +166,9 @@ def configure(user, **servers: list[str]) -> None:
 
 
 def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, server):
-    """Check that `inspect` reports a tool that has the name of another server's tool, or whose
-    description mentions another server's tool. corral cannot prevent such shadowing, because only
-    the client knows which tool it wants to call.
+    """Check that `inspect` reports a tool that has the same name as another server's tool, and a
+    tool whose description mentions another server's tool. corral cannot prevent such shadowing,
+    because only the client knows which tool it wants to call.
     """
     configure(
         ordinary,
@@ -193,9 +193,9 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
 
 
 def test_inspect_compares_tools_only_with_servers_in_a_clients_configuration(ordinary, server):
-    """Inspect two servers that have a tool of the same name, but are not in a client's
-    configuration. A user may do this to choose between the two, so `inspect` does not report the
-    equal names as shadowing.
+    """Inspect two servers that both have a tool with the same name. Neither server is in a client's
+    configuration. A user may inspect two servers to choose one of them, so `inspect` does not
+    report the equal names as shadowing.
     """
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)

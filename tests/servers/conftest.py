@@ -1,4 +1,4 @@
-"""Print how long each server took to start, with corral and without it, after the tests."""
+"""After the tests, print how long each server took to start, with corral and without it."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import dataclasses
 class Published:
     """A published server and the calls that tests make.
 
-    A call is a tool, its arguments, and a part of the expected answer. In these strings, `{work}`
-    stands for the test's directory, `{url}` for a page that the test serves, and `{mark}` for a new
-    word.
+    A call is a tool, its arguments, and a part of the expected answer. In arguments and answers,
+    `{work}` stands for the test's directory, `{url}` for a page that the test serves, and `{mark}`
+    for a new word.
 
     If the answer depends on the Internet, an account or a browser, the expected answer is None. The
     server must then give the same answer with corral as without it.

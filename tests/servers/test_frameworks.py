@@ -100,7 +100,7 @@ def test_a_framework_starts_its_servers_in_the_sandbox(name, installed):
     assert done.returncode == 0, done.stderr
     # mcp-use prints log lines before the answer, so skip them.
     inside = json.loads(done.stdout[done.stdout.index("{") :])
-    # corral sets USER for every target, so this value, which is not the framework's own, shows that
-    # the server runs in the sandbox.
+    # corral sets USER for every target. This is corral's value and not the framework's, so the
+    # server runs in the sandbox.
     assert (inside["GREETING"], inside["USER"]) == ("hello", "user")
     assert "corral installs npm:" in done.stderr

@@ -72,7 +72,9 @@ class Session:
         return found["results"], [line for line in lines if line.startswith("corral: ")]
 
     def failures(self, results: list[dict]) -> list[str]:
-        """Return the wrong answers. Answers that depend on the Internet are not checked."""
+        """Return the answers that differ from the expected ones. Skip answers that depend on the
+        Internet.
+        """
         pairs = zip(self._server.calls, results, strict=True)
         return [
             result["text"]

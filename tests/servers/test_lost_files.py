@@ -68,8 +68,8 @@ def test_a_lost_file_is_reported_by_the_server_or_by_corral(
         place = request.getfixturevalue("home")
         variables = request.getfixturevalue("environment")
     monkeypatch.setattr(messages, "ANSWER_SECONDS", START_SECONDS)
-    # The stand-in server's home is in /tmp, where corral does not report lost files. So the stand-in
-    # gets a path outside of /tmp as the path on the host.
+    # The stand-in server's home is in /tmp, where corral does not report lost files. So `place`,
+    # its path on the host, is outside of /tmp.
     path = {"host": f"{place}/Documents/report.xlsx", "home": "/home/user/Documents/report.xlsx"}
     argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), "run", *SERVERS[server]]
     with subprocess.Popen(

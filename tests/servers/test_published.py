@@ -230,8 +230,8 @@ def test_a_published_server_cannot_do_forbidden_acts(
         targets["spawn"] = ""
     policy = json.dumps({"version": 1, **filled(dict(server.policy), words)})
     for act, target in targets.items():
-        # The secret's path is in the code and not in an argument, because the profiles of some
-        # servers grant access to paths in the arguments.
+        # The profiles of some servers grant access to paths in the arguments. So the secret's path
+        # is in the code and not in an argument.
         argv = [*start, acts[act].format(target=target)]
         control = subprocess.run(argv, env=environment, check=False, timeout=60)
         assert control.returncode == 0, act

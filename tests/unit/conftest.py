@@ -23,7 +23,7 @@ settings.register_profile("short", settings.get_profile("patient"), max_examples
 settings.register_profile("long", settings.get_profile("patient"), max_examples=1000)
 
 
-@pytest.hookimpl(trylast=True)  # after tests/conftest.py has declared the rigs
+@pytest.hookimpl(trylast=True)  # tests/conftest.py must declare the rigs first
 def pytest_configure(config):
     settings.load_profile("long" if "long" in rigs.declared() else "short")
     config.addinivalue_line("markers", "links: needs symbolic links, a privilege on Windows")
@@ -42,8 +42,8 @@ def pytest_runtest_setup(item):
 def without_links() -> str:
     """Return why this Windows system cannot make symbolic links, or "" if it can.
 
-    A link is made to find out. The code then checks that the link exists, because under Wine
-    os.symlink succeeds without making a link.
+    To find out, make a link, and check that it exists. Under Wine, os.symlink succeeds without
+    making a link.
     """
     with tempfile.TemporaryDirectory() as place:
         try:

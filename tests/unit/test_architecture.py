@@ -79,10 +79,11 @@ def names(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]:
-    """Return the modules that a module imports at run time, without imports that are only for type
-    checkers.
+    """Return the modules that a module imports at run time. Imports that are only for type checkers
+    do not count.
 
-    Imports in functions count only if `lazy`, and imports behind sys.platform only if `guarded`.
+    Imports in functions count only if `lazy` is true, and imports behind sys.platform only if
+    `guarded` is true.
     """
     found: set[str] = set()
 
@@ -246,8 +247,8 @@ def test_only_abi_imports_ctypes():
 
 
 def test_native_modules_are_imported_only_on_their_system():
-    """Check that modules that exist only on one system are imported in functions or behind
-    sys.platform, so that all of corral's modules can be imported on every system.
+    """Some modules exist only on one system. Check that they are imported in functions or behind
+    sys.platform, because all of corral's modules must be importable on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}
@@ -468,7 +469,7 @@ def test_naming_a_package_imports_no_module_of_clients():
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "corral.servers.reference" in loaded  # make sure that the list has the imported modules
+    assert "corral.servers.reference" in loaded  # make sure that the list contains imported modules
     assert not {"corral.clients", *SLOW} & loaded
 
 
@@ -484,7 +485,7 @@ ANY_HOST = [
 
 
 def unguarded_imports(tree: ast.Module) -> set[str]:
-    """Return the modules that a file imports whenever the file itself is imported, on any system.
+    """Return the modules that are imported whenever this file is imported, on any system.
 
     An import inside `if`, `try` or a function is guarded, so it does not count.
     """

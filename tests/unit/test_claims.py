@@ -160,8 +160,8 @@ def test_every_package_and_its_first_modules_exist():
 
 
 def test_every_step_that_the_docs_name_exists():
-    """Check names such as `cgroup.Leaf`: a module cgroup.py must have a class Leaf. Skip public
-    names such as `corral.Pool`.
+    """Check names in the docs such as `cgroup.Leaf`: a module cgroup.py must then have a class
+    Leaf. Public names such as `corral.Pool` are skipped.
     """
     public = [f"corral.{name}" for name in corral.__all__]
     steps = [
@@ -248,9 +248,9 @@ VALUE = "\0"
 
 
 def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
-    """Return two forms of each string in corral's source, up to its first semicolon. The first form
-    is the list of its fixed parts with at least two words. The second form is a pattern in which an
-    inserted value matches anything.
+    """Find the strings in corral's source that may be printed, each up to its first semicolon.
+    Return two forms of each: a list of its fixed parts that have at least two words, and a pattern
+    in which an inserted value matches anything.
     """
     found = []
     for path in SOURCE.rglob("*.py"):
@@ -266,8 +266,8 @@ def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
 
 
 def is_printed(heading: str, texts: list[tuple[list[str], re.Pattern[str]]]) -> bool:
-    """Return whether a heading matches a printed text. Only the text that shares the longest part
-    with the heading is compared.
+    """Return whether a heading matches one of the printed texts. Try only the texts that share the
+    longest fixed part with the heading.
     """
     lengths = [max((len(p) for p in pieces if p in heading), default=0) for pieces, _ in texts]
     longest = max(lengths)

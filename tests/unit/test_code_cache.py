@@ -86,8 +86,8 @@ def test_a_changed_source_is_compiled_again(site):
 
 def test_a_source_replaced_with_the_same_size_and_time_is_compiled_again(site):
     """Check that the cache file is not used after a source was replaced by a file with the same
-    size and time. The cache file notices this because, unlike a `.pyc` file, it also records a
-    source's inode and change time.
+    size and time. Unlike a `.pyc` file, the cache file also records a source's inode and change
+    time.
     """
     start(site)
     units = site / "corral" / "units.py"
@@ -155,9 +155,9 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """Close the descriptor of the cache file. corral's processes close all descriptors that they do
-    not need. Later imports must then use Python's own loader, even if the descriptor's number now
-    belongs to another file (`reused`).
+    """Close the descriptor of the cache file, and check that later imports use Python's own loader.
+    corral's processes close all descriptors that they do not need. With `reused`, the descriptor's
+    number then belongs to another file.
     """
     start(site)
     code = f"""

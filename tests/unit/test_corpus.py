@@ -76,7 +76,7 @@ VALUES = st.text("abc XYZ:/;=\t", max_size=20)
 @given(st.sampled_from(["GET", "POST"]), st.lists(st.tuples(TOKENS, VALUES), max_size=5))
 @example("GET", [("Host", "other.example"), ("Connection", "X-Secret")])
 def test_h11_reads_the_forwarded_request(method, headers):
-    """Check that a request that corral's proxy forwards has exactly one Host header, whatever
+    """Check that a request has exactly one Host header when corral's proxy forwards it, whatever
     headers the target has sent.
     """
     lines = [

@@ -91,7 +91,7 @@ def private_directories(code: str) -> list[int]:
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         modes = [word.value for word in node.keywords if word.arg == "mode"]
-        modes += node.args if name in MAKERS else []  # also adds the path, which does no harm
+        modes += node.args if name in MAKERS else []  # these include the path, which does no harm
         values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
         if name in TEMPORARY or (name in MAKERS and PRIVATE in values):
             found.append(node.lineno)
@@ -116,7 +116,7 @@ def test_the_search_of_the_next_test_finds_directories_with_mode_0700(code, foun
 
 
 def test_no_code_makes_a_directory_with_mode_0700_on_windows():
-    """Search code that Windows may run for directories that are made with mode 0o700.
+    """Find directories that are made with mode 0o700, in all code that may run on Windows.
 
     On Windows, Python gives such a directory an access list for its owner. If an elevated process
     makes the directory, the same user without elevation gets no access, and neither do containers.

@@ -1,5 +1,5 @@
-"""Test that the hint for a disk error is a command with an existing path, and that a file keeps its
-old content if the disk is full.
+"""Test two things: the hint for a disk error is a command with an existing path, and a file keeps
+its old content if the disk is full.
 """
 
 import errno

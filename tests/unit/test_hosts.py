@@ -276,7 +276,8 @@ def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):
     monkeypatch.setattr(hosts, "source", lambda: "1234567")
     monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
     monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
-    clock = iter([0.0, 0.0])  # the trial starts and boots at 0; at the first check its time is over
+    # The trial starts and boots at 0. At the next reading of the clock, its time is over.
+    clock = iter([0.0, 0.0])
     monkeypatch.setattr(kernel_hosts.time, "monotonic", lambda: next(clock, 2000.0))
     seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
     assert machine.boots == [["one", "two", "three"]]

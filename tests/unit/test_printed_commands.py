@@ -12,8 +12,8 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "last_words", "quote", "join", "_quote_all"}
-# Match text that ends where a command's path or name begins, such as `rm ` or `--read `. In this
-# text, `{}` replaces each inserted value.
+# Match the text before an inserted value, such as `rm ` or `--read `. After such text, the value is
+# a path or a name in a command. In the text, `{}` stands for each value that was inserted before.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"
@@ -33,7 +33,7 @@ SAFE = {
 
 
 def find_unquoted(source: str) -> list[str]:
-    """Return the values that f-strings insert after a command and that no function quotes."""
+    """Return the values that f-strings insert after a command without quoting them."""
     tree = ast.parse(source)
     quoted = {name for node in ast.walk(tree) for name in _assign_quoted(node)}
     found = []
@@ -51,7 +51,7 @@ def find_unquoted(source: str) -> list[str]:
 
 
 def _assign_quoted(node: ast.AST) -> list[str]:
-    """Return the names to which an assignment or a comprehension assigns quoted words."""
+    """Return the variables to which an assignment or a comprehension assigns quoted words."""
     if isinstance(node, ast.Assign) and _has_quoting_call(node.value):
         targets = node.targets
     elif isinstance(node, ast.comprehension) and _has_quoting_call(node.iter):
@@ -96,7 +96,7 @@ PROGRAMS = {
 
 
 def find_unknown_commands(text: str) -> list[str]:
-    """Return the lines of shell blocks that do not start with a known program. A line may set a
+    """Find the lines in shell blocks that do not start with a known program. A line may set a
     variable first (`VARIABLE=value program`).
     """
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

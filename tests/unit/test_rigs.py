@@ -63,8 +63,8 @@ def test_the_summary_names_the_tests_that_did_not_run():
 
 @pytest.mark.parametrize(("name", "status"), [("nonsense", 4), ("long", 5)])
 def test_pytest_ends_before_the_first_test_if_a_rig_is_unknown(tmp_path, name, status):
-    """Declare an unknown rig, for which pytest must exit with 4. With a known rig, pytest goes on,
-    finds no test named `nothing`, and exits with 5.
+    """Declare a rig. If there is no rig with this name, pytest must exit with 4. Otherwise pytest
+    goes on, finds no test named `nothing`, and exits with 5.
     """
     argv = [
         sys.executable,

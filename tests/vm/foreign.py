@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 SUITE = "bookworm"
 INCLUDE = ("python3", "util-linux", "coreutils", "dash", "base-files", "procps")
-# These directories are made here, because the packages' scripts, which usually make them, do not
-# run.
+# Usually the packages' scripts make these directories. The scripts do not run here, so make the
+# directories without them.
 DIRECTORIES = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
-RECIPE = 1  # increase this if the image changes, because the name of the cached image contains it
+RECIPE = 1  # part of the cached image's name: add 1 whenever the image changes
 
 
 def image(architecture: str) -> pathlib.Path:

@@ -27,7 +27,7 @@ SYS_finit_module, SYS_pivot_root = {"x86_64": (313, 155), "aarch64": (273, 41)}[
 CGROUP = "/sys/fs/cgroup"
 OVERLAY = "/mnt"
 STAGE = "/srv"
-DISKS = ("/dev/ubda", "/dev/vda")  # of user-mode Linux and of QEMU
+DISKS = ("/dev/ubda", "/dev/vda")  # in user-mode Linux, and in QEMU
 DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 
 libc = ctypes.CDLL(None, use_errno=True)

@@ -41,8 +41,8 @@ class Kernel:
 
 
 def emulated(whose: str, *source: str, **options: Any) -> Kernel:
-    """Return a kernel that runs in QEMU. If it is for another architecture, its machine has a root
-    of its own, in which the rigs' programs are missing.
+    """Return a kernel that runs in QEMU. A machine of another architecture has its own root, which
+    lacks the rigs' programs.
     """
     modules = (*kernels.DISK, *kernels.NETWORK)
     machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
@@ -128,7 +128,7 @@ class Attacks:
     """Runs the attacks on one kernel as both users, in as many boots as are needed.
 
     The results are written to a file whenever the machine's output is read. If a trial is
-    interrupted, the next trial of the same commit continues from this file, and repeats the attacks
+    interrupted, the next trial of the same commit continues from this file. It repeats the attacks
     that failed or did not end.
     """
 

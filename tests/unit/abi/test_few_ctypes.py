@@ -1,5 +1,5 @@
 """Test `few_ctypes`, which calls C functions through CPython's private module `_ctypes`. If
-`_ctypes` lacks a function that `few_ctypes` needs, it falls back to ctypes.
+`_ctypes` lacks a function, `few_ctypes` uses ctypes instead.
 """
 
 from __future__ import annotations

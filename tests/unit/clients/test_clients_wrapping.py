@@ -29,9 +29,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can contain, except for two kinds: NUL, because a
-# command cannot contain it, and characters for which `json.dumps` writes an escape that TOML does
-# not accept.
+# Every character that a configuration file can contain, with two exceptions. A command cannot
+# contain NUL. And for some characters, `json.dumps` writes an escape that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -80,7 +79,7 @@ def meant(entry: dict) -> dict:
 
 
 class Writer:
-    """Write values with whitespace and comments that hypothesis chooses."""
+    """Write values as text, with whitespace and comments chosen by hypothesis."""
 
     def __init__(self, draw, newline):
         self.draw = draw
@@ -218,7 +217,7 @@ def configurations(draw):
 
 
 def tables(data, servers):
-    """Return these servers' entries by name, wherever they are in the data."""
+    """Return the entries of these servers, by name. They may be anywhere in the data."""
     found = {}
 
     def walk(value):
@@ -764,16 +763,17 @@ STEERING = (
 
 @pytest.mark.parametrize("name", STEERING)
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
-    """Check that an entry is refused if it sets environment variables for proxies, certificates,
-    name lookups or version managers. A proxy could read everything that is sent to allowed hosts,
-    and a search list could resolve allowed names to other hosts. The value of a certificate
-    variable could be a secret file, which the target could then read. The directory of a version
-    manager could contain symlinks to any file.
+    """Check that an entry is refused if it sets one of these environment variables. They choose
+    proxies, certificates, name lookups or version managers.
+
+    A proxy could read everything that is sent to allowed hosts. A DNS search list could resolve
+    allowed names to other hosts. A certificate variable could name a secret file, which the target
+    could then read. A version manager's directory could contain symlinks to any file.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
     assert state_of(entry) == "refused"
-    monkeypatch.setenv(name, "/home/me/.ssh")  # the user has set the same value
+    monkeypatch.setenv(name, "/home/me/.ssh")  # the user's own environment has the same value
     assert state_of(entry) == "wrapped"
     for value in (f"${{{name}}}", f"${{env:{name}}}", None):
         assert state_of({"command": "srv", "env": {name: value}}) == "wrapped"
@@ -795,7 +795,7 @@ def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
 )
 def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
     """Check that an entry is refused if it adds a directory to PATH that is not on the user's own
-    PATH, because corral might find the installer in this directory.
+    PATH. Otherwise corral might find the installer in this directory.
     """
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
@@ -828,8 +828,8 @@ def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
 )
 def test_a_project_cannot_choose_the_registry(name):
     """Check that an entry is refused if its `env` chooses a registry. The registry's URL could
-    contain any of the user's environment variables, such as ${TOKEN}, and the installer would then
-    send its value to the registry.
+    contain any of the user's environment variables, such as ${TOKEN}. The installer would then send
+    the variable's value to the registry.
     """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
@@ -846,15 +846,15 @@ def test_a_project_cannot_choose_the_registry(name):
     ],
 )
 def test_a_profile_applies_only_to_an_unmodified_package(more):
-    """Refuse to apply a profile if the entry starts other code together with the package. A
-    profile's grants are meant for one well-known server, and the other code would get them too.
+    """Refuse to apply a profile if the entry also starts code from outside the package. A profile's
+    grants are meant for one well-known server, and this other code would get them too.
     """
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
     assert state_of({**entry, **more}) == "refused"
     assert state_of({**entry, **more}, use_profiles=False) == "wrapped"
     assert state_of({**entry, **more}, flags=("--profile", "sqlite")) == "wrapped"
-    # The profile `time` grants nothing beyond the defaults, so it may apply to other code too.
+    # The profile `time` grants nothing beyond the defaults, so here the entry may start other code.
     words = [word.replace("sqlite", "time") for word in {**entry, **more}["args"]]
     assert state_of({**entry, **more, "args": words}) == "wrapped"
 
@@ -916,7 +916,9 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, server=(), environment, cwd, notify):
-    """Replace `prepare`, and only find the server's files, which works on any host."""
+    """Replace `prepare` with a function that works on any host, because it only finds the server's
+    files.
+    """
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]
@@ -924,8 +926,8 @@ def resolved(command, sources, *, server=(), environment, cwd, notify):
 
 
 def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(monkeypatch):
-    """Leave an entry unchanged on Windows if no npm package was ever started on this machine,
-    because corral might not be able to start one. The hint names a command to try.
+    """Leave an entry unchanged on Windows if no npm package was ever started on this machine.
+    corral might not be able to start one. The hint names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'

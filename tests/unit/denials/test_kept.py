@@ -53,7 +53,7 @@ def test_a_failed_run_is_stored_without_denials():
     kept.keep(COMMAND, [], 1.0, failure="it ended with exit code 1")
     kept.keep(COMMAND, [], 2.0, failure="it ended with exit code 2")
     kept.keep(identify_command(("other",)), [], 3.0)
-    [run] = kept.load_all()  # of the runs without denials, only the last one is kept
+    [run] = kept.load_all()  # corral keeps only the last run without denials
     assert (run.server, run.time, run.failure) == (COMMAND, 2, "it ended with exit code 2")
 
 
@@ -64,7 +64,7 @@ def test_a_run_without_denials_does_not_hide_earlier_denials():
     found = kept.merge(kept.load_server(COMMAND))
     assert len(found) == kept.MAX_DENIALS
     assert {one.time for one in found} == {1}
-    # of the runs without denials, only the last one is kept
+    # corral keeps only the last run without denials
     assert len(kept.load_server(COMMAND)) == 2
 
 
@@ -76,7 +76,7 @@ def test_a_later_run_with_a_flag_removes_only_the_denials_that_the_flag_allows()
     kept.keep(COMMAND, [], 2.0, ["--allow-net", "a"])
     kept.keep(COMMAND, [], 3.0)
     assert kept.merge(kept.load_server(COMMAND), allows) == (seen("b", 1),)
-    kept.keep(COMMAND, [denial("a")], 4.0)  # this run does not have the flag
+    kept.keep(COMMAND, [denial("a")], 4.0)  # this run was started without `--allow-net a`
     assert kept.merge(kept.load_server(COMMAND), allows) == (seen("b", 1), seen("a", 4))
 
 

@@ -41,8 +41,8 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Yield, for each requirement of the Pod Security standard "restricted", whether the pod meets
-    it.
+    """Check a pod against the Pod Security standard "restricted". Yield a boolean for each
+    requirement: whether the pod meets it.
     """
     context = spec["securityContext"]
     yield context["runAsNonRoot"] is True
@@ -384,8 +384,8 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
     assert found["Pod"]["spec"]["restartPolicy"] == "Never"
     assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
     assert "Service" in found
-    # A server without a port waits for sessions, so the timeout applies to each session and not to
-    # the pod. A listening server without a timeout gets a Deployment.
+    # The timeout of a server without a port applies to each session, so the pod itself has none. A
+    # listening server without a timeout gets a Deployment.
     waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
     assert "activeDeadlineSeconds" not in waiting
     assert "Deployment" in objects({"network": {"listen": [8080]}})
@@ -471,9 +471,9 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """Check two things in the template. Its network policy allows nothing, because without a
-    network policy its sandboxes could reach the internet. It forbids environment variables in a
-    SandboxClaim, because a claim with variables does not get a warm sandbox.
+    """Check two things in the template. Its network policy allows nothing, because without a policy
+    its sandboxes could reach the internet. It also does not let a SandboxClaim set environment
+    variables, because such a claim would not get a warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}

@@ -39,8 +39,9 @@ def matches(profile, name, arguments):
 
 
 def argument_tuples(program):
-    """Yield arguments that reach every branch of the filter: its constants, the same constants with
-    one bit flipped or with other high bits, and random mixtures.
+    """Yield arguments that reach every branch of the filter. They are the filter's constants,
+    variations of these constants (with one bit flipped, or with other high bits), and random
+    combinations.
     """
     words = sorted({k for code, _, _, k in program if code in {JEQ, JSET}})
     values = [0, 1, WIDE, 1 << 32, *words, *(word ^ 1 for word in words)]
@@ -73,8 +74,8 @@ def test_the_profile_allows_the_calls_of_the_filter(machine, subprocess):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_arguments_of_a_system_call_match_at_most_one_rule(machine):
-    """Check that the arguments of a call match at most one rule, because runtimes try the rules in
-    any order.
+    """Check that at most one rule matches a call. Runtimes may try the rules in any order, so with
+    two matching rules the result could vary.
     """
     profile = build_profile(machine, subprocess=False)
     program = decode(

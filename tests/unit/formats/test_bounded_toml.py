@@ -58,8 +58,8 @@ def deep(lines: int) -> str:
 
 
 def test_many_long_keys_below_a_deep_table_are_refused():
-    """Use lines that are each short enough. `tomllib` would take minutes to parse all of them, so
-    their total size must be limited too.
+    """Use many lines, each of which is short enough. `tomllib` would take minutes to parse them
+    all, so there must also be a limit for all lines together.
     """
     with pytest.raises(ValueError, match="or in the lines before it"):
         parse_toml(deep(500))

@@ -120,8 +120,8 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Locate values in documents whose nesting is too deep for a recursive reader. `tomllib` can
-    read dotted keys of this depth but not lists, so the test builds the expected lists itself.
+    """Locate values that are nested too deeply for a recursive reader. `tomllib` reads such deep
+    dotted keys, but not such deep lists, so this test builds the expected values itself.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}
@@ -263,7 +263,7 @@ def test_yaml_errors_are_reported(text):
 
 @pytest.mark.parametrize("text", ["a: " + "1:" * 200_000 + "1", "a: " + "1:" * 200_000 + "1.5", "a: !!int '" + "1:" * 200_000 + "1'"])  # fmt: skip
 def test_a_long_yaml_number_to_the_base_of_60_is_refused(text):
-    """Read a number that PyYAML would need a minute for. corral must refuse it."""
+    """Check that corral refuses a number that PyYAML would take a minute to parse."""
     for read in (yaml.read, yaml.load):
         with pytest.raises(BrokenFileError, match="this number is too long"):
             read(text)
@@ -305,7 +305,8 @@ def test_lines_and_columns_count_from_one():
 
 def test_values_are_compared_with_their_types_and_the_order_of_keys():
     assert not same(1, True)
-    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the order of the user's keys counts
+    # Dictionaries with a different order of keys are not the same.
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
     assert not same([1], [1, 2])
     assert same({"a": [math.nan, "x"]}, {"a": [math.nan, "x"]})
 
@@ -328,8 +329,8 @@ def test_an_invalid_yaml_tag_is_an_error(text):
     ids=["a text", "escapes", "a comment", "comments"],
 )
 def test_a_large_file_needs_little_memory(text):
-    """Check that reading a large file takes little memory. `corral status` reads files of a
-    project, which may be large.
+    """Check that reading a large file takes little memory. `corral status` reads files that a
+    project contains, and these may be large.
     """
     tracemalloc.start()
     try:

@@ -58,8 +58,8 @@ def test_a_read_file_proposes_its_whole_project_and_a_written_file_only_itself(h
 
 
 def test_a_file_that_another_program_may_run_is_never_proposed_for_writing(home):
-    """Use three kinds of files: files that programs run when they start, a hook of a bare
-    repository, and settings that exist.
+    """Write three kinds of files: startup files of programs, a hook of a bare repository, and a
+    settings file that already exists.
     """
     for name in (
         ".config/foo",
@@ -114,7 +114,7 @@ def test_sensitive_paths_are_listed_and_not_proposed(home, path, write):
 @pytest.mark.parametrize("name", ["s", "link"])
 def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, name):
     """Check that no socket is proposed. A socket in a home or in /tmp may belong to docker, tmux or
-    an editor, which would run any program for the target.
+    an editor. These would run any program for a target that can connect to them.
     """
     path = f"{home}/{name}"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -227,8 +227,8 @@ def found_variables(folder, text, environment, given=()):
 
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
-    """Put a pipe and an endless file into the directory of the server's code. A target can do so if
-    it may write to its own code.
+    """Put a named pipe and a link to /dev/zero into the directory with the server's code. A target
+    can do so if this directory is writable.
     """
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")

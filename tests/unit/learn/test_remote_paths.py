@@ -1,5 +1,5 @@
-"""Test the search for network file systems in a target's paths. It must take bounded work and
-memory.
+"""Test how corral finds out which of a target's paths are on network file systems. The search must
+be fast and use little memory.
 """
 
 import os
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux path
 
 
 def test_paths_with_many_parts_take_few_lookups_and_little_memory(tmp_path, monkeypatch):
-    """Look up paths of 2,000 parts each. A target may ask for a thousand such paths, because they
-    fit into the 4 MiB that all its paths together may take up.
+    """Look up paths of 2,000 parts each. A target may send a thousand such paths, because all its
+    paths together may take up 4 MiB.
     """
     looked, read = [], os.readlink
     monkeypatch.setattr(os, "readlink", lambda path: [looked.append(path), read(path)][1])
@@ -51,5 +51,6 @@ def test_paths_and_links_to_network_file_systems_are_found(tmp_path):
     root = RemotePaths({"/": "network", top: "disk"}, [top])
     first = "/" + top.split("/")[1]
     assert root.contains("/none/x")
-    assert root.contains(f"{top}/deep") is (first != top)  # a parent of the mount is on the network
+    # The mount itself is a disk, but the directories above it are on the network.
+    assert root.contains(f"{top}/deep") is (first != top)
     assert not RemotePaths(kinds, [f"{top}/net/own"]).contains(f"{top}/net/x")

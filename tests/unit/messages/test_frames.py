@@ -1,5 +1,5 @@
-"""Test the frame reader. It must find the same frames however a stream is split, and accept only
-unambiguous messages.
+"""Test the frame reader. It must find the same frames wherever the stream is split into pieces, and
+refuse ambiguous messages.
 """
 
 import io

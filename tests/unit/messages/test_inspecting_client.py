@@ -22,7 +22,7 @@ def line(**message: object) -> bytes:
 
 
 def ask(sent: bytes) -> str:
-    """Send `initialize` to a server that writes only `sent`. Return the text of the error."""
+    """Send `initialize` to a server that only writes the bytes `sent`. Return the error's message."""
     from_server, to_client = os.pipe()
     from_client, to_server = os.pipe()
 
@@ -51,8 +51,8 @@ def ask(sent: bytes) -> str:
 
 @pytest.mark.parametrize("asked", [0, 500])
 def test_a_server_that_does_not_read_cannot_make_the_client_wait_forever(asked, monkeypatch):
-    """Send many requests from the server. The client refuses them, and these refusals fill the
-    server's input. With 0 requests, the client must report the same error.
+    """Send many requests from a server that never reads. The client refuses each request, until its
+    refusals fill the server's input. The error must be the same as without any requests.
     """
     monkeypatch.setattr(messages, "ANSWER_SECONDS", 1.0)
     text = ask(line(id="x" * 900, method="roots/list") * asked)

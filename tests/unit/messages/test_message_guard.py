@@ -1,5 +1,5 @@
-"""Test the guard's decision for each kind of message. For each refusal, the test also checks that
-the message passes without the rule.
+"""Test the guard's decision for each kind of message. Each message that a rule refuses must pass if
+this rule is missing.
 """
 
 import json
@@ -434,8 +434,8 @@ def test_every_small_change_of_a_definition_is_found(schema):
 
 
 def test_an_answer_with_keys_that_differ_only_in_case_is_refused():
-    """Repeat keys with a capital first letter. A client that ignores case may read the repeated
-    key.
+    """Add a second key that differs only in its capital first letter, such as `Code` beside `code`.
+    A client that ignores case may read the second key.
     """
     guard, _ = make(requests=["roots"])
     ask(guard, "tools/call", {"name": "a"})

@@ -32,7 +32,8 @@ def test_addresses_are_formatted_as_the_standard_library_does(address):
     text = format_address(address)
     assert parse_address(text) == address
     assert ipaddress.ip_address(text).packed == address
-    if not address.startswith(bytes(10) + b"\xff\xff"):  # versions of Python differ here
+    # For mapped IPv6 addresses, Python's result depends on its version.
+    if not address.startswith(bytes(10) + b"\xff\xff"):
         assert text == str(ipaddress.ip_address(address))
 
 
@@ -228,8 +229,8 @@ def test_the_hosts_own_addresses_are_refused():
     ],
 )
 def test_an_address_is_accepted_once_all_suggested_remedies_are_admitted(text, named):
-    """Admit the address that a refusal suggests, and try again. Stop when the address under test is
-    accepted, or when a refusal suggests nothing.
+    """Try an address. While corral refuses it and suggests another address to admit, admit that
+    address and try again.
     """
     admitted = []
     while (

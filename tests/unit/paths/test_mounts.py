@@ -1,6 +1,4 @@
-"""Test how mountinfo is parsed, and how a path is translated to a device and a path on this
-device.
-"""
+"""Test how lines of mountinfo are parsed, and how corral finds the device that contains a path."""
 
 import sys
 

@@ -21,8 +21,8 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return one option for each control. `needs` maps controls to the capabilities that their
-    options need. The options of all other controls need nothing.
+    """Return one option for each control. `needs` gives the capabilities that a control's option
+    needs. All other options need nothing.
     """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}

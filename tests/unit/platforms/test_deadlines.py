@@ -87,7 +87,7 @@ def test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory(clo
     assert clock.now == 1000.0 + deadlines.GRACE_SECONDS
     watched.run_due()
     assert child.acts[-1] == "kill"
-    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # no more time was spent on samples
+    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # no further sample was taken
 
 
 def test_a_signal_interrupts_a_sample(clock):
@@ -110,7 +110,7 @@ def test_values_that_an_interrupted_sample_has_read_still_count(clock):
 def test_a_timeout_counts_time_in_which_the_machine_sleeps(clock):
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=3600.0, sample=None)
-    # The wait is short, because poll does not count time in which the machine sleeps.
+    # The wait is short, because poll does not count the time in which the machine sleeps.
     assert watched.wait_ms() == deadlines.MAX_TIMEOUT_WAIT_MS
     clock.asleep = 8 * 3600.0
     assert watched.wait_ms() == 0

@@ -1,5 +1,5 @@
-"""Test how private directories are removed while another process replaces their entries, and how
-links to granted paths are made in a kept home.
+"""Test two things about private directories: how they are removed while another process replaces
+their entries, and how a kept home gets its links to granted paths.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def victim(tmp_path):
 
 
 def swap_before(monkeypatch, name, path, victim):
-    """Replace `path` with a link to `victim` just before the first call of `os.NAME`, where NAME is
-    the argument `name`.
+    """Replace `path` with a link to `victim` just before the first call of `os.NAME`. NAME is the
+    argument `name`.
     """
     real = getattr(os, name)
 
@@ -72,8 +72,8 @@ def test_a_leftover_directory_that_nothing_changes_is_removed_entirely(left):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
-    """Put another user's directory into a kept home. A target that runs as root may have moved the
-    directory there, although it could not empty it. corral must not empty it either.
+    """Put another user's directory into a kept home. A target that runs as root may be able to move
+    a directory that it cannot empty. corral must not empty it either.
     """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
@@ -174,8 +174,8 @@ def test_a_servers_own_file_is_renamed_in_one_step(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("renaming")
 def test_a_servers_own_file_does_not_hide_a_grant(tmp_path):
-    """Create a file, a directory and a link, and then grant paths with the same names. The file,
-    directory and link must be kept under new names.
+    """Create a file, a directory and a link, and then grant paths with the same names. Each of the
+    three must be kept, under a new name.
     """
     (tmp_path / "out.txt").write_text("the server's own")
     (tmp_path / "reports").mkdir()

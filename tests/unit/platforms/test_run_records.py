@@ -83,8 +83,8 @@ def test_only_the_process_of_a_live_record_is_ended(place, alive):
         holder = os.dup(run._fd) if alive else -1
         die(run)
         if alive:
-            # The record of the live run names the process `other`, so release the record's lock
-            # when this process ends.
+            # The record is locked as if the process `other` were the live run. Release this lock
+            # when `other` ends.
             threading.Thread(target=lambda: (other.wait(), os.close(holder))).start()
         assert run_records.end(replace(entry, pid=other.pid))
         other.communicate(b"\n")

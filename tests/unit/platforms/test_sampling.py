@@ -104,8 +104,8 @@ def test_unused_cpu_share_is_not_saved(clock):
     late=st.lists(st.floats(0, 0.05), min_size=50, max_size=50),
 )
 def test_the_average_share_is_enforced_whatever_the_scheduler_does(share, spinning, late):
-    """Take samples late, while the tree uses several processors until it is paused. On average the
-    tree must not use more than its share.
+    """Let the tree use several processors, and take samples late. corral must pause the tree so
+    that on average it uses no more than its share.
     """
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()

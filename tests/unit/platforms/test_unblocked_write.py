@@ -24,8 +24,8 @@ sys.exit(not write_at_once(int(sys.argv[1]), b"message"))
 
 
 def fill(fd: int) -> None:
-    """Fill a stream. If the stream is a terminal, stop its output instead, because a terminal does
-    not stay full.
+    """Fill a stream, so that a write would block. A terminal does not stay full, so stop its output
+    instead.
     """
     if os.isatty(fd):
         termios.tcflow(fd, termios.TCOOFF)

@@ -157,8 +157,8 @@ def test_a_large_record_drops_paths_that_no_longer_exist(home, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows writes to a locked file differently")
 def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeypatch):
-    """Let a run's write fail after a part of its entry. Another run that adds an entry must wait
-    until the first run has removed this part.
+    """Make a run fail after it has written only a part of its entry. Another run that wants to add
+    an entry must wait until the first run has removed this part.
     """
     file = str(tmp_path / "private" / "memory")
     remember(file, {"/one": "/one"})

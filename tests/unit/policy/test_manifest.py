@@ -139,7 +139,7 @@ def test_toml_syntax_errors_have_their_line(text, line):
 
 def test_json_syntax_errors_have_their_line():
     [(_, line, _, words)] = mistakes('{\n "version": 1,\n}', manifest.parse_json)
-    assert line in {2, 3}  # the line depends on Python's version
+    assert line in {2, 3}  # which line it is depends on Python's version
     assert words.startswith("not valid JSON")
 
 
@@ -447,7 +447,9 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_keys_that_are_not_in_the_data_have_no_line_numbers(text):
-    """Look for the lines of keys in random texts. The data has no keys, so no line may be found."""
+    """Locate the keys of an empty document in random texts. No line may be found, because there are
+    no keys.
+    """
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

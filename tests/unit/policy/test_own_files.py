@@ -1,5 +1,5 @@
-"""Test that corral refuses write access to every file that a later run of corral starts or loads,
-whatever path the grant uses for this file.
+"""Test that corral refuses write access to every file that a later run of corral starts or loads.
+It must recognize such a file by any of its paths.
 """
 
 import os
@@ -51,8 +51,9 @@ def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
 
 
 def test_the_parent_of_private_directories_of_runs_cannot_be_written(home, monkeypatch):
-    """Check that the directory above all runs' private directories cannot be granted for writing.
-    Otherwise, without namespaces, a target could rename its own private directory or another run's.
+    """Check that the directory above all runs' private directories cannot be granted for writing. A
+    target without namespaces could use such a grant to rename its own private directory or another
+    run's.
     """
     (home / "tmp/deep").mkdir(parents=True)
     (home / "link").symlink_to("tmp")
@@ -147,7 +148,7 @@ def test_the_entry_point_removes_pythonpath_and_the_users_site(home, monkeypatch
     monkeypatch.setattr(sys, "path", [*foreign, *kept])
     entry.remove_foreign_paths()
     assert sys.path == (kept if not sys.flags.safe_path else [foreign[0], *kept])
-    # corral keeps the user's site-packages on the path if it is installed there itself.
+    # If corral is installed in the user's site-packages, this directory stays on the path.
     monkeypatch.setattr(site, "USER_SITE", own)
     entry.remove_foreign_paths()
     assert own in sys.path

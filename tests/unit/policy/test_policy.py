@@ -394,8 +394,9 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Imitate macOS, where the users' files and /private are on another volume than the root. Such
-    files can be granted. Files on the file system of /proc are refused, wherever it is mounted.
+    """Imitate macOS, where the root is on one volume, and the users' files and /private are on
+    another. The users' files can be granted. Files on /proc's file system are refused, wherever it
+    is mounted.
     """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
@@ -532,7 +533,8 @@ def test_a_link_planted_in_a_writable_directory_is_refused(home):
     assert joined(user(filesystem={"write": ["~/data"], "read": ["~/data/in"]}), home=home).grants
 
 
-# The tests below use random requests: no request allows more than the user's policy.
+# The tests below merge the user's policy with random requests. No request may allow more than the
+# user's policy does.
 
 
 SIZES = st.sampled_from(["1M", "512M", "1G", "2G", "none"])
@@ -696,7 +698,7 @@ def test_flags_become_a_policy_without_slow_imports():
 
 
 def test_the_policy_lists_the_variables_that_a_servers_request_set():
-    """Check that `requested_names` lists the environment variables that a server's request set. A
+    """Check that `requested_names` lists the environment variables that a server's request sets. A
     request could set a variable such as A_TOKEN to a host name. If corral masked this value as a
     secret, the report of denials would not show the host.
     """

@@ -35,7 +35,7 @@ GRANTS = {
 
 
 def test_each_profiles_server_is_started_or_a_reason_is_listed():
-    """Check that the tests with the `servers` rig start the server of each profile. NOT_STARTED
+    """Check that each profile's server is started by the tests with the `servers` rig. NOT_STARTED
     must give the reason for each exception.
     """
     called = {one.profile for one in SERVERS}

@@ -25,7 +25,8 @@ def test_a_script_that_does_not_exist_is_found(tmp_path, words):
     (tmp_path / "there.py").write_text("")
     path = find_missing_script(words, str(tmp_path))
     assert path == str(tmp_path / next(word for word in words if word.startswith("gone")))
-    assert find_missing_script(words) == ""  # corral cannot tell without the working directory
+    # Without the working directory, corral cannot look for the script.
+    assert find_missing_script(words) == ""
 
 
 @pytest.mark.parametrize(

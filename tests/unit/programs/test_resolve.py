@@ -180,7 +180,7 @@ def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: P
     program_at(home / "program")
     program_at(home / "two; words")
     hints = {"directory": "type ./directory", "program": "type ./program"}
-    hints["two; words"] = "type './two; words'"  # unquoted, the hint would also run `words`
+    hints["two; words"] = "type './two; words'"  # without quotes, the shell would also run `words`
     for name, hint in hints.items():
         with pytest.raises(CommandError) as caught:
             run(name)
@@ -335,9 +335,8 @@ def test_a_venv_made_by_uv_works(run: Resolver, home: Path) -> None:
 def test_uvs_own_pythons_are_reached_through_a_linked_directory(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that Python starts and finds its packages in uv's layout, where .venv/bin/python is a
-    link to ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, and cpython-3.12-linux is a
-    link too.
+    """Check that Python starts and finds its packages in uv's layout. There .venv/bin/python is a
+    link into a directory below ~/.local/share/uv/python, and this directory is a link, too.
     """
     pythons = home / ".local" / "share" / "uv" / "python"
     minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))

@@ -1,4 +1,6 @@
-"""Test command lines and environment blocks with an independent parser of the documented rules."""
+"""Test command lines and environment blocks. A parser that does not share code with corral reads
+them by the documented rules.
+"""
 
 import subprocess
 
@@ -198,8 +200,8 @@ def test_the_environment_block_has_every_variable_once_and_sorted(variables):
 def test_variables_are_sorted_as_windows_sorts_them():
     names = ["b", "A_", "AB", "a", "Path", "é", "\uffff", "\U0001f600"]
     found = [name for name, _ in read_block(environment_block((name, "") for name in names))]
-    # Windows compares UTF-16 code units in upper case. So a surrogate pair sorts before U+FFFF, and
-    # the underscore sorts after A to Z.
+    # Windows converts names to upper case and then compares their UTF-16 code units. So a surrogate
+    # pair sorts before U+FFFF, and the underscore sorts after A to Z.
     assert found == ["a", "AB", "A_", "b", "Path", "é", "\U0001f600", "\uffff"]
 
 

@@ -213,7 +213,7 @@ def test_a_package_of_a_project_is_readable_with_its_neighbours():
 
 
 def test_npms_batch_file_of_a_global_package_is_followed():
-    """Check that only the started package is readable, but not the other global packages."""
+    """Check that the started package is readable, and that the other global packages are not."""
     npm = "C:\\Users\\Ann\\AppData\\Roaming\\npm"
     text = BATCH.replace("..\\srv", "node_modules\\@a\\srv").encode()
     disk = Table(

@@ -245,8 +245,8 @@ def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
 
 @pytest.mark.rig("node")
 def test_batch_files_of_the_installed_npm_are_read(tmp_path):
-    """Check that corral finds the program and the script in files that the cmd-shim of the
-    installed npm writes.
+    """Check that corral finds the program and the script in files written by the installed npm's
+    cmd-shim.
     """
     root = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("npm"))))
     writer = os.path.join(root, "node_modules", "cmd-shim")

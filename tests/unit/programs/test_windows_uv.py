@@ -1,5 +1,5 @@
-"""Test how corral reads the launchers (trampolines) that uv writes for scripts. The launchers come
-from uv for Windows, which the test runs under Wine to install a package.
+"""Test how corral reads the launchers (trampolines) that uv writes for scripts. To get real
+launchers, the test installs a package with uv for Windows under Wine.
 """
 
 import base64
@@ -15,7 +15,7 @@ import pytest
 import rigs
 from corral.programs import windows_pe_resources, windows_shims
 
-RECIPE = 1  # part of the cache key: increase it with each change
+RECIPE = 1  # a part of the cache's key: add 1 whenever the code below changes
 VERSION = "0.13.7"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps")
 COMPILER = "x86_64-w64-mingw32-gcc"

@@ -43,7 +43,7 @@ def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
 
 def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
     """Check that the archive is refused and that nothing was written outside the directory. Return
-    the message of the refusal.
+    the error's message.
     """
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
@@ -287,8 +287,8 @@ def test_data_after_the_archive_is_refused(tmp_path):
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
 def test_a_signed_bundle_is_unpacked(declared, tmp_path):
-    """Unpack bundles with each form of a signature. `mcpb sign` appends a block to the archive, and
-    newer versions also declare this block as the archive's comment.
+    """Unpack bundles with both forms of a signature. `mcpb sign` appends a block to the archive.
+    Newer versions of mcpb also declare this block as the archive's comment.
     """
     block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
     data = bytearray(archive(*GOOD))
@@ -436,8 +436,9 @@ def listed(comment: bytes = b"") -> bytes:
 
 
 def lying() -> bytes:
-    """Return an archive whose end record states one entry. The comment of this entry contains a
-    zip64 record that states many entries, and zipfile looks at this record first.
+    """Return an archive with two lists. The end record refers to a list with one entry. This
+    entry's comment contains a zip64 record, which refers to a hidden list with many entries.
+    zipfile looks at the zip64 record first.
     """
     file = struct.pack("<4s5HLLLHH", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"
     hidden = listed() * HIDDEN

@@ -128,8 +128,8 @@ def test_the_cause_of_a_known_installer_error_is_named_with_a_hint(text, what, h
 
 @pytest.mark.parametrize("text", [NPM_TRANSITIVE, UV_TRANSITIVE, PIP_TRANSITIVE])
 def test_a_missing_version_of_a_dependency_has_its_own_hint(text):
-    """Check that the hint does not say to leave out the version, because the user has not typed a
-    version of the dependency.
+    """Check the hint for a missing version of a dependency. It must not say to leave out the
+    version, because the user did not type this version.
     """
     what, hint = explain_failure(text.split("\n"), parse_reference("npm:server"))
     assert what == "there is no such version of dep"

@@ -63,7 +63,7 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     command, loaded = json.loads(done.stdout)
     assert command == ["node", f"{made.path()}/main.js"]
-    # Check that the list contains the imported modules at all.
+    # Make sure that the list contains imported modules.
     assert "corral.servers.packages.package" in loaded
     assert set(loaded) & HEAVY == set()
     remove_tree(store.store_path())  # pytest cannot remove read-only directories

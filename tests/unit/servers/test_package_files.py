@@ -194,8 +194,8 @@ def test_a_missing_program_is_an_error(tmp_path):
 
 
 def test_files_of_a_package_that_corral_itself_reads_have_a_maximum_size(tmp_path):
-    """Check that corral limits the size of files that it reads without a sandbox, because a package
-    can make its own description as large as the disk.
+    """Check that corral limits the size of files that it reads without a sandbox. A package can
+    make its own description as large as the disk.
     """
     for name, read in (
         ("package-lock.json", lambda: npm.read_lock(str(tmp_path), "thing")),

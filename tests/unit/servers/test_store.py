@@ -404,9 +404,9 @@ def test_cache_commands_list_remove_and_verify_stored_trees(capfd):
 @POSIX
 @pytest.mark.parametrize("name", ["abcdef", "\U0001f600" * 63], ids=["short", "long"])
 def test_directories_too_deep_for_a_path_are_removed_too(home, name):
-    """Make nested directories one level at a time, as a package's script can, until the whole path
-    is too long for the system. In one case the names have many bytes but few characters. The
-    removal must work with fewer open files than there are levels.
+    """Make nested directories, one level at a time, until the whole path is too long for the
+    system. A package's script can do so. In the case `long`, each name has few characters but many
+    bytes. The removal must work with fewer open files than there are levels.
     """
     top = home / "deep"
     top.mkdir()

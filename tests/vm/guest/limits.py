@@ -47,7 +47,7 @@ sys.stdout.flush()
 os._exit(0)
 """
 BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-# A program whose fifty children together use three times the limit. No single child exceeds the limit.
+# In this program, fifty children together use three times the limit. No single child exceeds it.
 HOGS = f"""
 import os, signal
 for number in range(50):
@@ -201,8 +201,8 @@ def test_cpu_use_without_a_limit_is_not_limited(run):
     assert float(done.stdout) > 0.25, done.words()
 
 
-# A program that reads for a second and writes for a second, both without the page cache, and prints how many bytes it
-# read and wrote.
+# This program reads for a second and writes for a second, both without the page cache. It then
+# prints how many bytes it read and wrote.
 MOVE = """
 import mmap, os, sys, time
 fd, block = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, 1 << 15)

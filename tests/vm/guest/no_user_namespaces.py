@@ -24,8 +24,8 @@ def test_doctor_reports_user_namespaces_as_absent(person):
 
 
 def test_run_and_explain_both_refuse_or_both_work(person):
-    """Check that `explain` and `run` agree: either both refuse, and `run` names the missing
-    control, or both work without user namespaces.
+    """Check that `explain` and `run` agree: both refuse, or both work without user namespaces. If
+    they refuse, `run` must name the missing control.
     """
     explained = person.corral("explain", "--json", "--", "/bin/echo", "inside")
     done = person.run("/bin/echo", "inside")
@@ -39,8 +39,8 @@ def test_run_and_explain_both_refuse_or_both_work(person):
 
 
 def test_corral_runs_only_if_landlock_can_deny_truncation(person):
-    """Check that corral refuses the run if the kernel has no Landlock, or one before ABI 3, which
-    cannot deny truncation.
+    """Check that corral refuses the run if the kernel cannot deny truncation. This is the case
+    without Landlock, and before Landlock's ABI 3.
     """
     number = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
     done = person.run("/bin/echo", "inside")

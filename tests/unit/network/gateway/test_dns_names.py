@@ -20,7 +20,9 @@ def names(*allow: str, **options) -> Names:
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
-    """Return the response code, and the data of the answer's record (None without a record)."""
+    """Ask for a name. Return the response code and the data of the answer, or None if there is no
+    answer.
+    """
     reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
     assert (number, questions) == (0x1234, 1)

@@ -57,8 +57,8 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """A replacement for the event that the proxy sets when it closes. With this event, each of the
-    proxy's pauses lasts until the proxy is closed.
+    """A replacement for the event that ends the proxy. With this event, every pause of the proxy
+    lasts until the proxy is closed.
     """
 
     def __init__(self):
@@ -75,7 +75,9 @@ class Closed(threading.Event):
 
 
 class Running:
-    """A proxy that was opened as in a run, with the environment variables of its target."""
+    """A running proxy, opened as a run opens it, with the environment variables that the target
+    would get.
+    """
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
         self.results = Results()
@@ -487,8 +489,8 @@ def test_close_ends_all_connections(run):
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_what_a_target_sent_before_its_end_still_arrives(ends):
-    """End the run before the copy has started, so that nothing has been copied yet. If the target's
-    socket is still open, the data may be incomplete, so the peer must see a reset.
+    """End the run before the proxy has copied anything. If the target has closed its socket, all
+    its data must still arrive. Otherwise the data may be incomplete, so the peer must see a reset.
     """
     text = os.urandom(100_000)
     stop, other_end = os.pipe()

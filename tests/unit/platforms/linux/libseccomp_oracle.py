@@ -15,13 +15,13 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The bits of an argument, in the order in which split() tests them. Bits 8 to 15 come first because
-# they are the type of an ioctl command. Rules for a whole type and rules for a single command then
-# share their first tests, which saves four fifths of the cubes.
+# The bits of an argument, in the order in which split() tests them. Bits 8 to 15, the type of an
+# ioctl command, come first. A rule for a whole type and a rule for a single command then begin with
+# the same tests, so the number of cubes is five times smaller.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# A cube is a set of calls. It maps argument numbers to (mask, value), and an argument that it does
-# not list may have any value.
+# A cube is a set of calls, described by their arguments. It maps the number of an argument to
+# (mask, value). An argument that is not in the cube may have any value.
 Cube = dict[int, tuple[int, int]]
 
 
@@ -57,8 +57,8 @@ def load():
 
 
 def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
-    """Split a cube by a condition. Return the part for which the condition is true (None if there
-    is no such part), and disjoint cubes for the rest.
+    """Split a cube by a condition. Return the part that meets the condition (None if there is no
+    such part), and the rest as disjoint cubes.
     """
     index, mask, value = condition
     known, fixed = cube.get(index, (0, 0))
@@ -72,8 +72,8 @@ def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
 
 
 def cubes(rule) -> list[tuple[Cube, int]]:
-    """Return disjoint cubes that together cover all arguments, each with the action of the rule
-    that applies to it.
+    """Return disjoint cubes that together contain all calls. Each has the action of the rule that
+    applies to it.
     """
     if isinstance(rule, int):
         return [({}, rule)]

@@ -1,4 +1,4 @@
-"""Test that corral does not read or write a caller's memory after the caller has ended, because the
+"""Test that corral does not read or write a caller's memory after the caller has ended. The
 caller's pid may then belong to another process.
 """
 

@@ -41,8 +41,8 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
         # Only cgroup v1 is mounted, so the v1 lines in /proc/self/cgroup are ignored.
         (V1, b"4:memory:/x\n", None),
         (b"", b"0::/x\n", None),
-        # Two containers that see only the cgroup /docker/abc. The second container's process was
-        # moved out of that cgroup.
+        # These two processes are in containers that see only the cgroup /docker/abc. The second
+        # process was moved out of that cgroup.
         (
             UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
             b"0::/docker/abc/init\n",

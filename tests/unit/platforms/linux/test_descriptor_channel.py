@@ -37,8 +37,8 @@ def refuse(monkeypatch, number, times):
 
 
 def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
-    """Imitate the error that the kernel returns while other processes of the user have too many
-    descriptors in flight.
+    """Imitate the kernel's error for a user whose processes have sent too many descriptors that
+    were not received yet.
     """
     refused = refuse(monkeypatch, errno.ETOOMANYREFS, 3)
     channel.send("listener", [0])

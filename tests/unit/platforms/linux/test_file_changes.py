@@ -105,7 +105,7 @@ def test_a_lookup_that_does_not_follow_links_finds_the_link_itself(tree):
 
 def test_paths_outside_of_writable_directories_are_not_looked_up(tree, monkeypatch):
     """Check that corral does not look up paths outside the directories that the target may write
-    to, because such a lookup could wait for a network file system.
+    to. Such a lookup could wait for a network file system.
     """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)

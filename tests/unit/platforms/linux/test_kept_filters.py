@@ -18,8 +18,8 @@ QUIET = seccomp.Seccomp(machine="x86_64", subprocess=False, unix_sockets=False)
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Set up a home directory without cached filters. Return a list to which each compilation
-    appends the step that it compiles.
+    """Set up a home directory without cached filters. Return a list that gets an entry for each
+    step that is compiled.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -32,8 +32,8 @@ def compiled(tmp_path, monkeypatch):
 
 
 def load(step=STEP):
-    """Empty the cache in memory, load the filters as a new process would, and return all of
-    them.
+    """Empty the cache in memory, so that filters are loaded as in a new process. Return all
+    filters.
     """
     seccomp._init.clear()
     seccomp._templates.clear()
@@ -43,7 +43,7 @@ def load(step=STEP):
 
 def test_a_second_run_compiles_nothing(compiled):
     first = load()
-    assert compiled == [STEP, QUIET]  # QUIET is the fallback if an outer sandbox has a listener
+    assert compiled == [STEP, QUIET]  # QUIET is used instead if an outer sandbox has a listener
     assert load() == first
     assert compiled == [STEP, QUIET]
     assert len(set(first[1].values())) == 2
@@ -166,4 +166,4 @@ def test_a_bounded_number_of_filters_is_kept_and_the_newest_stays(compiled):
     assert os.path.basename(own) in kept
     compiled.clear()
     load(QUIET)
-    assert compiled == []  # QUIET's filter is newer than the files that were removed
+    assert compiled == []  # corral removes the oldest files, and QUIET's file is newer

@@ -1,5 +1,5 @@
-"""Check that the kernel may continue a notified call only if corral's table permits this call,
-whatever a decider answers. All call numbers are tried.
+"""Check that the kernel continues a notified call only if corral's table allows this, whatever a
+decider answers. All call numbers are tried.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
 def test_the_supervisor_lets_only_calls_continue_that_the_table_permits(machine, flags):
-    """Check that the kernel continues a call after the supervisor's answer only in these three
-    cases: corral only watches the call, the call starts a task that corral only counts, or the call
-    asks a socket for a name or for received data. If the target changes its memory after the
-    decision about such a call, it gains nothing.
+    """Check that the kernel continues a call after the supervisor's answer only in three cases:
+    corral only watches the call, the call starts a task that corral only counts, or the call asks a
+    socket for a name or for received data. In these cases the target gains nothing if it changes
+    its memory after the decision.
 
     Without namespaces, calls that change modes and times never continue, not even in `corral
     learn`.
@@ -80,7 +80,7 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
     assert judge(asked, names, {}).verdict == "deny"
-    # `corral learn` only records these calls, because without a broker they are allowed
+    # `corral learn` only records these calls, which are allowed without a broker
     watched = {"socket_watch": Yes()}
     goes_on = name in {"connect", "bind"}
     assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")
@@ -145,7 +145,7 @@ def test_the_filter_notifies_every_change_of_a_mode_or_times(subprocess, watch_p
     assert {*CHANGES} <= notified(rules)
     assert allowed(rules) & {*CHANGES} == set()
     quiet = seccomp_rules.target_rules(**common, namespaces=False, watch_paths=watch_paths)
-    # If a run watches paths, its supervisor is notified of `bind` with and without `file_changes`.
+    # If a run watches paths, `file_changes` makes no difference to `bind`.
     others = set() if watch_paths else {"bind"}
     assert {name for name in quiet if rules[name] != quiet[name]} == {*CHANGES, *others}
     assert (allowed(quiet) | notified(quiet)) & {*CHANGES} == set()

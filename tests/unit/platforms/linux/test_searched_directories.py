@@ -29,8 +29,8 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def search(tree, monkeypatch):
-    """Return a function that searches the tree. This function returns the hidden and protected
-    names that it found, and the number of directories that it listed.
+    """Return a function that searches the tree. It returns the hidden and the protected names that
+    it found, and the number of directories that it listed.
     """
     from corral.platforms.linux.mechanisms import masks
     from corral.policy.model import Grant
@@ -174,8 +174,8 @@ def exchange(one, other):
 def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
     search, tree, monkeypatch
 ):
-    """Exchange `a1` for a directory without a secret while a search lists `a1/b/c1`. Then exchange
-    the two directories back, and check that the next search finds the secret.
+    """Let a directory without a secret take the place of `a1` while a search lists `a1/b/c1`. Then
+    put `a1` back, and check that the next search finds the secret.
     """
     (tree / "a1/b/c1/.env").write_text("secret")
     clean = tree.parent / "clean"
@@ -199,8 +199,8 @@ def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
 
 @pytest.mark.parametrize("put", [None, "file", "link"])
 def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree, monkeypatch, put):
-    """Move a directory away while the search opens it, and back before the search ends, as a target
-    could do. In the meantime a file or a link may take the directory's place.
+    """Move a directory away just before the search opens it, and back before the search ends, as a
+    target could do. In the meantime a file or a link may take its place.
     """
     moved, real = tree / "a1/b/c1", os.open
 

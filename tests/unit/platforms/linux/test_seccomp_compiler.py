@@ -68,8 +68,8 @@ def test_compiled_programs_decide_calls_as_their_rules_do(rules, limit, calls):
 
 
 def test_jumps_of_more_than_255_instructions_work():
-    """Compile 300 syscalls with one rule each. The program starts with a search for the number of
-    the call, and has to jump far from there to reach the rules.
+    """Compile 300 syscalls with one rule each. The program first searches for the number of the
+    call, and then has to jump far to reach the call's rules.
     """
     rules = {
         2 * n: (

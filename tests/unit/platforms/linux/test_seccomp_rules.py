@@ -80,7 +80,7 @@ def numbered(machine, named, others):
 
 
 def words_of(*programs):
-    """Return every constant that the programs compare with. Together, arguments made from these
+    """Return all constants that the programs compare arguments with. Arguments made from these
     constants reach every branch.
     """
     return sorted({k for program in programs for code, _, _, k in program if code in {JEQ, JSET}})
@@ -88,7 +88,7 @@ def words_of(*programs):
 
 def corpus(words):
     """Return tuples of arguments: boundary values, every single bit in each position, and random
-    mixtures.
+    combinations.
     """
     edges = [
         0,
@@ -126,8 +126,8 @@ def libseccomp():
     return libseccomp_oracle.load()
 
 
-# Rules that were already compared with all argument tuples. If a rule occurs again with other
-# filter options, a sample of the tuples is enough.
+# Rules that were already compared with all argument tuples. If other filter options give the same
+# rule again, a sample of the tuples is enough.
 COMPARED = set()
 
 
@@ -135,9 +135,9 @@ def assert_same(machine, rules, ours, theirs):
     """Compare both programs for all call numbers. Vary the arguments only if one of the programs
     reads them.
 
-    libseccomp's program is always for x86_64 (see libseccomp_oracle). The number -1, which tracers
-    use to skip a call, is not compared, because libseccomp does not treat it as an x32 call.
-    corral's filter kills the process for -1, as for every number in the x32 range.
+    libseccomp's program is always for x86_64 (see libseccomp_oracle). The number -1 is not
+    compared. Tracers use it to skip a call, and libseccomp treats it differently from other numbers
+    in the x32 range. corral's filter kills the process for all these numbers.
     """
     arch = AUDIT_ARCHES[machine]
     tuples = corpus(words_of(ours))
@@ -154,7 +154,7 @@ def assert_same(machine, rules, ours, theirs):
                 break
         else:
             COMPARED.add(rule)
-    assert compared > 1024 + 100  # some calls were compared with several arguments
+    assert compared > 1024 + 100  # some calls were tried with more than one tuple
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -193,7 +193,7 @@ def test_x32_is_killed_and_its_old_numbers_are_absent():
     assert run(program, AUDIT_ARCH_X86_64, getpid).action == ALLOW
     for number in (X32 | getpid, X32, X32 | 520, 0x80000000, 0xFFFFFFFF):
         assert run(program, AUDIT_ARCH_X86_64, number).action == KILL_PROCESS
-    # Old kernels ran the numbers 512 to 547, such as execve (520), as x32 calls even without the
+    # On old kernels, the numbers 512 to 547, such as execve (520), made x32 calls even without the
     # x32 bit.
     for number in range(512, 548):
         assert run(program, AUDIT_ARCH_X86_64, number).action == ENOSYS
@@ -390,8 +390,8 @@ def test_netlink_is_for_routes_only(namespaces, junk):
 @pytest.mark.parametrize("namespaces", [True, False])
 def test_other_socket_families_look_absent(namespaces):
     filter_ = target(namespaces=namespaces, unix_sockets=True)
-    # All families except AF_UNIX (1), AF_INET (2), AF_INET6 (10) and AF_NETLINK (16) look absent,
-    # for example AF_PACKET (17), AF_ALG (38), AF_VSOCK (40) and AF_SMC (43).
+    # Most families look absent, for example AF_PACKET (17), AF_ALG (38), AF_VSOCK (40) and AF_SMC
+    # (43). The exceptions are AF_UNIX (1), AF_INET (2), AF_INET6 (10) and AF_NETLINK (16).
     for family in set(range(64)) - {1, 2, 10, 16}:
         for kind in (STREAM, DGRAM, RAW, SEQPACKET):
             assert filter_("socket", family, kind, 0) == EAFNOSUPPORT
@@ -591,8 +591,8 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
-    """Check that the filter does not read the arguments of frequent calls, because the kernel then
-    allows these calls by looking at a bitmap instead of running the filter.
+    """Check that the filter does not read the arguments of frequent calls. The kernel can then
+    allow these calls by looking at a bitmap, without running the filter.
     """
     filter_ = target(machine, **options)
     for name in ("read", "write", "futex", "mmap", "getppid", "epoll_pwait", "recvfrom"):
@@ -680,8 +680,8 @@ def test_no_flag_of_a_send_can_connect_a_socket(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_only_harmless_socket_options_can_be_set(machine):
-    """Set options that connect, route, mark, share a port or change the protocol. They must fail as
-    if they did not exist.
+    """Set options that connect or route a socket, mark it, share its port or change its protocol.
+    Each call must fail as if the option did not exist.
     """
     held = brokered(machine)
     absent = errno_action(92)
@@ -719,7 +719,7 @@ def test_only_harmless_socket_options_can_be_set(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_target_cannot_install_a_listener_with_a_broker(machine):
     """Check that the target cannot install its own listener. The kernel asks only the listener of
-    the newest filter that notifies, so with a newer listener the target could allow itself
+    the newest filter that notifies. With a listener of its own, the target could allow itself
     connections that the supervisor would deny.
     """
     held = brokered(machine)

@@ -1,5 +1,5 @@
-"""Check that every Linux step has the methods and fields on which `explain`, error messages and the
-order of the steps depend.
+"""Check that every Linux step has the methods and fields that are needed by `explain`, by error
+messages and by the order of the steps.
 """
 
 import importlib
@@ -45,8 +45,8 @@ def test_every_step_can_be_applied_and_verified_and_has_a_stage(step):
 
 
 def test_opened_descriptors_are_closed_once():
-    """Release the results twice, and check that their descriptors are closed only once. A socket
-    that a service has taken must stay open, because the service itself closes it.
+    """Release the results twice, and check that their descriptors are closed only once. If a
+    service has taken over a socket, the service closes it, so it must stay open here.
     """
     results = Results()
     given, taken = os.pipe()

@@ -1,5 +1,5 @@
-"""Test how corral uses the files of the kernel and of container engines to find out why namespaces
-are forbidden.
+"""Test how corral finds out why namespaces are forbidden. It looks at files of the kernel and of
+container engines.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
 
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_from_abi_3_on(files, monkeypatch, version):
-    """Check that Landlock is called a wall only from ABI 3 on, as in the probe of `landlock_wall`.
-    ABI 0 stands for a kernel without Landlock.
+    """Check that Landlock is called a wall only from ABI 3 on. The probe of `landlock_wall` uses
+    the same bound. ABI 0 stands for a kernel without Landlock.
     """
 
     def landlock_abi() -> int:
@@ -146,7 +146,7 @@ def test_a_kernel_without_a_system_call_is_distinguished_from_a_container(
     files, monkeypatch, mark, hint
 ):
     """Imitate Linux 5.10, which lacks mount_setattr. In a container, the engine's filter may cause
-    the same error, so the hint must not suggest a newer kernel there.
+    the same error, so in a container the hint must not suggest a newer kernel.
     """
     files[mark] = b""
     answers = iter(

@@ -64,8 +64,8 @@ def test_rows_of_smaps_rollup_are_added_up_and_converted_to_bytes():
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
-    """Check that mapped segments of shared memory are left out, because they are already counted as
-    objects. A memfd whose name only looks like the name of a segment still counts.
+    """Check that segments of shared memory do not count as mappings, because they are already
+    counted as objects. A memfd still counts, even if its name looks like the name of a segment.
     """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
@@ -74,9 +74,9 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """Check that only a file's own pages are left out of its mappings. Two kinds of pages still
-    count: pages that the process has changed privately, and pages of a memfd without an open
-    descriptor.
+    """Check that only a file's own pages are left out when its mappings are counted. Two kinds of
+    pages still count: pages that the process has changed privately, and pages of a memfd without an
+    open descriptor.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 
@@ -132,7 +132,7 @@ def test_memory_of_a_grandchild_is_counted(act, exact):
         after = usage.measure(pid, exact=exact)
         assert len(usage.tree(pid)) == 1
     assert before.tasks == after.tasks == 1
-    # A cheap sample may count shared pages twice: as memory of the process and as memory of a file.
+    # A cheap sample may count a shared page twice: in the process's memory and in the file's.
     most = 40 if exact or "mmap" not in act else 72
     assert 31 * MIB < after.memory - before.memory < most * MIB
 
@@ -146,7 +146,7 @@ def test_an_exact_sample_counts_mapped_and_written_pages_once():
     assert 32 * MIB <= exact.memory < 48 * MIB
 
 
-# A program with five processes that share the same pages. The first process waits until the others
+# In this program, five processes share the same pages. The first process waits until the others
 # have started.
 SHARING = """
 kept = bytearray(b'x' * (32 << 20))
@@ -173,8 +173,8 @@ def test_an_exact_sample_counts_shared_pages_once():
     assert 32 * MIB <= exact.memory < 64 * MIB
 
 
-# A program in which twenty processes share the pages of a child of init. The test kills these
-# twenty processes.
+# In this program, twenty processes share the pages of a child of init. The test kills these twenty
+# processes.
 ENDING = """
 import signal
 ready, tell = os.pipe()
@@ -192,9 +192,9 @@ for _ in range(20):
 
 
 class Tree:
-    """A real process tree that shrinks during an exact measurement. The measurement calls `end_one`
-    repeatedly to ask whether it should stop. `end_one` always answers no, but from a certain call
-    on it also kills a process.
+    """A real process tree that shrinks during an exact measurement. The measurement asks again and
+    again whether it should stop, and `end_one` always answers no. From a certain call on, `end_one`
+    also kills a process.
     """
 
     def __init__(self, root):
@@ -208,8 +208,8 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """Kill one process in each call after the first 23. The measurement makes these 23 calls
-        while it reads all processes for the first time.
+        """Kill one process in each call after the first 23. These 23 calls are made while the
+        measurement reads all processes for the first time.
         """
         self.questions += 1
         if self.is_exact and self.questions > 23 and self.sharing:
@@ -242,8 +242,8 @@ def test_memory_counts_once_if_processes_that_share_it_end(limit, hit):
                 os.kill(one, signal.SIGKILL)
 
 
-# A program in which a child of init shares its pages with ten processes, and starts ten more when
-# it gets a signal.
+# In this program, a child of init shares its pages with ten processes, and starts ten more when it
+# gets a signal.
 REPLACING = """
 import signal
 ready, tell = os.pipe()
@@ -264,8 +264,8 @@ for _ in range(10):
 """
 
 
-# A program in which init has two children. Each of them shares 32 MiB with ten processes, and
-# starts ten more when it gets a signal. Init waits until the first twenty processes have started.
+# In this program, init has two children. Each of them shares 32 MiB with ten processes, and starts
+# ten more when it gets a signal. Init waits until the first twenty processes have started.
 HIDING = """
 import signal
 ready, tell = os.pipe()
@@ -302,8 +302,8 @@ class HidingTree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def replace(self):
-        """Replace the processes after the measurement has listed all of them and before it reads
-        their memory.
+        """Replace the processes during a measurement: after it has listed them all, but before it
+        reads their memory.
         """
         self.questions += 1
         if self.found and self.questions == 1 + len(self.found):
@@ -334,8 +334,8 @@ def read_parent(pid):
 @LINUX
 @pytest.mark.parametrize(("limit", "hit"), [(48, "memory"), (200, "")])
 def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limit, hit):
-    """Measure two groups of processes with 32 MiB each. Neither group exceeds the limit of 48 MiB
-    alone, but both together do. The limit of 200 MiB is not exceeded.
+    """Measure two groups of processes with 32 MiB each. A limit of 48 MiB is exceeded, but only by
+    both groups together. A limit of 200 MiB is not exceeded.
     """
     with Child(HIDING) as pid:
         child = HidingTree(pid)
@@ -354,9 +354,9 @@ def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limi
 
 @LINUX
 def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
-    """Replace all processes but one after the measurement has found them and before it reads their
-    memory. The remaining process shares 32 MiB with ten new processes that the measurement did not
-    find. All of these 32 MiB must count.
+    """Replace all processes except one after the measurement has listed them, and before it reads
+    their memory. The remaining process shares 32 MiB with ten new processes that are not on this
+    list. The whole 32 MiB must count.
     """
     with Child(REPLACING) as pid:
         first, *others = usage.tree(pid)
@@ -484,8 +484,8 @@ os._exit(0)
 
 @LINUX
 def test_shared_pages_in_mappings_beyond_the_limit_count_twice(monkeypatch):
-    """Give a process more mappings than a measurement may read. Shared memory in the unread
-    mappings must be counted twice rather than not at all.
+    """Give a process more mappings than a measurement may read. If shared memory is in an unread
+    mapping, the result must be too high rather than too low.
     """
     with Child(MANY_MAPS) as pid:
         exact = usage.measure(pid, exact=True)
@@ -518,9 +518,9 @@ if parent == 0:
 
 @LINUX
 def test_an_orphan_that_gets_a_new_parent_during_the_search_for_processes_is_found(monkeypatch):
-    """Kill the orphan's parent after the search has read the root's list of children, but before it
-    reads the parent's list. The orphan then becomes a child of the root, whose list was already
-    read.
+    """Kill the orphan's parent while the search reads the lists of children: after the root's list,
+    but before the parent's list. The orphan then becomes a child of the root, whose list was
+    already read.
     """
     read = usage._children
     with Child(ORPHAN) as root:
@@ -545,8 +545,8 @@ def test_an_orphan_that_gets_a_new_parent_during_the_search_for_processes_is_fou
 
 @LINUX
 def test_the_search_for_processes_ends_however_fast_they_start_and_end(monkeypatch):
-    """Return a new child whenever the root's list of children is read, as if processes started and
-    ended all the time.
+    """Add a new child each time the root's list of children is read. This looks as if processes
+    started and ended all the time.
     """
     numbers = iter(range(1 << 30, 1 << 31))
     monkeypatch.setattr(usage, "_children", lambda pid: [next(numbers)] if pid == 1 else [])
@@ -582,8 +582,8 @@ signal.pause()
 
 @LINUX
 def test_a_child_of_a_thread_that_ends_during_the_search_for_processes_is_found(monkeypatch):
-    """End a thread that has a child, after the search has read the first thread's list of children.
-    The child then moves to this list, which was already read.
+    """After the search has read the first thread's list of children, end another thread that has a
+    child. The child then moves to the first thread's list, which was already read.
     """
     read, started = usage.abi.read_file, Child(MOVES)
     with started.process, started as pid:
@@ -631,8 +631,8 @@ def test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_a
 
 @LINUX
 def test_no_list_of_descriptors_is_read_beyond_the_budget(monkeypatch):
-    """Imitate threads with separate descriptor tables, which a target can make. The measurement may
-    read only a limited number of them.
+    """Imitate threads that each have their own descriptor table. A target can make many of them, so
+    the measurement may read only a limited number of tables.
     """
     listed, look = [], os.listdir
     monkeypatch.setattr(usage, "_shares_files", lambda *_: False)
@@ -658,7 +658,7 @@ print(processes.measure_grandchild.attempt())
 @LINUX
 def test_the_first_measurement_of_the_probe_includes_only_the_grandchild():
     """Check that the probe measures only the grandchild. Each forked process inherits 100 MiB, so
-    the result shows how many processes were measured.
+    the measured memory shows how many processes were counted.
     """
     source = str(pathlib.Path(corral.__file__).parents[1])
     done = subprocess.run(

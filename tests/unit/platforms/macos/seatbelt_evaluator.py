@@ -1,12 +1,13 @@
-"""Evaluate Seatbelt profiles in a model of the part of SBPL that corral's profiles use.
+"""Evaluate Seatbelt profiles in a model of SBPL. The model covers only the part of SBPL that corral
+uses.
 
 The last matching rule for the operation itself decides. If there is none, the last matching rule
 for the operation's class decides, then the rules for wider classes, and finally the rules for
 `default`. `(version 1)` adds rules before the profile, and a few rules after it. A rule without
 filters applies to everything. Unknown words are errors, so that no rule is skipped.
 
-The model has not been compared with a Mac, where Seatbelt may decide only by the order of all
-rules. Therefore the model raises an error if that order gives a different verdict.
+The model has not been compared with a Mac. Seatbelt may instead let the last of all matching rules
+decide, so the model raises an error if that would give a different verdict.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ def parse(text: str) -> list:
 
 @dataclasses.dataclass(frozen=True)
 class Act:
-    """An action that a process attempts. `socket` is "unix" with a `path`, or "ip", "tcp" or "udp"
-    with a `host` and a `port`. The host "localhost" means any of the Mac's own addresses. `target`
-    is "self", "same-sandbox" or "others". `vnode` is the type of the file at the path.
+    """An action that a process attempts.
+
+    `socket` is "unix" with a `path`, or "ip", "tcp" or "udp" with a `host` and a `port`. The host
+    "localhost" means any of the Mac's own addresses. `target` is "self", "same-sandbox" or
+    "others". `vnode` is the type of the file at the path.
     """
 
     operation: str
@@ -89,7 +92,7 @@ class Profile:
         self.rules.append(("allow", own, (("target", "self"),)))
 
     def rule(self, item: list) -> tuple | None:
-        """Return (action, operations, filters), or None if the rule's `defined?` condition is
+        """Return a rule as (action, operations, filters), or None if its `defined?` condition is
         false.
         """
         if item[0] == "if":
@@ -109,8 +112,8 @@ class Profile:
         return action, operations, filters
 
     def resolve(self, item: list) -> tuple:
-        """Return the filter with each parameter replaced by its value. The value is not parsed as
-        part of the profile.
+        """Return a filter in which each parameter is replaced by its value. The value is not parsed
+        as part of the profile.
         """
         if item[0] == "param":
             self.used.add(item[1])

@@ -1,5 +1,5 @@
-"""Test which mechanisms are chosen on macOS, and how a process tree is searched. The processes are
-in a fake process table.
+"""Test which mechanisms are chosen on macOS, and how a process tree is found in a fake process
+table.
 """
 
 import os
@@ -321,7 +321,7 @@ def test_rlimits_match_those_that_macos_enforces():
 
 
 def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monkeypatch):
-    """Imitate the error of macOS for a limit below the size that is already mapped. Linux accepts
+    """Imitate macOS, which refuses a limit below the size that is already mapped. Linux accepts
     such a limit.
     """
 
@@ -359,7 +359,7 @@ def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Let the number of processes grow after corral has asked for it and before corral reads the
+    """Let corral ask for the number of processes, and let this number grow before corral reads the
     list.
     """
     living = list(range(1, 10001))
@@ -464,8 +464,9 @@ def test_the_bindings_fail_clearly_on_other_systems():
 
 
 def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
-    """Check that sqlite3 and _scproxy, whose libraries open guarded descriptors, are not imported.
-    The watcher closes inherited descriptors, and macOS kills a process that closes a guarded one.
+    """Check that the watcher does not import sqlite3 and _scproxy, because their libraries open
+    guarded descriptors. The watcher closes all inherited descriptors, and macOS kills a process
+    that closes a guarded one.
     """
     code = (
         "import sys, corral.platforms.macos.backend, corral.platforms.macos.spawn, corral.supervisor.start\n"
@@ -567,8 +568,8 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
     """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by
-    its profile or by its responsible process. A responsible process does not count if its pid was
-    reused.
+    its profile or by its responsible process. If the responsible process's pid was reused, it does
+    not count.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)

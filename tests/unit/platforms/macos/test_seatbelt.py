@@ -286,8 +286,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
         hidden=(hidden,),
     )
     assert made(view).allows(Act("file-read-data", node))
-    # realpath needs the metadata of all directories above node, but it must not be possible to list
-    # these directories.
+    # realpath needs the metadata of all directories above node, but the target must not be able to
+    # list these directories.
     assert made(view).allows(Act("file-read-metadata", hidden))
     assert not made(view).allows(Act("file-read-data", hidden))
     assert not made(view).allows(Act("file-read-data", f"{hidden}/Google/Chrome/Cookies"))
@@ -295,8 +295,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
 
 
 def test_the_rule_for_the_deepest_path_wins():
-    """Use nested paths: a write grant in a read grant in a write grant, a grant in a hidden path,
-    and the server's own files in a write grant. The rule for the deepest path must win.
+    """Nest paths in each other: a write grant in a read grant in a write grant, a grant in a hidden
+    path, and the server's own files in a write grant. The rule for the deepest path must win.
     """
     top = f"{HOME}/w"
     view = replace(
@@ -394,8 +394,8 @@ def test_a_relative_path_is_refused(path):
 
 
 def test_a_rule_without_paths_is_left_out():
-    """Check that a rule is left out if it would have no filters, because a rule without filters
-    applies to everything. The only exception is an operation that takes no filters.
+    """Check that a rule without any filters is left out, because it would apply to everything. The
+    only exception is an operation that takes no filters.
     """
     rules = parse(seatbelt_profile.profile(replace(ALONE, execute=(), needed=()))[0])
     bare = [
@@ -426,8 +426,8 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_read_only(tmp_path):
 
 @pytest.mark.parametrize("kind", ["absent", "file", "link"])
 def test_a_target_cannot_make_a_repository(tmp_path, kind):
-    """Check that the target cannot rename a directory with hooks to .git, even if this would
-    replace a file or a link with that name.
+    """Check that the target cannot give the name .git to a directory with hooks. This must also
+    fail if a file or a link already has that name.
     """
     top = os.path.realpath(tmp_path)
     (tmp_path / "store/hooks").mkdir(parents=True)
@@ -455,8 +455,8 @@ def test_protected_names_stay_read_only_in_a_grant_inside_a_protected_directory(
 
 
 def test_a_granted_path_is_usable_even_if_its_name_is_hidden_or_protected():
-    """Grant a .env file, a repository, and a path in a repository. Without a grant these paths are
-    hidden or read-only.
+    """Grant a .env file, a repository, and a path in a repository. Without these grants they would
+    be hidden or read-only.
     """
     top = f"{HOME}/w"
     named = replace(ALONE, read=(f"{top}/.env",), write=(top, f"{top}/a/.git", f"{top}/b/.git/x"))
@@ -566,9 +566,8 @@ def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
-    """Check that a framework Python may execute `Python.app`, the second program that replaces it
-    in the same process. Use several names, because the names of the framework and of this program
-    vary.
+    """Check that a framework Python may execute `Python.app`, which then replaces it in the same
+    process. Try several names, because the names of the framework and of this program vary.
     """
     version = f"{os.path.realpath(tmp_path)}/{name}.framework/Versions/3.9"
     images = f"{version}/Resources/Python.app/Contents/MacOS"
@@ -594,8 +593,8 @@ def test_sh_may_execute_the_shell_that_the_system_selected_for_it(tmp_path, monk
 
 
 def test_libraries_of_package_managers_are_readable(tmp_path, monkeypatch):
-    """Use the layout of pyenv, whose python loads Homebrew's openssl. No rule for this is needed on
-    Intel, where Homebrew is in /usr/local, which every target may read.
+    """Use the layout of pyenv, whose python loads Homebrew's openssl. Intel Macs need no rule for
+    this, because every target may read /usr/local, where Homebrew is installed.
     """
     top = os.path.realpath(tmp_path)
     monkeypatch.setattr(tier_seatbelt, "MANAGERS", ((f"{top}/Cellar", tier_seatbelt.HOMEBREW),))
@@ -677,8 +676,8 @@ def test_data_of_installed_services_is_hidden(prefix):
 
 
 def test_rules_use_paths_as_the_kernel_spells_them(monkeypatch):
-    """Imitate a volume that ignores case. On such a volume `realpath` keeps the case that the user
-    typed, so rules for hidden paths would not match.
+    """Imitate a volume that ignores case. On such a volume `realpath` returns the path in the case
+    that the user typed, so rules for hidden paths would not match.
     """
     monkeypatch.setattr(
         seatbelt_paths, "to_kernel_path", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")

@@ -16,8 +16,8 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_of_a_probe_is_reported_as_its_cause():
-    """Make a child of the probe fail, and then the probe itself, which has waited for the child.
-    The child's error must be reported as the cause.
+    """Make a process that the probe has forked fail, and then the probe itself. The error of the
+    forked process must be reported, because it is the cause.
     """
 
     def attempt() -> str:

@@ -37,8 +37,8 @@ foreign = st.builds(
     st.integers(0, 2**32 - 1),
     st.sampled_from([*FOREIGN, OTHER_RUN]),
 )
-# Deny entries and entries of other kinds are kept even if they name corral's SID, because corral
-# does not make such entries.
+# These entries deny something or are of another kind. corral does not make such entries, so it
+# keeps them even if they name its SID.
 odd = st.builds(
     entry, st.sampled_from([1, 9]), st.just(0), st.integers(0, 2**32 - 1), st.just(OURS)
 )
@@ -54,7 +54,7 @@ def test_an_entry_is_added_and_removed(entries, control, directory, root, access
     after = access_list.read(granted)
     assert [one for one in after.entries if not access_list.is_entry_of(one, OURS)] == entries
     assert tuple(one for one in after.entries if access_list.is_entry_of(one, OURS)) == ours
-    # the flags for inheritance from the parent are unchanged
+    # the flags that control inheritance from the parent are unchanged
     assert after.control & 0x1400 == control & 0x1400
     assert bool(after.control & 0x0100) == bool(control & 0x0400)
     assert access_list.has_entry(granted, OURS)
@@ -93,8 +93,8 @@ def test_inherited_entries_of_corral_are_removed_too():
 
 
 def test_a_grant_never_allows_changing_access_lists_or_deleting_its_root():
-    """Check that a grant never contains WRITE_DAC, WRITE_OWNER or FILE_DELETE_CHILD, and that it
-    contains DELETE only below the root of a write grant.
+    """Check the rights in a grant. It never contains WRITE_DAC, WRITE_OWNER or FILE_DELETE_CHILD.
+    It contains DELETE only for objects below the root of a write grant.
     """
     for access in ("read", "write"):
         for directory in (False, True):
@@ -107,7 +107,8 @@ def test_a_grant_never_allows_changing_access_lists_or_deleting_its_root():
                     if access == "read" or (root and reaches_the_object_itself):
                         assert not mask & access_list.DELETE
                     if access == "read":
-                        assert not mask & 0x0116  # the target can neither write nor add anything
+                        # No right to write to the object or to add files to it.
+                        assert not mask & 0x0116
 
 
 def test_new_objects_inherit_the_entries():
@@ -164,8 +165,8 @@ ANDREW, JANE, GROUP_A, EVERYONE = (
 READ, WRITE, EXECUTE = 0x1, 0x2, 0x20
 ALL = READ | WRITE | EXECUTE
 DOCUMENTED = [
-    # Microsoft, "DACLs and ACEs": one user is denied everything. For other users, the rights of the
-    # group and of everyone add up.
+    # Microsoft, "DACLs and ACEs": one user is denied everything. Another user gets the rights of
+    # the group and the rights of everyone.
     ([(1, 0, ALL, ANDREW), (0, 0, WRITE, GROUP_A), (0, 0, READ | EXECUTE, EVERYONE)],
      {(ANDREW, EVERYONE): 0, (JANE, GROUP_A, EVERYONE): ALL, (JANE, EVERYONE): READ | EXECUTE}),
     # Microsoft, "DACLs and ACEs": an entry that denies a user everything has no effect if an

@@ -1,5 +1,5 @@
-"""Check that corral either works or refuses to run, whatever Windows returns from calls whose
-results are undocumented or differ between versions.
+"""Check that corral either works or refuses to run, whatever Windows answers. These tests use calls
+whose results are undocumented or differ between versions.
 
 Each test replaces the result of one call. The test's docstring says where this result was seen or
 is documented.
@@ -149,9 +149,9 @@ def test_only_an_elevated_callers_targets_get_other_sids_than_the_caller(
     ids=["dropped", "deny only", "privileges kept", "groups kept"],
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
-    """Check that a run ends if Windows has left privileges or an administrator's groups in the
-    token. Microsoft does not document whether Windows drops privileges, and in
-    NVIDIA/OpenShell#3430 the groups remained.
+    """Check that a run ends if the token still has privileges or an administrator's groups.
+    Microsoft does not document whether Windows drops privileges, and in NVIDIA/OpenShell#3430 the
+    groups remained.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -198,9 +198,9 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Check that corral uses the profile folder that Windows reports, even if corral expected
-    another one. If a packaged client started corral, the two differ, because Windows redirects
-    AppData.
+    """Check that corral uses the profile folder that Windows reports, even if it is not the folder
+    that corral expected. The two differ if a packaged client started corral, because Windows then
+    redirects AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -231,8 +231,8 @@ def test_errors_of_creating_a_process_have_a_hint(code, told):
     ],
 )
 def test_a_target_with_children_has_a_console_without_a_window(processes, children, flag):
-    """Check that a target without children gets no console. A console's process is a child of the
-    target (Project Zero issue 213), which the child process policy would forbid.
+    """Check that a target without children gets no console. Windows starts a console's process as a
+    child of the target (Project Zero issue 213), and the child process policy would forbid this.
     """
     attributes = mitigations.plan(0, subprocess=children).attributes()
     assert process_creation._console(job.Job(processes=processes), attributes) == flag
@@ -282,9 +282,8 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Check that corral uses the window station that this logon already has, and adds its own entry
-    and the Low label if they are missing. If Windows does not keep these changes, corral ends the
-    run.
+    """Check that corral uses the window station that this logon already has. corral must add its
+    own entry and the Low label if they are missing, and end the run if Windows does not keep them.
 
     Each logon has one such window station. Another program, such as Chromium's sandbox, may have
     created it.
@@ -333,8 +332,8 @@ def test_a_target_has_no_right_to_the_clipboard():
 
 
 def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
-    """Check that `boot_time` subtracts the bias. If the clock is set, KeSetSystemTime adds the
-    change to both the boot time and the bias.
+    """Check that `boot_time` subtracts the bias. When someone sets the clock, Windows
+    (KeSetSystemTime) adds the change to the boot time and also to the bias.
     """
 
     def answer(boot: int, bias: int):
@@ -480,10 +479,10 @@ def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
 
 
 class Trials:
-    """Replace the two trials of a probe with given results. The first trial runs outside a
-    container, and the second one inside.
+    """Replace a probe's two trials with given results. The first trial runs outside a container,
+    and the second one inside.
 
-    `arrives` says for each trial whether its connection reaches the listener.
+    For each trial, `arrives` says whether its connection reaches the listener.
     """
 
     def __init__(self, monkeypatch, inside: str, *, outside: str = "done done done done") -> None:
@@ -534,9 +533,9 @@ def test_the_app_container_is_proven_only_if_the_probe_finds_every_wall(
     ],
 )
 def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
-    """Check that a connection counts as successful only if it reaches the listener, whatever the
-    process in the sandbox prints. If the connection from outside does not arrive, the counter-check has
-    failed.
+    """Check that a connection counts as successful only if it reaches the listener. What the
+    process in the sandbox prints does not count. If the connection from outside does not arrive,
+    the probe's counter-check has failed.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     Trials(monkeypatch, "denied denied done done").arrives = list(arrives)
@@ -597,8 +596,8 @@ WINDOW = "corral-0123456789abcdef"
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
-        # corral runs in session 0, so the window station outside the sandbox has such a name too.
-        # Only the desktop differs.
+        # corral runs in session 0, so the window station outside the sandbox has the same kind of
+        # name. Only the desktop differs.
         ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),
@@ -651,8 +650,8 @@ def test_the_relay_is_proven_only_if_it_allows_the_named_port_and_denies_another
 def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
     monkeypatch, output, errors
 ):
-    """Check that NUL counts as usable only if the target can open it. The nub project could open
-    NUL on Windows build 26200, but not on 26100.
+    """Check that NUL counts as usable only if the target can open it. For example, nub could
+    open NUL on Windows build 26200, but not on 26100.
     """
     monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))
     found = host._try("nul", lambda: container.try_nul(()))
@@ -660,8 +659,8 @@ def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
 
 
 def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
-    """Check that a probe that times out does not count as absent. The machine may only be busy, so
-    the next run that needs the capability must probe again.
+    """Check that a capability does not count as absent if its probe times out. The machine may only
+    be busy, so the next run that needs the capability must probe again.
     """
 
     def late() -> str:

@@ -1,5 +1,5 @@
-"""Test which directory trees can be granted to an AppContainer. Most tests use lists of files
-instead of real trees.
+"""Test which directory trees can be granted to an AppContainer. Most tests describe a tree as a
+list of files and do not create it.
 """
 
 import contextlib
@@ -69,9 +69,9 @@ def test_a_plain_tree_is_granted():
 def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
     monkeypatch, kept, root_changed
 ):
-    """Check which entries every run sets again, even if a kept grant has set them before: the
-    entries on secrets, on hard links, and on files that other programs run. Such a file may be
-    newer than the grant.
+    """Check the entries on secrets, on hard links, and on files that other programs run. Every run
+    must set them again, even if a kept grant has set them before, because such a file may be newer
+    than the grant.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
@@ -107,8 +107,8 @@ def test_the_plan_can_keep_the_access_entries_of_a_grant():
 
 
 def entries(step, name, **facts):
-    """Return two masks for one object in the first root of a plan: the target's rights on the
-    object, and the rights that new objects in it inherit.
+    """Return two masks for an object in the plan's first root: the target's rights on this object,
+    and the rights that are inherited by new objects in it.
     """
     node = Node(name=name, directory=facts.pop("directory", False), **facts)
     made = step.exceptions[0].entries(step.roots[0], node)
@@ -186,7 +186,7 @@ def test_secrets_in_a_grant_get_no_access_entry(name, access):
     step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
     assert entries(step, name) == (0, 0)
     above = name.rpartition("\\")[0]
-    if access == "write" and above:  # otherwise the target could rename it
+    if access == "write" and above:  # otherwise the target could rename `above`
         assert not entries(step, above, directory=True)[0] & access_list.DELETE
         assert entries(step, above, directory=True)[1] & access_list.DELETE
     assert name in step.describe()
@@ -294,8 +294,8 @@ def test_a_tree_in_the_store_is_not_listed_again(tmp_path, monkeypatch):
 
 
 def test_objects_of_other_users_in_a_read_grant_are_skipped_and_named(tmp_path):
-    """Check that files that belong to an elevated tool get no entries, because the current user may
-    not change their access lists. A warning must name these files.
+    """Check that an elevated tool's files get no entries, because the current user may not change
+    the access lists of such files. A warning must name these files.
     """
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").write_text("")
@@ -436,7 +436,7 @@ def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
 
 @pytest.fixture
 def handles(monkeypatch):
-    """Replace the handle information that Windows would return with a table of paths."""
+    """Replace Windows's information about handles with a table of paths."""
     facts = {}
     denied = facts["denied"] = set()
 
@@ -489,8 +489,8 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """Check that corral opens a closed object only for reading. corral does not change the object's
-    access list, so the walk must succeed even if the user may not change this list.
+    """Check that corral opens a closed object only for reading. It does not need to change the
+    object's access list, so a user who may not change this list must be able to walk the tree.
     """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
@@ -509,7 +509,7 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ("sid", "flags", "open_to_all"),
     [
         ("S-1-15-2-1", 0, True),
-        ("S-1-15-2-2", 0x0B, True),  # files below this directory inherit the entry
+        ("S-1-15-2-2", 0x0B, True),  # inherited by the files below this directory
         # An entry for the Users group does not apply to a container, which needs its own entry.
         ("S-1-5-32-545", 0, False),
     ],
@@ -530,8 +530,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
-    """Check that only secrets count as files that no container may read. The other closed files are
-    packages with a copy in the store, and other users' files, which cannot be opened.
+    """Check that the list of secrets contains no other closed files. The others are packages with a
+    copy in the store, and files of other users, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

@@ -1,5 +1,5 @@
-"""Test the journal of a run. Whatever byte it is truncated at, it is read as complete or as empty.
-It stays locked as long as its run lives.
+"""Test the journal of a run. A journal that is truncated at any byte must be read as complete or as
+empty. The journal stays locked as long as its run lives.
 """
 
 import os
@@ -47,8 +47,8 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_truncated_journal_is_empty(one, data):
-    """Truncate a journal at a random byte. There is nothing to undo then, because corral changes
-    access lists only after the journal is complete.
+    """Truncate a journal at a random byte. In this case nothing has to be undone, because corral
+    changes access lists only after the journal is complete.
     """
     raw = journal.encode(one)
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
@@ -105,7 +105,8 @@ def test_only_one_process_cleans_up(tmp_path):
     journal.create(directory, "one", entry(root())).leave()
     (dead,) = journal.dead(directory)
     assert journal.dead(directory) == []
-    assert journal.living(directory) == [entry(root())]  # in use until the cleanup ends
+    # The entries are in use until the cleanup ends.
+    assert journal.living(directory) == [entry(root())]
     dead.drop(root())
     assert journal.living(directory) == [entry()]
     dead.leave()
@@ -139,8 +140,8 @@ own.end()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
 def test_a_run_killed_while_writing_leaves_a_complete_or_empty_journal(tmp_path):
-    """Kill a real process after it has written some bytes of its journal under a real lock. The
-    journal must then be unlocked.
+    """Kill a real process after it has locked its journal and written some bytes. The journal must
+    then be unlocked.
     """
     source = os.path.dirname(os.path.dirname(corral.__file__))
     made = [

@@ -1,4 +1,4 @@
-"""Test how corral lists trees with links that an untrusted author chose."""
+"""Test how corral lists a tree whose links were chosen by an untrusted author."""
 
 import os
 
@@ -45,8 +45,9 @@ def test_a_link_that_names_the_tree_by_another_path_is_followed(tree, opened):
 @pytest.mark.links
 @pytest.mark.parametrize("hops", [1, 3])
 def test_no_link_to_another_machine_is_followed(tree, opened, hops):
-    """Use a link that leads to a network share through local links. If Windows followed it, it
-    would send the user's credentials to the machine that has the share.
+    """Use a link that leads to a network share through local links. corral must not let Windows
+    follow this link. Otherwise Windows would send the user's credentials to the machine that has
+    the share.
     """
     os.symlink(SHARE, tree.parent / "hop0")
     for hop in range(1, hops):

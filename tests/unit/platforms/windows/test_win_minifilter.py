@@ -154,7 +154,8 @@ def test_a_session_is_registered_and_unregistered(driver):
     kinds = [struct.unpack_from("<I", message)[0] for message in driver.seen]
     assert kinds == [104, 107, 100, 101]
     config, exclude, register, unregister = driver.seen
-    assert struct.unpack_from("<I", config, 16)[0] == 1  # tells the driver to deny on errors
+    # The value that makes the driver deny an access if an error occurs.
+    assert struct.unpack_from("<I", config, 16)[0] == 1
     assert struct.unpack_from("<I", exclude, 16)[0] > 0
     assert struct.unpack_from("<QI", register, 16) == (session.token, 4242)
     assert struct.unpack_from("<Q", unregister, 16) == (session.token,)
@@ -244,8 +245,9 @@ def test_checks_of_another_session_are_denied(driver, session):
 
 
 def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, session):
-    """Check that a decision is not cached if it depends on the destination of a rename or on the
-    access that an open asks for, because the driver's cache ignores both.
+    """Check which decisions the driver may cache. Its cache ignores the destination of a rename,
+    and the access that an open asks for. So a decision that depends on one of these must not be
+    cached.
     """
     remembered = {
         "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],

@@ -72,8 +72,8 @@ def test_realpath_works_as_the_filesystem_server_imports_it(granted):
     [("none", "ENOENT"), ("link/none", "ENOENT"), ("loop", "ELOOP"), ("..", "EPERM")],
 )
 def test_realpath_distinguishes_missing_and_denied_files(granted, path, code):
-    """Check the error codes. By its code, a server distinguishes a file that does not exist
-    (ENOENT) from a file that it may not see.
+    """Check the codes of errors. A server uses them to find out whether a file does not exist
+    (ENOENT) or may not be accessed (EPERM).
     """
     (granted / "loop").symlink_to("loop")
     text = f"try {{ require('fs').realpathSync({path!r}) }} catch (e) {{ console.log(e.code) }}"

@@ -326,8 +326,8 @@ def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capabilit
 
 
 def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
-    """Check that an allowlist is dropped if the network control cannot be enforced. The network
-    must stay closed instead of being opened to all hosts.
+    """Check a plan without the relay, so that an allowlist cannot be enforced. The allowlist must
+    be dropped, and the network must stay closed instead of being opened to all hosts.
     """
     policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
     lacking = host(*(name for name in FULL if name != "relay"))
@@ -390,8 +390,8 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """Check that the driver gets only one kind of readable paths: the copies from which this target
-    runs.
+    """Check which readable paths the driver gets. These must be only the copies from which this
+    target runs.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

@@ -63,7 +63,7 @@ def container(monkeypatch, tmp_path):
 
 
 def test_a_temporary_directory_is_open_to_its_maker(container):
-    # Without the preload, the directory is closed.
+    # Without the preload, even its maker cannot open the directory.
     assert tempfile.mkdtemp() in container.closed
     preload.install()
     assert tempfile.mkdtemp() not in container.closed
@@ -104,7 +104,7 @@ def test_a_nul_device_that_cannot_be_opened_is_replaced_by_an_empty_file(contain
     with pytest.raises(PermissionError):
         open("nul", "w").close()
     preload.install()
-    descriptor = os.open("nul", os.O_RDWR)  # as `subprocess` opens it for DEVNULL
+    descriptor = os.open("nul", os.O_RDWR)  # `subprocess` opens NUL in this way for DEVNULL
     done = subprocess.run(["cat"], stdin=descriptor, stdout=subprocess.PIPE, check=True)
     assert done.stdout == b""
     os.close(descriptor)

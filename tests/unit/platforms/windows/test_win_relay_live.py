@@ -337,7 +337,9 @@ def test_the_shim_ends_with_its_pipe(run):
 
 
 class ByHand:
-    """A relay whose input the test writes, as a target could after it has taken over the shim."""
+    """A relay whose input comes from the test. A target that has taken over the shim could send the
+    same input.
+    """
 
     def __init__(self, allow, **options):
         reader, self.theirs = os.pipe()
@@ -385,8 +387,8 @@ def test_an_invalid_first_frame_ends_the_relay(said, error):
 
 
 def test_frames_written_by_the_target_are_checked(web):
-    """Write frames directly to the relay, which must check them itself, because it does not trust
-    the shim.
+    """Write frames directly to the relay. The relay does not trust the shim, so it must check the
+    frames itself.
     """
     port = web.server_port
     options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
@@ -445,8 +447,8 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
 
 
 def test_the_shim_does_not_need_corrals_files():
-    """Check that the shim's whole code is on its command line and does not import corral's modules,
-    because a container can read the interpreter but not corral's files.
+    """Check that the shim's whole code is on its command line, and that this code imports none of
+    corral's modules. A container can read the interpreter, but not corral's files.
     """
     argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]

@@ -1,4 +1,4 @@
-"""Test that every tree that a target can make is removed."""
+"""Test that corral can remove any tree that a target can make."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""Check that runs leave nothing behind except for what a live run still uses or the user wants to
-keep, in whatever order the runs start, end and die.
+"""Check what runs leave behind, in whatever order they start, end and die. Only two things may
+remain: what a live run still uses, and what the user wants to keep.
 
 The journals and locks are real. A set of SIDs replaces the access lists on disk, because other
 tests check how entries are removed from access lists. A set of names replaces the profiles.
@@ -176,8 +176,8 @@ def test_a_profile_that_cannot_be_deleted_stays_in_the_journal(tmp_path, monkeyp
 
 @pytest.mark.parametrize("told", [True, False], ids=["an error", "a success"])
 def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatch, told):
-    """Use a file name that Windows cannot remove along with a profile: the removal fails, or
-    reports success and leaves the file behind. A target can make such names.
+    """Use names with which Windows cannot remove a file along with its profile. The removal fails,
+    or reports success and leaves the file behind. A target can make files with such names.
     """
     folder = tmp_path / "packages" / "one"
     (folder / "AC").mkdir(parents=True)
@@ -203,7 +203,7 @@ def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
     host.entries.add(ROOTS[0].sid)
     with host.patched():
         first, second = claimed(directory, "one", ROOTS[0]), claimed(directory, "two", ROOTS[0])
-        # The first run no longer claims the entries, but its journal still exists.
+        # The first run no longer uses the entries, but its journal still exists.
         assert journal.is_used(ROOTS[0].sid, first.others())
         first.drop(ROOTS[0])
         assert undo.undo_run(second, keep=False) == []
@@ -256,8 +256,8 @@ def test_a_kept_grant_that_cannot_be_removed_stays_kept(tmp_path):
 
 
 def test_entries_are_removed_below_a_directory_that_has_no_access_list(tmp_path, monkeypatch):
-    """Use a directory whose access list the user has removed. Objects in it still have corral's
-    entries, which must be removed.
+    """Remove the access list of a directory, as the user can do. The objects in this directory keep
+    corral's entries, which must still be removed.
     """
     (tmp_path / "open").mkdir()
     (tmp_path / "open" / "file").touch()

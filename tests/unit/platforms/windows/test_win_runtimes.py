@@ -1,5 +1,5 @@
-"""Test the store for copies of runtimes: the key of a copy, its content, and the change of a
-program's arguments to paths in the copy.
+"""Test the store for copies of runtimes: the key and the content of a copy, and how a program's
+arguments are changed to name the copy.
 """
 
 import os
@@ -281,7 +281,7 @@ def test_a_link_to_a_file_of_the_tree_is_copied_as_a_file(source, tmp_path):
     assert listing.links == (("lib\\chain", "a.py"), ("python3.exe", "a.py"))
     assert [name for name, _, _ in listing.files] == ["a.py", "lib\\chain", "python3.exe"]
     (source / "python3.exe").unlink()
-    (source / "python3.exe").symlink_to("/etc/passwd")  # the copy must not open this link
+    (source / "python3.exe").symlink_to("/etc/passwd")  # `copy` must not open this link
     file_trees.copy(str(source), str(tmp_path / "copy"), listing)
     for name in ("python3.exe", "lib/chain"):
         copied = tmp_path / "copy" / name
@@ -432,8 +432,8 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release a run that has an allowlist of host names. Such a run has two copies: one for the
-    server, and one for the interpreter of corral's own shim.
+    """Release the results of a run that has an allowlist of host names. Such a run has two copies:
+    one for the server, and one for the interpreter of corral's own shim.
     """
     results = Results()
     for name in "ab":
@@ -547,7 +547,8 @@ def test_node_under_a_restricted_token_is_tried_with_a_child(monkeypatch, tmp_pa
     plan = Plan(program=node, steps=steps, controls=(), environment=())
     if printed == "started":
         trial.check_runtime_starts(plan)
-        trial.check_runtime_starts(plan)  # the result was recorded, so it is not tried again
+        # The first trial's result was recorded, so there is no second trial.
+        trial.check_runtime_starts(plan)
         assert len(started) == 1
         other = runtimes.replace(plan, program=runtimes.replace(node, inode=3))
         trial.check_runtime_starts(other)
@@ -561,7 +562,7 @@ def test_node_under_a_restricted_token_is_tried_with_a_child(monkeypatch, tmp_pa
     assert started[0].steps == steps
     bare = Plan(program=node, steps=steps[1:], controls=(), environment=())
     before = len(started)
-    trial.check_runtime_starts(bare)  # nothing is tried, because no step restricts the token
+    trial.check_runtime_starts(bare)  # no trial, because no step restricts the token
     assert len(started) == before
 
 
