@@ -1,6 +1,7 @@
 """Test what a command prints when Ctrl-C ends it."""
 
 import json
+import types
 
 import pytest
 
@@ -99,6 +100,6 @@ def test_a_command_that_changes_nothing_says_that_it_was_interrupted(monkeypatch
 
 def test_the_usual_end_of_a_watch_is_not_reported(monkeypatch, capfd):
     monkeypatch.setattr(ps, "print_runs", lambda **_: None)
-    monkeypatch.setattr(ps.time, "sleep", raise_interrupt)
+    monkeypatch.setattr(ps, "time", types.SimpleNamespace(sleep=raise_interrupt))
     assert cli.main(["ps", "--watch"]) == INTERRUPTED
     assert capfd.readouterr().err == ""

@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import types
 import urllib.error
 import urllib.request
 
@@ -420,7 +421,7 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
             resting.release()
             let_go.wait(60)
 
-    monkeypatch.setattr(outer.time, "sleep", sleep)
+    monkeypatch.setattr(outer, "time", types.SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # enough time to read the last stream
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
