@@ -230,7 +230,7 @@ def try_store(user: Resident) -> None:
 
 
 def try_temporary(user: Resident) -> None:
-    """Try /tmp on the file system, because a run without namespaces has its private directory in /tmp."""
+    """Put /tmp on the tested file system, because a run without namespaces has its private directory there."""
     shell = user.mounted.shell
     there = f"{user.mounted.top}/tmp"
     shell(f"mkdir -p {there} && chmod 1777 {there} && mount --bind {POINT}/tmp /tmp")

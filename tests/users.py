@@ -175,7 +175,7 @@ class User:
     def outside(
         self, code: str, *arguments: str, host: list[str] | None = None, **options
     ) -> object:
-        """Run the same code as the same user, but without a sandbox, as a counter-check."""
+        """Run the same code as the same user, but without a sandbox, as a sanity check."""
         script = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
         process = self.popen(
             [*(host or []), self.python, "-c", script, *arguments],

@@ -1,4 +1,4 @@
-"""Run the source code of an attack inside the sandbox, and outside as a counter-check.
+"""Run the source code of an attack inside the sandbox, and outside as a sanity check.
 
 `PRELUDE` gives the code raw system calls by name, and the function `tried`, which returns "done" or
 the name of the errno. Tests always compare the errno, because a failure with another errno does not

@@ -2,7 +2,7 @@
 the reported denials.
 
 In the network of tests/world.py, a server answers at every address that a test tries. So as a
-counter-check, the same code gets an answer outside the sandbox.
+sanity check, the same code gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     others = dict.fromkeys((PUBLIC, OTHER, PUBLIC6), refused(who))
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
-    # Counter-check: with the rules that the report suggests, the target reaches the denied
+    # Sanity check: with the rules that the report suggests, the target reaches the denied
     # destinations. Leave out the rules for port 443: the report has such a row for each address
     # among the target's arguments.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
@@ -251,7 +251,7 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
     assert {row["kind"] for row in denials} == {"guard"}
     assert len(denials) == len(names)
     assert all(row["why"] for row in denials)
-    # Counter-check: with the rules that the denials suggest, the target reaches the names. An
+    # Sanity check: with the rules that the denials suggest, the target reaches the names. An
     # address that contains another address, as with NAT64, needs a rule for each of the two.
     rules = [entry(row["allow"]) for row in denials]
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
@@ -553,7 +553,7 @@ answer = families + ([] if "outside" in sys.argv else [tried(down), tried(routed
 
 
 def test_the_target_cannot_bind_the_gateways_ports(who, world):
-    """Try to bind the gateway's ports. Counter-check: with namespaces, the target can bind another
+    """Try to bind the gateway's ports. Sanity check: with namespaces, the target can bind another
     port.
     """
     code = """

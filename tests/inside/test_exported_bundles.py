@@ -71,7 +71,7 @@ def in_listed_bundle(user, scratch, code, *arguments, flags=()):
 def check_blocked(free, walled, seen):
     """Check that a bundle denies every attack that succeeds outside and fails in a run of corral."""
     blocked = {name for name, said in free.items() if said == "done" != walled[name]}
-    assert blocked  # counter-check: a run of corral blocks some attacks
+    assert blocked  # sanity check: a run of corral blocks some attacks
     assert seen.keys() == walled.keys()
     assert not [name for name in blocked if seen[name] == "done"]
     assert not [name for name, said in seen.items() if said == "done" and walled[name] != "done"]
@@ -91,7 +91,7 @@ def test_shared_quotas_of_the_kernel_are_out_of_reach(user, scratch):
     free, walled = outside(user, quotas(), path), inside(user, quotas(), path, flags=flags)
     seen = in_bundle(user, scratch, quotas(), path, flags=flags)
     check_blocked(free, walled, seen)
-    assert seen["exchange"] == "done"  # counter-check: an allowed act succeeds
+    assert seen["exchange"] == "done"  # sanity check: an allowed act succeeds
 
 
 def test_sockets_of_the_host_are_not_reached(user, scratch):
@@ -110,7 +110,7 @@ def test_sockets_of_the_host_are_not_reached(user, scratch):
         for kind, address in addresses.values():
             host.add(socket.AF_UNIX, socket.SocketKind(kind), address)
         assert outside(user, code) == dict.fromkeys(addresses, "done")
-        assert host.arrived() == len(addresses)  # counter-check: outside, every listener is reached
+        assert host.arrived() == len(addresses)  # sanity check: outside, every listener is reached
         seen = in_bundle(user, scratch, code, flags=("--read", granted))
         assert "done" not in seen.values()
         assert host.arrived() == 0
@@ -128,7 +128,7 @@ def test_processes_of_the_host_are_not_visible(user, scratch):
         victim.stdout.readline()
         free = outside(user, code, str(victim.pid))
         seen = in_bundle(user, scratch, code, str(victim.pid))
-    # Counter-check: outside, both files can be read.
+    # Sanity check: outside, both files can be read.
     assert free["status"] == free["cmdline"] == "done"
     assert seen == dict.fromkeys(free, "ENOENT")
 
@@ -138,7 +138,7 @@ def test_a_fork_bomb_reaches_the_limit(user, scratch):
     limited = ("--allow-subprocess", "--max-pids", "32")
     assert in_bundle(user, scratch, code, flags=limited) == [31, "EAGAIN"]
     free = in_bundle(user, scratch, code, flags=("--allow-subprocess", "--max-pids", "200"))
-    assert free == [100, "done"]  # counter-check: under a higher limit every attempt succeeds
+    assert free == [100, "done"]  # sanity check: under a higher limit every attempt succeeds
 
 
 def test_the_number_of_open_descriptors_is_limited(user, scratch):
@@ -156,7 +156,7 @@ except ValueError:
 answer.append(tried(opened))
 """
     assert in_bundle(user, scratch, code, flags=("--max-fds", "64")) == ["held", "EMFILE"]
-    # Counter-check: under a higher limit every attempt succeeds.
+    # Sanity check: under a higher limit every attempt succeeds.
     assert in_bundle(user, scratch, code, flags=("--max-fds", "2000"))[1] == "done"
 
 
@@ -186,7 +186,7 @@ def test_quotas_that_a_bundle_does_not_limit_are_on_its_list(user, scratch):
 
 
 def test_secrets_and_hooks_in_a_write_grant_are_out_of_reach(user, scratch):
-    """Try to read secrets and to change hooks. Counter-check: in the same grant, the target can
+    """Try to read secrets and to change hooks. Sanity check: in the same grant, the target can
     write and read other files.
     """
     if user.uid == 0:
@@ -209,7 +209,7 @@ def test_secrets_and_hooks_in_a_write_grant_are_out_of_reach(user, scratch):
 
 
 def test_ungranted_files_are_out_of_reach(user, scratch):
-    """Try to use ungranted files. Counter-check: outside, and in a write grant, the same acts
+    """Try to use ungranted files. Sanity check: outside, and in a write grant, the same acts
     succeed.
     """
     secret, granted = scratch / "key.txt", scratch / "project"

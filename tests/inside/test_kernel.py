@@ -245,7 +245,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def test_machine_code_with_ordinary_calls_runs(user):
-    """Run harmless machine code. Counter-check for int 0x80: the kernel lets a target write and
+    """Run harmless machine code. Sanity check for int 0x80: the kernel lets a target write and
     execute the same page.
     """
     code = """

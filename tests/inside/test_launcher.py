@@ -71,7 +71,7 @@ def test_secrets_are_passed_and_not_shown(user, scratch):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     assert inner == value
-    assert plain.encode() in lines  # counter-check: a plain word on a command line is found
+    assert plain.encode() in lines  # sanity check: a plain word on a command line is found
     explained = user.corral("explain", *words, *command, env=env)
     assert explained.returncode == 0
     told = (lines, err, report.read_bytes(), explained.stdout, explained.stderr)
@@ -142,7 +142,7 @@ os.symlink(f"{private}/bin/python3", f"{work}/project/venv/bin/python3")
     # The target cannot replace the directory. Without mounts the run itself is refused, because
     # Landlock cannot protect the directory.
     assert ends == by_tier(user, [(1, b"16\n"), (0, b"False\n")], [(125, b"")] * 2)
-    # Counter-check: with `--read` the directory is visible.
+    # Sanity check: with `--read` the directory is visible.
     said = inside(
         user, "answer = got(sys.argv[1])", str(private / "key"), flags=("--read", str(private))
     )
@@ -181,7 +181,7 @@ def test_broken_policies_are_refused(user, scratch, name):
 
 
 def test_a_valid_policy_is_followed(user, scratch):
-    """Run with a valid policy, as the counter-check for the tests with broken ones."""
+    """Run with a valid policy, as the sanity check for the tests with broken ones."""
     path = give(user, scratch / "policy.toml", "version = 1\n[limits]\nfds = 99\n")
     code = "import resource\nanswer = resource.getrlimit(resource.RLIMIT_NOFILE)"
     assert inside(user, code, flags=("--policy", path)) == [99, 99]
@@ -237,7 +237,7 @@ def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scrat
     assert done.returncode == 125
     assert b"contains private directories of runs ('/tmp/corral-')" in done.stderr
     assert b"hint: grant another directory, or a smaller one" in done.stderr
-    assert not refused(user, "--write", str(scratch))  # counter-check
+    assert not refused(user, "--write", str(scratch))  # sanity check
 
 
 MOUNTED = (

@@ -191,7 +191,7 @@ def test_only_harmless_socket_families_open(user):
         else:
             expected[name] = unix if name == "unix" else "EPROTONOSUPPORT"
     assert everywhere(user, FAMILIES) == (expected, expected)
-    # Counter-check: outside, the user may open these families. Root may also open packet and raw
+    # Sanity check: outside, the user may open these families. Root may also open packet and raw
     # sockets.
     assert {name for name, said in free.items() if said == "done"} >= {*ALLOWED, "unix", "uevent"}
     if user.uid == 0:
@@ -288,7 +288,7 @@ def routed():
 answer = [tried(low), tried(down), tried(routed)]
 """
     assert everywhere(user, code) == (["EACCES", "EPERM", "EPERM"],) * 2
-    # Counter-check: in a new namespace, where the process has capabilities, the same requests
+    # Sanity check: in a new namespace, where the process has capabilities, the same requests
     # succeed.
     up = "fcntl.ioctl(control, 0x8914, struct.pack('16sH22x', b'lo', 1))"
     own = code.replace("control =", 'call("unshare", 0x50000000)\ncontrol =')

@@ -1,4 +1,4 @@
-"""Run ordinary programs inside the sandbox, as the counter-check for this folder's attacks."""
+"""Run ordinary programs inside the sandbox, as the sanity check for this folder's attacks."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_servers_processes_reach_each_other(user):
     assert inside(user, OWN + EACH, *FLAG) == dict.fromkeys(
         ("stream", "datagram", "packets", "abstract", "descriptor"), "done"
     )
-    # Counter-check: without the flag, these sockets work only where Landlock has the scope.
+    # Sanity check: without the flag, these sockets work only where Landlock has the scope.
     without = inside(user, OWN + EACH)
     answer = "done" if has_unix_scope(user) else "EPERM"
     assert {without[name] for name in ("stream", "datagram", "packets", "abstract")} == {answer}
@@ -119,7 +119,7 @@ def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant
     file.write_text("text")
     os.chown(file, user.owner, user.owner)
     flags = (*FLAG, grant, str(file))
-    # Counter-check: a regular file cannot contain a socket, so it can be granted.
+    # Sanity check: a regular file cannot contain a socket, so it can be granted.
     assert inside(user, f"answer = got({str(file)!r})", *flags) == "text"
 
 
@@ -141,7 +141,7 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host
     refused = user.run(SYSTEM_PYTHON, str(script), flags=FLAG)
     assert refused.returncode == REFUSED
     assert f"could have a socket in {scratch}".encode() in refused.stderr
-    # Counter-check: without the flag, the server runs.
+    # Sanity check: without the flag, the server runs.
     assert user.run(SYSTEM_PYTHON, str(script)).returncode == 0
 
 
@@ -197,5 +197,5 @@ def test_own_unix_sockets_are_refused_without_namespaces(user):
     refused = user.run(SYSTEM_PYTHON, "-c", "pass", flags=FLAG)
     assert refused.returncode == REFUSED
     assert b"own_unix_sockets needs a private root" in refused.stderr
-    # Counter-check: without the flag, the target runs.
+    # Sanity check: without the flag, the target runs.
     assert user.run(SYSTEM_PYTHON, "-c", "pass").returncode == 0

@@ -2,7 +2,7 @@
 other files.
 
 Each attack is a newly downloaded server. corral must refuse to start it, with a hint that suggests
-flags. As a counter-check, the server starts with these flags.
+flags. As a sanity check, the server starts with these flags.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    # Counter-check: with a grant the file is readable.
+    # Sanity check: with a grant the file is readable.
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 
@@ -348,7 +348,7 @@ def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    # Counter-check: with a grant the file is readable.
+    # Sanity check: with a grant the file is readable.
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 
@@ -394,7 +394,7 @@ def test_node_modules_above_the_servers_project_are_not_readable(user, scratch, 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
     """Start a version manager's Python by a path that the user typed. The projects installed in it
-    in editable mode must be readable. This is the counter-check for the attacks with such a Python.
+    in editable mode must be readable. This is the sanity check for the attacks with such a Python.
     """
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)
@@ -421,7 +421,7 @@ def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, pri
 @BOTH_TIERS
 def test_a_users_own_link_is_followed(user, project):
     """Start the program through a symlink that is outside every server's directory. This is the
-    counter-check for the attacks with symlinks.
+    sanity check for the attacks with symlinks.
     """
     give_directory(user, user.home / "bin")
     path = user.home / "bin/own-server"

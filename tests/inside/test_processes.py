@@ -91,7 +91,7 @@ answer["own"] = {name: tried(looked, os.getpid(), name) for name in NAMES}
     )
     for held in everywhere(user, code):
         own = held.pop("own")
-        # Counter-check: the target's own files of these names can be read.
+        # Sanity check: the target's own files of these names can be read.
         assert own == dict.fromkeys(own, "done")
         assert held == {**dict.fromkeys(own, "ENOENT"), "listed": False}
 
@@ -150,7 +150,7 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 
 @BOTH_TIERS
 def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
-    """Let the target signal every process, with kill(-1). As a counter-check, a child of the target
+    """Let the target signal every process, with kill(-1). As a sanity check, a child of the target
     dies. Do not try kill(-1) outside, because it would end all of the user's processes.
     """
     code = """

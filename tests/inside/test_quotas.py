@@ -68,7 +68,7 @@ def test_a_target_can_take_at_most_a_quarter_of_the_users_inotify_instances(user
     code = INOTIFY.replace("N.update(EXTRA)", "")
     taken, why = inside(user, code)
     assert (taken, why) == by_tier(user, (most // 4, "EMFILE"), (0, "EPERM"))
-    assert outside(user, code)[0] > most // 4  # counter-check: outside, more instances can be made
+    assert outside(user, code)[0] > most // 4  # sanity check: outside, more instances can be made
 
 
 MAXIMA = """
@@ -86,7 +86,7 @@ def test_root_lowers_system_v_maxima_in_the_sandbox(user):
     if user.uid:
         pytest.skip("docs/SECURITY.md says that this cannot be prevented here")
     assert inside(user, MAXIMA) == [1024, 1024, 1024]
-    assert min(outside(user, MAXIMA)) > 1024  # counter-check: outside, the maxima are higher
+    assert min(outside(user, MAXIMA)) > 1024  # sanity check: outside, the maxima are higher
 
 
 SYSTEM_V = """
@@ -110,7 +110,7 @@ def test_system_v_objects_are_bounded_under_a_memory_limit(user):
     objects.
     """
     flags = ("--max-memory", "800M")
-    # Counter-check: a thousand objects are allowed.
+    # Sanity check: a thousand objects are allowed.
     assert inside(user, SYSTEM_V, "1000", flags=flags) == [1000] * 3
     if user.uid == 0:
         assert inside(user, SYSTEM_V, "40000", flags=flags) == [1024] * 3
@@ -147,7 +147,7 @@ def test_the_target_cannot_adjust_pid_1(user):
     init, users, io_users, caller, own = inside(user, INIT.replace("N.update(EXTRA)", ""))
     assert set(init.values()) == {"EPERM"}
     assert users == io_users == "EPERM"
-    assert set(caller.values()) == {"done"}  # counter-check: the target may adjust itself
+    assert set(caller.values()) == {"done"}  # sanity check: the target may adjust itself
     own.pop("group")  # the target leads its own group, so this act may succeed
     assert set(own.values()) == {"done"}
 
@@ -183,5 +183,5 @@ def test_a_target_paused_by_its_cpu_share_cannot_continue_itself_with_a_timer(us
         "PDEATHSIG": "EPERM",
         "other signal": "done",
     }
-    free = inside(user, code)  # counter-check: without the limit these calls succeed
+    free = inside(user, code)  # sanity check: without the limit these calls succeed
     assert (free["timer"], free["F_SETSIG"]) == ("done", "done")

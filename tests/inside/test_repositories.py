@@ -170,7 +170,7 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
         "os.mkdir(link)", "os.makedirs(link + '/hooks')"
     )
     assert outside(user, code if how == "a link above" else LEAD, str(repository), link) == "done"
-    assert ran(user, repository)  # counter-check: outside, the planted program runs
+    assert ran(user, repository)  # sanity check: outside, the planted program runs
 
 
 @needs_git
@@ -183,7 +183,7 @@ def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository,
     give(user, repository / ".git", "gitdir: link\n")
     code = "os.chdir(sys.argv[1]); answer = tried(os.rename, 'link', 'other')"
     assert inside(user, code, str(repository), flags=("--write", str(repository))) == "EBUSY"
-    # Counter-check: outside, the symlink can be renamed.
+    # Sanity check: outside, the symlink can be renamed.
     assert outside(user, code, str(repository)) == "done"
 
 
@@ -214,7 +214,7 @@ def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, re
         said = user.run("/bin/true", flags=("--write", str(value))).stderr.decode()
         assert NOTE in said  # the report warns that the user granted the hooks
         assert outside(user, plant, str(shared), name) == {name: "done"}
-        assert runs()  # counter-check: outside, the planted hook runs
+        assert runs()  # sanity check: outside, the planted hook runs
     finally:
         settings.unlink()
 
@@ -288,7 +288,7 @@ def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
     assert not (outer / "ran").exists()
     named = (*flags, "--write", str(outer / "libs/sub"))
     assert NOTE in user.run("/bin/true", flags=named).stderr.decode()
-    # Counter-check: with a grant for the submodule itself, the target can create a repository
+    # Sanity check: with a grant for the submodule itself, the target can create a repository
     # there.
     assert inside(user, SUBMODULE, str(outer), flags=named) == "done"
     git(user, "status", cwd=outer)
@@ -402,7 +402,7 @@ for name in ("commondir", "sharedpath", "repo"):
     assert inside(user, plant, str(scratch), flags=flags) is None
     code = "answer = got(sys.argv[1])"
     assert inside(user, code, str(scratch / "a/.env"), flags=flags) == ""
-    # Counter-check: outside, the secret can be read.
+    # Sanity check: outside, the secret can be read.
     assert outside(user, code, str(scratch / "a/.env")) == "TOKEN=1"
 
 

@@ -1,4 +1,4 @@
-"""Try to exceed the limits that do not need a cgroup. As a counter-check, do the same below the
+"""Try to exceed the limits that do not need a cgroup. As a sanity check, do the same below the
 limit.
 """
 
@@ -504,5 +504,5 @@ resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
     process = user.popen([user.python, "-c", crash, str(scratch)], stdout=subprocess.PIPE)
     limit = process.communicate()[0].strip()
     if not pattern.startswith(("|", "/")) and limit == b"-1":
-        # Counter-check: outside, the same program leaves a core file.
+        # Sanity check: outside, the same program leaves a core file.
         assert len(os.listdir(scratch)) == 1

@@ -1,7 +1,7 @@
 """Attack the network of a target without namespaces, whose sockets the supervisor connects.
 
 In the network of tests/world.py, every address that a test tries has a server. So as a
-counter-check, the same code gets an answer outside the sandbox.
+sanity check, the same code gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -362,7 +362,7 @@ answer = [reached[0] > 0, tried(talked, good)]
 
 def test_a_descriptor_that_changes_during_its_check_opens_nothing(who, world):
     """Let threads replace the descriptor while the supervisor checks it. The supervisor must
-    connect only to the allowed address, and must stay responsive. As a counter-check, outside the
+    connect only to the allowed address, and must stay responsive. As a sanity check, outside the
     sandbox both addresses are reached.
     """
     assert outside(who, TALK + SWAP, OTHER) == [True, "done"]
@@ -820,7 +820,7 @@ os.waitpid(pid, 0)
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
     """Let the broker allow a connect that is not granted. Landlock must still refuse it. As a
-    counter-check, the connect succeeds without Landlock.
+    sanity check, the connect succeeds without Landlock.
     """
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (

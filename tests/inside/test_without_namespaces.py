@@ -152,7 +152,7 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
     assert victim.stdout.read() is None  # no signal arrived
     code = f"{PRELUDE}{REACH}\nanswer = attempts(int(sys.argv[1]))"
     free = user.outside(code, str(victim.pid), **as_target(user))
-    # Counter-check: outside, reading and writing are allowed, and fail only because no memory is
+    # Sanity check: outside, reading and writing are allowed, and fail only because no memory is
     # mapped at address 1. madvise on another process's memory may need privileges.
     assert (free.pop("read"), free.pop("write")) == ("EFAULT", "EFAULT")
     assert free.pop("madvise") in {"done", "EPERM", "ENOMEM", "EINVAL"}
@@ -530,7 +530,7 @@ answer.append(caught(lambda: os.getxattr(secret, "user.origin", follow_symlinks=
 NO_ACCESS = 3  # neither for reading nor for writing, so Landlock does not check it
 answer.append(caught(lambda: read(os.open(secret, NO_ACCESS))))
 """
-    free = ["token", ["user.origin"]]  # counter-check: what the calls return outside
+    free = ["token", ["user.origin"]]  # sanity check: what the calls return outside
     assert outside(user, code, secret, granted) == [*free, *free, *["token"] * 3]
     seen = inside(user, code, secret, granted, flags=("--read", granted))
     assert seen == [*["ENOTSUP"] * 4, "token", "ENOTSUP", "EPERM"]

@@ -72,7 +72,7 @@ class Caller:
             lines = sorted(process.stdout.readline() for _ in range(2))
             assert lines[1] == b"forked\n", lines
             child, *pids = map(int, lines[0].split())
-            # Counter-check: all processes are alive before the signal.
+            # Sanity check: all processes are alive before the signal.
             assert not any(ended(pid, 0) for pid in pids)
             process.send_signal(number)
             assert all(map(ended, pids))

@@ -223,7 +223,7 @@ def run():
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        if sys.argv[2] == "--bare":  # Counter-check: a program without corral
+        if sys.argv[2] == "--bare":  # Sanity check: a program without corral
             os.execv(sys.argv[3], sys.argv[3:])
         sys.exit(play(world, sys.argv[2:]))
     for number in FORWARDED:

@@ -162,7 +162,7 @@ def test_leaving_the_context_stops_the_targets_children(caller):
         "with corral.launch([python, '-c', code, trace], {'subprocess': {'allow': True}}, stdout=write):\n"
         "    os.close(write)\n"
         "    assert os.read(read, 1) == os.read(read, 1) == b'.'\n"
-        "    assert not select.select([read], [], [], 0)[0]  # Counter-check: both processes have it open\n"
+        "    assert not select.select([read], [], [], 0)[0]  # Sanity check: both processes have it open\n"
         "assert select.select([read], [], [], 60)[0] and os.read(read, 1) == b''\n"
     )
 
@@ -198,7 +198,7 @@ def test_the_error_for_a_package_as_program_names_the_call_that_runs_it(caller, 
         f"error = refused(lambda: {launch}([{word!r}]), corral.CommandError)\n"
         f"assert ' `mcp`: sandboxed({{\"command\": ' + repr({word!r}) in error.hint, error.hint\n"
         f"other = refused(lambda: {launch}(['no-such-program']), corral.CommandError)\n"
-        "assert 'sandboxed' not in other.hint  # Counter-check: this is not a package\n"
+        "assert 'sandboxed' not in other.hint  # Sanity check: this is not a package\n"
         f"none = refused(lambda: {launch}([]), corral.CommandError)\n"
         "assert 'sandboxed' not in none.hint\n"
     )
@@ -218,7 +218,7 @@ def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, err
     caller.run(
         f"error = refused(lambda: {launch}({arguments}), {error})\n"
         f"assert {said!r} in str(error), error\n"
-        "assert corral.run(['/bin/true'], cwd='/etc').exit_code == 0  # counter-check\n"
+        "assert corral.run(['/bin/true'], cwd='/etc').exit_code == 0  # sanity check\n"
     )
 
 
@@ -234,7 +234,7 @@ def test_text_as_input_is_the_callers_error(caller, call):
         f"run = {call}\n"
         "error = refused(lambda: run(['/bin/cat'], input='text'), TypeError)\n"
         "assert 'input must be bytes' in str(error), error\n"
-        "for given in (b'bytes', bytearray(b'bytes'), memoryview(b'bytes')):  # counter-check\n"
+        "for given in (b'bytes', bytearray(b'bytes'), memoryview(b'bytes')):  # sanity check\n"
         "    assert run(['/bin/cat'], input=given).stdout == b'bytes'\n"
     )
 
@@ -244,7 +244,7 @@ def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
     caller.run(
         f"error = refused(lambda: corral.run(['/bin/true'], {policy}), TypeError)\n"
         "assert str(error).startswith('policy must be a mapping or the path of a file, not '), error\n"
-        "assert corral.run(['/bin/true'], {}).exit_code == 0  # counter-check\n"
+        "assert corral.run(['/bin/true'], {}).exit_code == 0  # sanity check\n"
     )
 
 
@@ -283,7 +283,7 @@ def test_zygote_and_supervisor_have_no_secret_of_their_caller(caller):
         "policy = {'environment': {'secrets': ['TOKEN']}}\n"
         "argv = ['/bin/sh', '-c', 'echo $TOKEN; read line', trace]\n"
         "with corral.launch(argv, policy, stdin=corral.PIPE, stdout=corral.PIPE) as box:\n"
-        "    assert box.stdout.readline().decode() == os.environ['TOKEN'] + '\\n'  # counter-check\n"
+        "    assert box.stdout.readline().decode() == os.environ['TOKEN'] + '\\n'  # sanity check\n"
         "    supervisor = parent(parent(box.pid))\n"
         "    for pid in (supervisor, parent(supervisor)):\n"
         "        with open(f'/proc/{pid}/environ', 'rb') as file: found = file.read()\n"

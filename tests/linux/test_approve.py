@@ -137,7 +137,7 @@ def test_explain_and_approve_start_nothing(user, server, env):
     assert (explained.returncode, b"data" in explained.stdout) == (0, True), explained.stderr
     assert not (server / "data/file").exists()
     assert user.corral("run", str(server), env=env).returncode == 0
-    assert (server / "data/file").exists()  # Counter-check: a run writes the file
+    assert (server / "data/file").exists()  # Sanity check: a run writes the file
 
 
 def test_a_request_that_only_tightens_needs_no_approval(user, server, env):
@@ -215,7 +215,7 @@ def test_ctrl_c_at_a_question_is_reported_and_approves_nothing(user, server, env
     code, _, shown = on_terminal(user, env, b"\x03", "approve", str(server))
     assert (code, shown.splitlines()[-1]) == (130, "corral: interrupted")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # Counter-check: the answer `y` approves.
+    # Sanity check: the answer `y` approves.
     code, _, shown = on_terminal(user, env, b"y\n", "approve", str(server))
     assert (code, "interrupted" in shown) == (0, False)
     assert user.corral("run", str(server), env=env).returncode == 0
@@ -310,7 +310,7 @@ def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
     line = done.stderr.decode().splitlines()[-1].partition("corral ")[2].split()
     done = user.corral(*line, env=env)
     assert done.returncode == 0, done.stderr
-    # Counter-check: after the approval the file is listed.
+    # Sanity check: after the approval the file is listed.
     assert user.inside(read, str(private), flags=flags, env=env) == ["file"]
 
 
@@ -370,7 +370,7 @@ def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, 
     assert b"pinned 1 definitions" in done.stderr
     put(user, server / "tools", "add steal")
     assert offered(user, server, env, "--pins", "refuse") == ["add"]
-    # Counter-check: without pins both tools are offered.
+    # Sanity check: without pins both tools are offered.
     assert offered(user, server, env, "--pins", "off") == ["add", "steal"]
     again = user.corral("approve", "--pin-tools", str(server), env=env)
     assert again.returncode == 1

@@ -189,7 +189,7 @@ def test_a_flood_of_names_does_not_hide_secrets_from_why(user):
     assert b"this run was watched" in done.stderr, done.stderr
     told = user.corral("why").stdout.decode()
     assert f"access to {key} (may contain secrets" in told
-    assert "n0.example.test" in told  # Counter-check: `why` lists names as well
+    assert "n0.example.test" in told  # Sanity check: `why` lists names as well
 
 
 UNANSWERED = """
@@ -219,7 +219,7 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("kind", ["fuse", "tmpfs"])
 def test_a_file_system_that_never_answers_does_not_block_learn(user, scratch, kind, how):
     """Make the target ask for a file on a FUSE file system that never answers. `learn` must not
-    wait for it. As a counter-check, use tmpfs, which answers.
+    wait for it. As a sanity check, use tmpfs, which answers.
     """
     if os.geteuid():
         pytest.skip("only root can mount file systems")

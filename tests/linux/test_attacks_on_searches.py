@@ -61,6 +61,6 @@ def test_a_secret_is_found_once_the_key_of_its_encrypted_directory_is_added(tmp_
         pytest.skip("this kernel has no fscrypt")
     assert said.splitlines() == [
         "locked []",
-        "remembered [] None",  # Counter-check: an ordinary directory is remembered
+        "remembered [] None",  # Sanity check: an ordinary directory is remembered
         "open ['/mnt/safe/1/.env']",
     ]

@@ -174,7 +174,7 @@ def test_verify_does_not_wait_for_the_writer_of_a_fifo(user, audit, scratch):
     code, said = verify(user, scratch / "fifo")
     assert code == 1
     assert "line 1 is not the start of an audit" in said
-    assert verify(user, audit)[0] == 0  # counter-check
+    assert verify(user, audit)[0] == 0  # sanity check
 
 
 def test_verify_names_a_file_that_it_cannot_read(ordinary):

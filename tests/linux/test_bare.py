@@ -251,7 +251,7 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
         return subprocess.call(["/bin/ls", home], stdout=PIPE, stderr=PIPE, **other) == 0
 
     assert not can_list()
-    # Counter-checks: the server still finds its files. The other user can list the home after the
+    # Sanity checks: the server still finds its files. The other user can list the home after the
     # directory above it has been opened.
     assert user.inside(opened, flags=("--state",), env=kept) == ["data"]
     os.chmod(os.path.dirname(home), 0o711)
@@ -329,7 +329,7 @@ def test_an_unenforceable_limit_is_refused_by_name(user, scratch):
 
 
 def test_policies_run_without_the_part_that_is_refused(user, scratch):
-    """Counter-check for the refusals above: run the same policies without the refused part."""
+    """Sanity check for the refusals above: run the same policies without the refused part."""
     given(user, scratch / "project")
     for flags in (
         policy_file(user, scratch, "[filesystem]\nstate = false\n"),
@@ -604,7 +604,7 @@ def test_descendants_do_not_survive_corral(user, kind):
 
 @pytest.mark.parametrize("kind", ["headless", "orphans"])
 def test_descendants_survive_their_parent_without_corral(user, kind):
-    """Counter-check for the tests above: start the same processes without corral, except for the
+    """Sanity check for the tests above: start the same processes without corral, except for the
     endless chain of forks. They must outlive their parents.
     """
     process = user.popen([user.python, "-c", keeping(kind)], stdout=PIPE, stderr=PIPE, stdin=PIPE)

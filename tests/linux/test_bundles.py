@@ -411,7 +411,7 @@ def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scrat
         f"org.example/hello asks for more than you approved: to read {wanted}"
         in done.stderr.decode()
     )
-    # Counter-checks: the bundle runs if the user types the argument, and also after the user has
+    # Sanity checks: the bundle runs if the user types the argument, and also after the user has
     # approved the published server.
     assert said(user.corral("run", path, str(wanted), env=env))["seen"] == [["note"]]
     assert user.corral("approve", "--yes", "org.example/hello", env=env).returncode == 0
@@ -518,7 +518,7 @@ def test_a_bundle_does_not_start_if_the_user_refuses_it_the_kept_values(user, en
     code, out, shown = on_terminal(user, env, b"n\n", "run", path)
     assert "get your value of key" in shown
     assert (code, out) == (REFUSED, b"")
-    # Counter-check: after the answer `y` the server gets the value.
+    # Sanity check: after the answer `y` the server gets the value.
     code, out, _ = on_terminal(user, env, b"y\n", "run", path)
     assert code == 0
     assert json.loads(out)["args"] == ["kept-secret"]
@@ -536,7 +536,7 @@ def test_an_inspected_bundle_gets_the_kept_values_only_after_approval(user, env,
     looked = user.corral("inspect", "--json", path, env=env)
     assert looked.returncode == 0, looked.stderr.decode()
     assert b"kept-secret" not in looked.stdout + looked.stderr
-    # Counter-checks: the server gets a typed value, and after the approval also the kept value.
+    # Sanity checks: the server gets a typed value, and after the approval also the kept value.
     typed = user.corral("inspect", "--json", "--config", "key=typed", path, env=env)
     assert json.loads(typed.stdout)["tools"][0]["description"] == "['typed']"
     assert user.corral("approve", "--yes", path, env=env).returncode == 0

@@ -674,7 +674,7 @@ def test_the_memory_limit_of_one_process_in_the_warning_is_enforced(user):
     code = "try: bytearray(1100 << 20)\nexcept MemoryError: print('refused')"
     done = user.run(user.python, "-ISc", code)
     assert done.stdout == b"refused\n" or done.returncode == 137
-    # Counter-check: below the limit a process can allocate memory.
+    # Sanity check: below the limit a process can allocate memory.
     code = "bytearray(600 << 20); print('given')"
     assert user.run(user.python, "-ISc", code).stdout == b"given\n"
 

@@ -178,7 +178,7 @@ def test_sigkill_of_corral_ends_the_tree(client, behaviour, whom):
     if "deaf" in behaviour:
         one.close_stdin()
         one.process.terminate()
-        assert not ended(one.process.pid, 0.1)  # Counter-check: it does not end by itself
+        assert not ended(one.process.pid, 0.1)  # Sanity check: it does not end by itself
     if whom == "group":
         os.killpg(one.process.pid, signal.SIGKILL)
     else:

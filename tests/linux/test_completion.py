@@ -115,7 +115,7 @@ def test_a_shell_completes_the_names_of_servers(servers, complete, line, complet
 
 def test_a_shell_does_not_evaluate_the_name_of_a_server(servers, complete, tmp_path):
     found = complete("corral wrap cursor ev")
-    assert any("evil" in word for word in found)  # Counter-check: the name was offered
+    assert any("evil" in word for word in found)  # Sanity check: the name was offered
     assert not (tmp_path / "marked").exists()
     assert not (tmp_path / "home" / "marked").exists()
 

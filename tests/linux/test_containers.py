@@ -172,7 +172,7 @@ def test_a_disk_limit_is_refused_with_the_engines_flag_as_hint(said):
 
 def test_the_engines_own_limit_applies_to_the_private_space(podman):
     """Give the container a small /tmp, so that a large file does not fit into the target's private
-    directory. Counter-check: with a larger /tmp the file fits.
+    directory. Sanity check: with a larger /tmp the file fits.
     """
     code = "open('file', 'wb').write(bytes(24 << 20))"
     small = tuple("--tmpfs=/tmp:size=16m" if flag == "--tmpfs=/tmp" else flag for flag in HARDENED)
@@ -286,7 +286,7 @@ def test_a_published_server_works_with_its_network_profile(podman, uid, profile,
 
 def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
     """Run without a writable /tmp. The error must name /tmp and the flag that makes it writable.
-    Counter-check: with a writable /tmp the same command works.
+    Sanity check: with a writable /tmp the same command works.
     """
     options = tuple(flag for flag in HARDENED if flag != "--tmpfs=/tmp")
     done = podman.corral("run", "--", "/bin/true", uid=uid, profile=profile, options=options)

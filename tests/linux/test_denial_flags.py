@@ -323,7 +323,7 @@ def test_no_command_is_suggested_for_a_path_that_contains_a_secret(user, scratch
     server.chmod(0o644)
     scratch.chmod(0o755)
     shown = []
-    for flag in ("--secret", "--env"):  # counter-check: `--env`, where the value is not a secret
+    for flag in ("--secret", "--env"):  # sanity check: `--env`, where the value is not a secret
         words = ("--", user.python, str(server))
         done = user.corral(command, flag, "NAME", *words, env=user.environment(NAME="plainName42"))
         shown.append(done.stderr.decode())

@@ -94,7 +94,7 @@ def test_reports_of_denials_do_not_contain_the_value_of_a_secret(user, place, ac
 
 
 def test_a_value_that_is_not_secret_is_shown(user):
-    """Counter-check: look up a name that contains the value of a variable that is not secret. The
+    """Sanity check: look up a name that contains the value of a variable that is not secret. The
     report must show the value.
     """
     env = user.environment(TOK="plainvalue42")
@@ -119,7 +119,7 @@ KEY_LIKE = ("sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org")
 
 def test_denied_host_names_that_look_like_keys_are_reported_unmasked(user):
     """Look up names that look like keys. corral must not mask them, because a target could
-    otherwise hide the names that it looks up. Counter-check: a real secret is masked.
+    otherwise hide the names that it looks up. Sanity check: a real secret is masked.
     """
     script = SCRIPT + "".join(f"look_up({name!r})\n" for name in KEY_LIKE) + LOOKUPS["name"]
     flags = ("--secret", "TOK")
@@ -161,7 +161,7 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_masking_many_values_of_a_manifest_does_not_delay_the_timeout(user, place, variables):
     """Use a manifest that sets many variables to overlapping values. corral must not mask such
-    values, because every message about a denial would then be slow. Counter-check: a manifest
+    values, because every message about a denial would then be slow. Sanity check: a manifest
     without variables.
     """
     make_server(user, place, variables, FLOOD)
@@ -178,6 +178,6 @@ def test_a_value_is_masked_if_the_user_sets_it_but_not_if_a_manifest_does(user, 
     make_server(user, place, {"A_TOKEN": name}, code)
     shown = user.corral("run", str(place))
     assert f"denied: name {name}; --allow-net {name}".encode() in shown.stderr
-    # Counter-check: the value is masked if the user sets the same variable.
+    # Sanity check: the value is masked if the user sets the same variable.
     hidden = user.corral("run", "--env", f"A_TOKEN={name}", str(place))
     assert b"denied: name *** (with the value of A_TOKEN)" in hidden.stderr

@@ -168,7 +168,7 @@ def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(us
     assert found["mount_namespace"]["status"] == "unknown", err
     assert found["mount_namespace"]["hint"].startswith("make /tmp writable")
     assert place.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
-    # Counter-check: with a temporary directory, namespaces are proven.
+    # Sanity check: with a temporary directory, namespaces are proven.
     assert place.findings()["mount_namespace"]["status"] == "proven"
 
 
@@ -355,7 +355,7 @@ def test_a_cache_from_a_similar_context_never_weakens_a_run(without, user, scrat
         assert ("landlock" in held, "namespaces" in held) == (place is landlock, place is spaces)
         code, out, err = place.corral("run", "--", *read)
         assert (bool(code), out) == (True, "ran\n"), err
-    with user.popen([*read], stdout=-1) as process:  # Counter-check: without a sandbox
+    with user.popen([*read], stdout=-1) as process:  # Sanity check: without a sandbox
         assert process.communicate(timeout=60)[0] == b"ran\na secret\n"
     assert spaces.findings()["landlock"]["status"] == "absent"
     assert landlock.findings()["user_namespaces"]["status"] == "absent"

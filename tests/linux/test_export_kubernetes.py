@@ -83,7 +83,7 @@ def test_kubernetes_schemas_accept_the_files(ordinary, folder, variant, version)
     argv = [sys.executable, "-c", VALIDATE, "--strict", "-k", version, path]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    # Counter-check: an unknown field is refused.
+    # Sanity check: an unknown field is refused.
     text = (folder / "kubernetes.yaml").read_text().replace("automountService", "automatedService")
     (ordinary.home / "wrong.yaml").write_text(text)
     argv[-1] = str(ordinary.home / "wrong.yaml")
@@ -108,7 +108,7 @@ def test_agent_sandbox_definitions_accept_the_files(ordinary, folder, variant):
     assert len(checked) == 3
     for one in checked:
         jsonschema.validate(one, closed(definitions[one["kind"]]))
-        with pytest.raises(jsonschema.ValidationError):  # Counter-check: an unknown key is refused
+        with pytest.raises(jsonschema.ValidationError):  # Sanity check: an unknown key is refused
             jsonschema.validate({**one, "spec": {**one["spec"], "unknown": 1}}, closed(definitions[one["kind"]]))  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def test_a_directory_contains_the_export_of_only_one_server(ordinary, folder):
     assert (folder / "kubernetes.yaml").read_bytes() == before
     assert not list(ordinary.home.glob("exported.*"))
     again = export(ordinary, folder, *first, "--force", command=("--", "/opt/a/notes"))
-    assert again.returncode == 0  # Counter-check: the same server's export is replaced
+    assert again.returncode == 0  # Sanity check: the same server's export is replaced
 
 
 def test_exported_files_do_not_contain_the_value_of_a_secret(ordinary, folder):

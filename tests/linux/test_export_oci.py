@@ -70,7 +70,7 @@ def start(user, scratch, bundle) -> dict:
 
 @pytest.mark.rig("runc")
 def test_a_bundle_runs_behind_the_same_walls(user, scratch, files):
-    """Try forbidden acts in a bundle. Counter-checks: a granted file can be read, the home is
+    """Try forbidden acts in a bundle. Sanity checks: a granted file can be read, the home is
     writable, and threads can be started.
     """
     import socket
@@ -134,7 +134,7 @@ def test_controls_that_no_runtime_enforces_are_refused(user, scratch, flags, wha
 
 def test_without_root_a_memory_limit_is_refused(user, scratch):
     done, bundle = export(user, scratch, "--max-memory", "512M", "--", "/bin/true")
-    if user.name == "root":  # Counter-check: root has a cgroup for the limit
+    if user.name == "root":  # Sanity check: root has a cgroup for the limit
         assert done.returncode == 0, done.stderr.decode()
         limit = json.loads((bundle / "config.json").read_text())["linux"]["resources"]["memory"]
         assert limit["limit"] == 512 << 20

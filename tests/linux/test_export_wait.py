@@ -67,7 +67,7 @@ def try_as_init(code, seconds):
 
 
 def test_the_waiting_process_ends_at_once_and_reaps_orphans():
-    """End an orphan and then the waiting process. The orphan must be reaped. As a counter-check, a
+    """End an orphan and then the waiting process. The orphan must be reaped. As a sanity check, a
     PID 1 that only calls sigwait does not reap it, and does not get the signal.
     """
     seen = try_as_init(WAIT, 60)

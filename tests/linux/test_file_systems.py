@@ -106,7 +106,7 @@ def test_a_full_disk_is_reported_and_nothing_more_is_written(user):
         assert "100%" in there.shell(hint[1])
         assert there.shell("find home -type f") == ""
         there.shell("rm fill")
-        # Counter-check: with free space the run works.
+        # Sanity check: with free space the run works.
         assert person.run("/bin/true", flags=("--state",)).returncode == 0
 
 
@@ -153,7 +153,7 @@ def test_a_reached_quota_is_named_with_its_directory(user):
         assert done.returncode == 125
         assert b"Disk quota exceeded (/mnt/home/" in done.stderr
         assert b"hint: remove files there, because your quota is used up" in done.stderr
-        # Counter-check: a run without `--state` works
+        # Sanity check: a run without `--state` works
         assert person.run("/bin/true").returncode == 0
 
 
@@ -210,4 +210,4 @@ def test_a_grant_that_cannot_be_remembered_is_reported(user):
         assert said in done.stderr
         there.shell("rm fill")
         done = person.run("/bin/echo", "hi", flags=("--read", "/mnt/home/data"))
-        assert said not in done.stderr  # Counter-check: with free space nothing is reported
+        assert said not in done.stderr  # Sanity check: with free space nothing is reported

@@ -1,5 +1,5 @@
 """Test the seccomp filters in the running kernel. Each act is tried with the filter and, as a
-counter-check, without it.
+sanity check, without it.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def cache(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     found = Cache(user, scratch)
     found.does("store")
-    # Counter-check for all tests of this file: the stored findings are read.
+    # Sanity check for all tests of this file: the stored findings are read.
     assert found.loaded() == ["planted"]
     return found
 
@@ -162,7 +162,7 @@ def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
     for directory, _, _ in os.walk(scratch):
         os.chown(directory, 0, 0)
     cache.does("store")
-    assert cache.loaded() == ["planted"]  # Counter-check: root reads them in its own home
+    assert cache.loaded() == ["planted"]  # Sanity check: root reads them in its own home
 
 
 ROOTS = """
@@ -205,7 +205,7 @@ def test_a_chroot_and_a_pivoted_root_have_different_cache_keys(user, scratch):
     assert chroot[1] not in {host[1], again[1], pivoted[1]}
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     later = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert later[0] == said[0]  # Counter-check: a second process has the same key
+    assert later[0] == said[0]  # Sanity check: a second process has the same key
 
 
 def test_different_outer_filters_have_different_cache_keys(cache):
@@ -216,7 +216,7 @@ def test_different_outer_filters_have_different_cache_keys(cache):
     keys["a listener"] = cache.under_filter("key", "mount", "listen")
     keys["no filter"] = cache.does("key")
     assert len(set(keys.values())) == len(keys)
-    # Counter-check: the same filter gives the same key.
+    # Sanity check: the same filter gives the same key.
     assert cache.under_filter("key", "mount", "1") == keys["mount"]
 
 

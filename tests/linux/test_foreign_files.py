@@ -40,7 +40,7 @@ def give(path, uid: int) -> None:
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
     """Plant a filter that allows everything. corral must not load it if another user owns it.
 
-    Counter-check: if root owns the file, corral loads it. It then notices inside the sandbox that
+    Sanity check: if root owns the file, corral loads it. It then notices inside the sandbox that
     the filter denies nothing, and refuses the run.
     """
     if user.uid:
@@ -78,7 +78,7 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
     path = configure(desk, "cursor")
     run(desk, path)
     assert kept_files(desk)
-    assert "api.x.com" in desk.does("why", "notes")  # Counter-check: the user sees the denial
+    assert "api.x.com" in desk.does("why", "notes")  # Sanity check: the user sees the denial
     done = root.corral("why", "--json", "notes", env=desk.environment())
     assert b"api.x.com" not in done.stdout, done.stderr
     before = path.read_bytes()
@@ -90,7 +90,7 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
 
 def test_another_user_can_neither_read_nor_change_kept_files(desk, root):
     """Give the stored denials and filters to root, and try to read and change them as an ordinary
-    user. Counter-check: root can do both.
+    user. Sanity check: root can do both.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -123,5 +123,5 @@ def test_root_does_not_change_a_users_files(desk, root):
     assert done.returncode == 125, done.stdout
     assert f"belongs to user {ORDINARY}".encode() in done.stderr
     assert listing(desk.home) == before
-    desk.does(*words)  # Counter-check: as the file's owner, the command succeeds
+    desk.does(*words)  # Sanity check: as the file's owner, the command succeeds
     assert "api.x.com" in entries(path)["notes"]["args"]

@@ -56,7 +56,7 @@ def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
     anything. The peer must get all the data.
 
     If another descriptor keeps the target's socket open, the peer must also see a reset, because
-    more data could have followed. Counter-check: `close` loses the data.
+    more data could have followed. Sanity check: `close` loses the data.
     """
     text = os.urandom(100_000)
 

@@ -68,7 +68,7 @@ def test_tls_with_another_name_is_refused(gateway, tls_server, certificate):
 
 
 def test_tls_with_another_name_passes_without_the_check(gateway, tls_server, certificate):
-    """Counter-check: without the check of the TLS hello, the connection must succeed."""
+    """Sanity check: without the check of the TLS hello, the connection must succeed."""
     running = gateway(tls_server)
     assert say_by_tls(running.connect(NAME, tls_server), certificate, OTHER) == b"secret"
 

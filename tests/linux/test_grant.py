@@ -124,7 +124,7 @@ def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
     found = desk.put("bin/no-such-server", "#!/bin/sh\nexit 0\n")
     found.chmod(0o755)
     path.write_text(path.read_text().replace('"no-such-server"', json.dumps(str(found))))
-    assert "not found" not in run(desk, path, "gone")  # counter-check
+    assert "not found" not in run(desk, path, "gone")  # sanity check
     assert "did not start" not in desk.does("why", "gone")
     command = (str(desk.put("bin/fails", "#!/bin/sh\nexit 3\n", mode=0o755)),)
     desk.corral("run", "--", *command)
@@ -189,7 +189,7 @@ def test_why_says_how_a_run_without_denials_failed(desk):
             assert "it ended with exit code 3\n" in desk.does("why", *command)
             [row] = json.loads(desk.does("why", "--json", *command))
             assert (row["failure"], row["denials"]) == ("it ended with exit code 3", [])
-        else:  # Counter-check: a success is not stored, and neither is a stop by the client
+        else:  # Sanity check: a success is not stored, and neither is a stop by the client
             assert kept_files(desk) == []
     assert len(kept_files(desk)) == 1
 
@@ -246,7 +246,7 @@ def test_the_error_for_a_servers_short_name_suggests_the_name_with_its_client(de
     done = desk.corral(command, "notes")
     assert done.returncode == 127
     assert done.stderr.endswith(b"hint: did you mean cursor:notes?\n"), done.stderr
-    done = desk.corral(command, "no-server")  # Counter-check: no client has a server with this name
+    done = desk.corral(command, "no-server")  # Sanity check: no client has a server with this name
     assert b"hint: is it installed?" in done.stderr
     done = desk.corral(command, "cursr:notes")
     assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
@@ -258,7 +258,7 @@ def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
     assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
     for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):
-        # Counter-check: there is no warning about a flag after `--` or about an unknown flag.
+        # Sanity check: there is no warning about a flag after `--` or about an unknown flag.
         assert b"is passed to the command" not in desk.corral("run", *words).stderr
 
 
@@ -432,7 +432,7 @@ def test_removing_a_kept_home_by_a_program_that_several_servers_share_is_refused
         assert done.returncode == 125
         assert b"name one by its command or its path" in done.stderr
         assert sorted(list_homes()) == scripts
-    desk.does("cache", "rm-home", python, scripts[0])  # counter-check
+    desk.does("cache", "rm-home", python, scripts[0])  # sanity check
     desk.does("cache", "rm-home", f"{python} {scripts[1]}")
     assert list_homes() == scripts[2:]
     desk.does("cache", "rm-home", python)
@@ -469,7 +469,7 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
         assert last_words(named) == ([*learn, str(file), one], ["corral", "grant", named])
         desk.does("grant", named, "--allow-net", "api.x.com")
         assert "api.x.com" in entries(file)[one]["args"]
-    assert "api.x.com" not in entries(path)["notes"]["args"]  # counter-check
+    assert "api.x.com" not in entries(path)["notes"]["args"]  # sanity check
 
 
 def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):
@@ -496,7 +496,7 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
     assert sorted(list_homes()) == sorted([str(notes), str(other)])
     desk.does("cache", "rm-home", "notes")
     assert list_homes() == [str(other)]
-    desk.does("cache", "rm-home", "any")  # Counter-check: `any` removes the only home
+    desk.does("cache", "rm-home", "any")  # Sanity check: `any` removes the only home
     assert list_homes() == []
     desk.does("unwrap", "vscode")
     assert json.loads(path.read_text()) == {"servers": servers}
@@ -577,7 +577,7 @@ def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
     )
     desk.does(*shlex.split(hint.partition(": corral ")[2]), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["notes"]["args"]
-    # Counter-check: a command that belongs to no client's server gets no such hint.
+    # Sanity check: a command that belongs to no client's server gets no such hint.
     command = [str(desk.user.python), "-c", "pass"]
     policy = json.dumps({"version": 1, "server": {"command": command}})
     for words in (("learn", "--", *command), ("learn", "--policy", policy)):
@@ -622,7 +622,7 @@ def test_grant_skips_a_denied_file_that_does_not_exist_yet(desk):
     words = entries(path)["notes"]["args"]
     assert "api.x.com" in words
     assert "--write" not in words
-    desk.put("srv/server.py.log", "")  # Counter-check: corral asks about the file once it exists
+    desk.put("srv/server.py.log", "")  # Sanity check: corral asks about the file once it exists
     code, shown = answer_questions(desk, [b"y\n"])
     assert code == 0, shown
     assert f"{server}.log" in entries(path)["notes"]["args"]
@@ -652,7 +652,7 @@ def test_grant_suggests_the_flag_for_a_path_without_one(desk):
     assert done.returncode == 2
     hint = f"did you mean --read '{notes}'? (or --write)\n"
     assert done.stderr.decode() == f"corral: name one server\nhint: {hint}"
-    # Counter-check: "other" is not a path, so no flag is suggested.
+    # Sanity check: "other" is not a path, so no flag is suggested.
     done = desk.corral("grant", "notes", "other")
     assert b"hint: usage: corral grant" in done.stderr
 
@@ -671,7 +671,7 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 @pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
 def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
     """Give a project's server a name that looks like a flag of `wrap`. A suggested command must not
-    contain it as a flag, which would apply to all servers in the file. Counter-check: the name
+    contain it as a flag, which would apply to all servers in the file. Sanity check: the name
     `app`.
     """
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
@@ -765,7 +765,7 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
     servers = entries(path)
     path.write_text(json.dumps({"mcpServers": {**servers, "notes": servers["app"]}}))
     assert desk.corral("grant", "notes", "--allow-net", "a.x").returncode == 125
-    desk.does("grant", "app", "--allow-net", "a.x")  # Counter-check: corral wrapped this entry
+    desk.does("grant", "app", "--allow-net", "a.x")  # Sanity check: corral wrapped this entry
 
 
 @pytest.mark.parametrize("place", ["client", "file"])
@@ -790,7 +790,7 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     assert grant(word, "a.x").returncode == 0
     assert "a.x" in entries(path)[server]["args"]
     assert project.read_text() == text
-    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Counter-check: its full name
+    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Sanity check: its full name
     assert "b.x" in entries(project)[word]["args"]
     path.unlink()
     if place == "client":
@@ -818,7 +818,7 @@ def test_a_project_cannot_choose_which_home_is_removed(desk):
     assert refused.returncode == 125
     assert b"notes is the name of different servers" in refused.stderr
     assert len(json.loads(desk.does("cache", "homes", "--json"))) == 2
-    assert remove("cursor:notes").returncode == 0  # counter-check
+    assert remove("cursor:notes").returncode == 0  # sanity check
     [left] = json.loads(desk.does("cache", "homes", "--json"))
     assert left["server"][-1] == str(other)
 
@@ -852,7 +852,7 @@ def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
 
 
 def test_a_grant_keeps_what_the_client_changed_meanwhile(desk):
-    """Counter-check: change another part of the file while `grant` waits for an answer. The file
+    """Sanity check: change another part of the file while `grant` waits for an answer. The file
     must then contain the change and the grant.
     """
     path = configure(desk, "cursor")

@@ -95,7 +95,7 @@ for path in sys.argv[1:]:
     (real.parent / "again").symlink_to("../notes")
     again = str(user.home / "cloud" / "again")
     assert user.inside(code, f"{again}/inner/a", flags=("--read", again)) == ["hello"]
-    # Counter-check: after a grant without a symlink, the symlinks do not exist inside.
+    # Sanity check: after a grant without a symlink, the symlinks do not exist inside.
     assert read("--write", str(user.home / "cloud")) == [
         missing,
         missing,
@@ -139,7 +139,7 @@ open(path, "a").write(f"{sys.argv[1]} ")
 answer = sorted(os.listdir(os.path.dirname(path)))
 """
     assert "out.txt" in user.inside(code, "run", flags=("--state",))
-    assert out.read_text() == ""  # Counter-check: without a grant the server writes to its own file
+    assert out.read_text() == ""  # Sanity check: without a grant the server writes to its own file
     names = user.inside(code, "run", flags=("--state", "--write", str(out)))
     assert out.read_text() == "run "
     assert {"out.txt", "out.txt.before-grant"} <= set(names)

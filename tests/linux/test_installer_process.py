@@ -100,7 +100,7 @@ def crash(process: subprocess.Popen) -> None:
 @pytest.mark.parametrize("go_away", [end_by_signal, crash], ids=["signal", "crash"])
 def test_an_installer_continues_after_its_client_has_ended(client, go_away):
     process = client.start_and_hold()
-    # Counter-check: `ps` does not list an installer that still has its client.
+    # Sanity check: `ps` does not list an installer that still has its client.
     assert client.installers() == []
     go_away(process)
     (run,) = client.installers()
@@ -143,7 +143,7 @@ def test_clean_ends_an_installer_without_a_client(client):
     process = client.start_and_hold()
     with process:
         before = client.user.corral("clean", env=client.env)
-        # Counter-check: `clean` does not end an installer that still has its client.
+        # Sanity check: `clean` does not end an installer that still has its client.
         assert b"ended" not in before.stdout
         end = threading.Thread(target=process.wait)
         end.start()

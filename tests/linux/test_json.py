@@ -139,7 +139,7 @@ def test_a_demo_that_cannot_run_still_prints_valid_json(user):
 
 
 def test_the_schema_check_finds_an_unknown_key(user):
-    """Counter-check for the tests above: an unknown key makes the check fail."""
+    """Sanity check for the tests above: an unknown key makes the check fail."""
     data = json.loads(user.corral("doctor", "--json").stdout)
     for broken in ({**data, "more": 1}, {**data, "version": 2}):
         with pytest.raises(jsonschema.ValidationError):

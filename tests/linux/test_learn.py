@@ -103,7 +103,7 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
     """Connect to an address of a metadata service. `learn` must not propose it, because the target
-    chooses the addresses that it tries. Counter-check: an ordinary address is proposed.
+    chooses the addresses that it tries. Sanity check: an ordinary address is proposed.
     """
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"
@@ -126,7 +126,7 @@ def test_a_missing_script_is_named_and_its_directory_is_not_proposed(user, proje
         assert "everything that it asked for" not in said
         assert "ended with an error" not in said
     script = place / "server.py"
-    script.write_text("raise SystemExit(1)")  # Counter-check: a script that fails
+    script.write_text("raise SystemExit(1)")  # Sanity check: a script that fails
     script.chmod(0o644)
     said = user.corral("run", *command, cwd=place, timeout=120).stderr.decode()
     assert "does not exist" not in said
@@ -153,7 +153,7 @@ def test_a_policy_that_cannot_be_written_is_refused_before_the_run(user, project
         assert done.stdout == b""
         assert f"cannot write the policy to {path}".encode() in done.stderr
     assert policy.read_text() == "mine"
-    # Counter-check: without `--output` the target runs.
+    # Sanity check: without `--output` the target runs.
     assert user.corral("learn", "--", "/bin/echo", "ran").stdout == b"ran\n"
 
 
@@ -215,7 +215,7 @@ def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
-    # Counter-check: `learn` saw the bind.
+    # Sanity check: `learn` saw the bind.
     assert b"the server asked to create the unix socket an abstract name" in done.stderr
 
 
@@ -272,7 +272,7 @@ def test_learn_says_that_no_client_used_the_target(user, scratch, stdin):
             lines = read_closing_lines(process.communicate(timeout=60)[1])
     if stdin in files:
         os.close(reader)
-    if stdin == "a message":  # counter-check
+    if stdin == "a message":  # sanity check
         assert lines == ["the target got everything that it asked for"]
     else:
         assert lines == [

@@ -99,7 +99,7 @@ def test_a_target_cannot_write_to_the_top_of_its_private_directory(user, runs, v
     left, did = killed_run(user, victim)
     walls = {name: did.pop(name) for name in ("procs", "kill", "directory", "away")}
     assert set(walls.values()) == {"PermissionError"}
-    # Counter-check: the target can write in the directories inside its private directory.
+    # Sanity check: the target can write in the directories inside its private directory.
     assert did == {"between": "done", "home": "done", "tmp": "done"}
     assert os.stat(left).st_uid == user.uid
     assert sweep(user) == [left]
@@ -185,7 +185,7 @@ def test_a_leftover_of_another_user_is_not_touched(user, runs, victim):
     assert sweep(user) == []
     assert os.path.exists(f"{left}/home/cgroup.kill")
     os.chown(left, user.uid, user.uid)
-    assert sweep(user) == [left]  # Counter-check: the user's own leftover is removed
+    assert sweep(user) == [left]  # Sanity check: the user's own leftover is removed
 
 
 MOVE = """
@@ -253,7 +253,7 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
         mounted = pathlib.Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
         [found] = [line.split()[1] for line in mounted if line.split()[1].startswith(left)]
         subprocess.run(["umount", found], check=True)
-    assert sweep(user) == [left]  # Counter-check: without the mount the leftover is removed
+    assert sweep(user) == [left]  # Sanity check: without the mount the leftover is removed
     assert (content / "kept").exists()
 
 
@@ -274,7 +274,7 @@ def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(us
     else:
         moved.chmod(0o500)
         os.chown(moved, user.owner, user.owner)
-    assert sweep(user) == [left]  # Counter-check: `moved` belongs to the target, so it is removed
+    assert sweep(user) == [left]  # Sanity check: `moved` belongs to the target, so it is removed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")
@@ -317,7 +317,7 @@ def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scr
     assert sweep(user) == []
     assert inner.exists()
     record(user, runs, str(real))
-    assert sweep(user) == [str(real)]  # Counter-check: corral's own path is removed
+    assert sweep(user) == [str(real)]  # Sanity check: corral's own path is removed
 
 
 @pytest.fixture
@@ -354,4 +354,4 @@ def test_only_corrals_own_cgroups_are_removed(user, runs, scratch, hierarchy):
     assert (inside / "cgroup.kill").read_text() == ""
     assert leaf.exists()
     record(user, runs, str(leaf))
-    assert sweep(user) == [str(leaf)]  # Counter-check: corral's own cgroup is removed
+    assert sweep(user) == [str(leaf)]  # Sanity check: corral's own cgroup is removed

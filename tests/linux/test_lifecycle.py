@@ -423,7 +423,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
     """Start corral with an ignored signal. The run must ignore the signal, too, so that `nohup`
-    protects it from the end of its terminal. Counter-check: SIGTERM ends the run.
+    protects it from the end of its terminal. Sanity check: SIGTERM ends the run.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
@@ -496,7 +496,7 @@ def test_a_terminal_gets_its_settings_back(user, terminal, traces):
     )
     process = in_terminal(user, slave, code, traces.argument)
     read_until(master, b"ready")
-    assert termios.tcgetattr(slave) != before  # Counter-check: the target has changed the settings
+    assert termios.tcgetattr(slave) != before  # Sanity check: the target has changed the settings
     process.terminate()
     assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     assert termios.tcgetattr(slave) == before

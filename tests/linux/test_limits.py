@@ -184,7 +184,7 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
-    # Counter-check: the same with 36 MiB
+    # Sanity check: the same with 36 MiB
     below = run(REPLACED, "3", "12", "4", flags=flags)
     assert (below.kind, below.out) == ("exited", "held\n"), below.err
 
@@ -295,7 +295,7 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
-    """Counter-check for the tests of CPU limits: run a busy target without a limit. It must be able
+    """Sanity check for the tests of CPU limits: run a busy target without a limit. It must be able
     to run nearly all the time.
 
     The kernel counts the time in which the target runs or waits for a processor. It does not count
@@ -483,7 +483,7 @@ def test_idle_processes_do_not_wake_up(user):
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
 def test_a_sampled_limit_wakes_only_the_supervisor(user, flags):
-    """Counter-check for the tests without wake-ups: a sampled limit wakes the supervisor ten times
+    """Sanity check for the tests without wake-ups: a sampled limit wakes the supervisor ten times
     a second, but does not wake init.
     """
     with Held(user, *flags) as pids:
@@ -828,7 +828,7 @@ def test_one_sample_reads_only_a_limited_number_of_memory_mappings(scattered, mo
     bounded = look(scattered, [])
     assert bounded < usage.MAX_MAP_BYTES + (4 << 20)
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
-    whole = look(scattered, [])  # Counter-check: an unlimited sample reads more
+    whole = look(scattered, [])  # Sanity check: an unlimited sample reads more
     assert whole > 2 * bounded
 
 

@@ -96,7 +96,7 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = user.run("true", flags=("--listen", port))
-    # Counter-check: now the port is free.
+    # Sanity check: now the port is free.
     assert user.run("true", flags=("--listen", port)).returncode == 0
     assert done.returncode == 125
     assert (b"published_ports" if user.tier == "walled" else b"brokered_sockets") in done.stderr

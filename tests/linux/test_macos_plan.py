@@ -279,7 +279,7 @@ def test_a_share_of_the_cpu_is_enforced(mac):
     held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
     assert held < 0.4
     while float(mac.python(code).stdout) <= held:
-        # counter-check: without a limit it is more, but a busy machine may need several attempts
+        # sanity check: without a limit it is more, but a busy machine may need several attempts
         pass
 
 

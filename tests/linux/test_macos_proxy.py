@@ -95,7 +95,7 @@ def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):
         assert password not in text
-    # Counter-check: the audit does contain the denial.
+    # Sanity check: the audit does contain the denial.
     assert f"elsewhere.test:{web}" in pathlib.Path(audit).read_text()
     assert mac.left() == []
 
@@ -113,13 +113,13 @@ def test_other_processes_get_no_connection_and_do_not_see_the_password(mac, web)
         assert end.recv(100).startswith(b"HTTP/1.1 407 ")
     status, out, _ = played(mac, "ps", "--json")
     assert status == 0
-    assert b"--allow-net" in out or b"python" in out  # Counter-check: `ps` lists the run
+    assert b"--allow-net" in out or b"python" in out  # Sanity check: `ps` lists the run
     assert password.encode() not in out
     lines = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # the process may have ended
             lines.append(pathlib.Path("/proc", pid, "cmdline").read_bytes())
-    # Counter-check: the target's command line was read.
+    # Sanity check: the target's command line was read.
     assert any(mac.user.python.encode() in line for line in lines)
     assert not any(password.encode() in line for line in lines)
     process.communicate(timeout=PATIENCE)

@@ -213,7 +213,7 @@ for path in sys.argv[1:]:
 
 def test_policies_of_other_servers_cannot_be_changed(user, home, env):
     """Grant a directory that contains another server's corral.toml, which must be read-only.
-    Counter-check: a policy with another name can be changed.
+    Sanity check: a policy with another name can be changed.
     """
     project = home / "project"
     policies = [

@@ -80,4 +80,4 @@ def test_the_mechanism_of_the_guide_works(extended):
     done = extended("run", "--", "/usr/bin/python3", "-c", ACT)
     assert (done.returncode, "PermissionError" in done.stderr) == (1, True), done.stderr
     argv = ["/usr/bin/python3", "-c", ACT]
-    assert subprocess.run(argv, check=False).returncode == 0  # counter-check
+    assert subprocess.run(argv, check=False).returncode == 0  # sanity check

@@ -70,7 +70,7 @@ def make(user, scratch, name, command):
 @pytest.mark.parametrize("name", SYSTEM)
 def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, name, access):
     tree = make(mounting, scratch, name, SYSTEM[name])
-    assert mounting.outside(SEEN, tree, name)[name]  # Counter-check: visible outside
+    assert mounting.outside(SEEN, tree, name)[name]  # Sanity check: visible outside
     flags = (f"--{access}", tree)
     if mounting.tier == "bare":
         done = mounting.run("/bin/true", flags=flags)
@@ -105,7 +105,7 @@ def test_mounts_of_ungrantable_directories_are_refused(mounting, scratch, name):
     assert done.returncode == 125
     assert b"never granted as a whole" in done.stderr
     mounting.mounts = ":"
-    # Counter-check: without the mount the grant works.
+    # Sanity check: without the mount the grant works.
     assert mounting.run("/bin/true", flags=("--read", tree)).returncode == 0
 
 

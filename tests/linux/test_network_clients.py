@@ -586,7 +586,7 @@ answer = [got("http://good.test:8080/"), "refused" in got("http://11.0.0.2:8081/
 )
 def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
     """Set a proxy that the gateway cannot use. corral must refuse the run before the target starts.
-    Counter-check: without an allowlist the run starts, because it needs no proxy.
+    Sanity check: without an allowlist the run starts, because it needs no proxy.
     """
     host = user.environment(HTTPS_PROXY=proxy)
     refused = user.run("/bin/echo", "ran", flags=allow("good.test"), env=host)

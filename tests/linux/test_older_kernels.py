@@ -40,7 +40,7 @@ OPEN = "import json, os; print(json.dumps([fd for fd in range(3, 64) if os.path.
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_no_descriptor_is_inherited_without_the_flag_of_close_range(user):
-    """Start corral with an open pipe, whose descriptor the target must not inherit. Counter-check:
+    """Start corral with an open pipe, whose descriptor the target must not inherit. Sanity check:
     without corral the same program does inherit it.
     """
     read, write = os.pipe()

@@ -43,7 +43,7 @@ def test_corral_does_not_load_modules_from_the_current_project_or_pythonpath(use
         options = {"env": user.environment(PYTHONPATH=str(scratch / "evil"))}
     words = ("--policy", policy, "--", "/bin/echo", "ran")
     code, text = run(user, OLD_ENTRY, *words, **options)
-    # Counter-check: without the protective first lines of its entry point, corral loads the module.
+    # Sanity check: without the protective first lines of its entry point, corral loads the module.
     assert (code, "planted" in text) == (7, True)
     code, text = run(user, ENTRY, *words, **options)
     assert code == 0, text
@@ -72,7 +72,7 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     before = code.read_text()
     own(user, cache / "errors.py", before)
     text, status = start()
-    assert status == 0, text  # Counter-check: the target may write to a copy of the code
+    assert status == 0, text  # Sanity check: the target may write to a copy of the code
     assert "changed" in (cache / "errors.py").read_text()
     (cache / "errors.py").unlink()
     os.link(code, cache / "errors.py")
@@ -119,7 +119,7 @@ def test_files_that_the_next_corral_starts_from_are_not_writable(user, scratch, 
     options = {"cwd": inside}
     flags = ("--write", str(inside), "--", "/bin/true")
     code, text = run(user, OLD_ENTRY, *flags, **options)
-    assert code == 0, text  # Counter-check: without the variable corral starts
+    assert code == 0, text  # Sanity check: without the variable corral starts
     code, text = run(user, OLD_ENTRY, *flags, env=user.environment(**env), **options)
     if where == "user site" and user.python != "/usr/bin/python3":
         assert code == 0  # a virtual environment ignores the user's site directory

@@ -139,7 +139,7 @@ def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
 
 
 def test_a_connection_with_data_does_not_count_as_a_flood(scene):
-    """Counter-check: open more connections than the limit, but send data on each. None may have to
+    """Sanity check: open more connections than the limit, but send data on each. None may have to
     wait.
     """
     for _ in range(gateway.MAX_FAILED + 50):
@@ -262,7 +262,7 @@ def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
         while chunk := dropped.recv(4096):
             answers += chunk
     assert 1 < len(dns_messages.Framing().feed(answers)) < sent
-    assert got == sent  # Counter-check: a client that reads gets all answers
+    assert got == sent  # Sanity check: a client that reads gets all answers
     assert len(scene.gateway.dns_server.streams) == 1
 
 
@@ -346,7 +346,7 @@ def test_hundreds_of_waiting_connections_can_fail_at_once():
         client, inner = socket.socketpair()
         clients.append(client)
         tested.admit(inner, guarded)
-    assert not any(select.select(clients, [], [], 0))  # Counter-check: the connections wait
+    assert not any(select.select(clients, [], [], 0))  # Sanity check: the connections wait
     first.close()
     while select.select([tested.fileno()], [], [], 0)[0]:
         tested.run_ready()

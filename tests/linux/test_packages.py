@@ -73,7 +73,7 @@ def test_a_package_is_installed_once_and_then_runs_without_the_registry(user, en
     watched = {**env, "PYTHONPROFILEIMPORTTIME": "1"}
     again = user.corral("run", "npm:server@1.0.0", env=watched)
     assert said(again)["dep"] == "dep 2"
-    # Counter-check: the trace does list modules.
+    # Sanity check: the trace does list modules.
     assert b"corral.servers.packages.package" in again.stderr
     for name in (
         b"subprocess",
@@ -122,7 +122,7 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     env = {**env, "PATH": f"{tools}:{env['PATH']}", "PYENV_ROOT": str(versions.parent)}
     done = user.corral("run", "--python", minor, "pypi:needs", env=env)
     assert done.stdout.decode().strip() == str(list(map(int, minor.split(".")))), done.stderr
-    # Counter-check: without the flag, the package gets the Python version of corral.
+    # Sanity check: without the flag, the package gets the Python version of corral.
     plain = user.corral("run", "pypi:needs", env=env)
     assert plain.stdout.decode().strip() == str(list(map(int, own.split(".")))), plain.stderr
     registry.files["/simple/newer/"] = (
@@ -152,7 +152,7 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
     assert refused.stderr.decode().split()[-2:] == grant
     assert (registry.asked, entries(user, env)) == ([], [])
     done = user.corral("run", *words, *grant, "pypi:needs", env=env)
-    # Counter-check: with a grant for the directory, the package is installed.
+    # Sanity check: with a grant for the directory, the package is installed.
     assert done.stdout == b"ran\n", done.stderr
     assert registry.asked
 
@@ -184,7 +184,7 @@ def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, to
         assert words[2:] == ["--read", str(python.parents[1])]
     done = user.corral("run", *words, "pypi:needs", env=env)
     assert done.stdout == b"[3, 9]\n", done.stderr.decode()
-    # Counter-check: without the flag, another Python is used.
+    # Sanity check: without the flag, another Python is used.
     own = user.corral("run", "pypi:needs", env=env)
     assert own.stdout != b"[3, 9]\n"
     assert own.returncode == 0, own.stderr.decode()
@@ -224,7 +224,7 @@ def test_install_scripts_run_only_when_asked_and_then_inside_walls(
     user, env, registry, npm, scratch
 ):
     """Check that an install script cannot read the user's files, and reaches only the registry.
-    Counter-check: without a sandbox, the script reads the file and connects to another port.
+    Sanity check: without a sandbox, the script reads the file and connects to another port.
     """
     own = scratch / "secret"
     own.write_text("mine")
@@ -243,7 +243,7 @@ def test_install_scripts_run_only_when_asked_and_then_inside_walls(
         seen = json.loads(pathlib.Path(row["path"], "node_modules/server/seen.json").read_text())
         assert seen["own"] == "ENOENT"
         assert seen["net"] != "connected"
-        # Counter-check: run the same script as the same user without a sandbox.
+        # Sanity check: run the same script as the same user without a sandbox.
         (scratch / "spy.js").write_text(SPY)
         os.chown(scratch / "spy.js", user.uid, user.uid)
         argv = ["node", "spy.js", str(own), str(other.port), "seen.json"]
@@ -374,7 +374,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
     assert any(name.endswith(".downloads") for name in left(env))
     registry.held.pop(last).set()
     asked = []
-    for _ in range(2):  # first with the kept downloads, and as a counter-check without them
+    for _ in range(2):  # first with the kept downloads, and as a sanity check without them
         registry.asked.clear()
         assert said(user.corral(*words, env=env))["dep"] == "dep 2"
         assert left(env) == []
@@ -386,7 +386,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
     """Make the download of a dependency fail. The next attempt must not download the main package
-    again. Counter-check: it is downloaded again if the downloads are not kept.
+    again. Sanity check: it is downloaded again if the downloads are not kept.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
@@ -611,7 +611,7 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     user, env, registry, tools, scratch, installer
 ):
     """Install a server that depends on a package without a wheel. With the flag in the hint, corral
-    must build this package inside the sandbox. Counter-check: a package with a wheel needs no flag.
+    must build this package inside the sandbox. Sanity check: a package with a wheel needs no flag.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -643,7 +643,7 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
 @ONE_USER
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools, installer):
-    """Publish a server whose newest version has no wheel. Counter-checks: before this version is
+    """Publish a server whose newest version has no wheel. Sanity checks: before this version is
     published, the server can be installed. After that, an older version can be installed by its
     number.
     """
@@ -737,7 +737,7 @@ setup(name="built", version="1.0")
 @ONE_USER
 def test_a_source_archive_is_not_built(user, env, registry, tools, scratch):
     """Publish a package only as a source archive. corral must refuse it, because building it would
-    run the package's code. Counter-check: the same project as a wheel.
+    run the package's code. Sanity check: the same project as a wheel.
     """
     import io
     import tarfile
@@ -857,6 +857,6 @@ def test_an_interpreter_that_prints_without_end_fills_no_file(user):
         "ask = lambda command: ask_program(['/bin/sh', '-c', command, trace])\n"
         "assert ask('exec yes') == ''\n"
         "assert ask('exec head -c 200000 /dev/zero') == ''\n"
-        "assert ask('echo 3.12.7') == '3.12.7\\n'  # counter-check\n"
+        "assert ask('echo 3.12.7') == '3.12.7\\n'  # sanity check\n"
         "assert ask('echo 3.12.7; exit 1') == ''\n"
     )

@@ -1,5 +1,5 @@
-"""Run servers in the directory layouts that package managers create. A server must run, or be
-refused with flags that make it run.
+"""Run servers in the directory layouts that package managers create. Each server must either
+run, or be refused with a hint whose flags make it run.
 """
 
 from __future__ import annotations

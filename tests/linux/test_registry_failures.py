@@ -107,7 +107,7 @@ def test_a_package_that_needs_another_version_of_node_is_reported(user, env, reg
     publish(registry, "1.0.0", engines={"node": ">=1"})
     publish(registry, "2.0.0", engines={"node": ">=999"})
     publish(registry, "3.0.0", name="only", engines={"node": ">=999"})
-    # Counter-check: without a version, corral starts an older one that fits this node.
+    # Sanity check: without a version, corral starts an older one that fits this node.
     fits = user.corral("run", "npm:server", env=env)
     assert said(fits)["version"] == "1.0.0"
     assert b"needs node" not in fits.stderr
@@ -149,7 +149,7 @@ def put_certificates(user, source: pathlib.Path, place: pathlib.Path) -> None:
 @ONE_USER
 @pytest.mark.parametrize("form", ["~/ca.pem", "./ca.pem", "ca.pem", "${HOME}/ca.pem", "{}/ca.pem"])
 def test_npms_cafile_is_read_as_npm_reads_it(user, env, encrypted, npm, scratch, form):
-    """Write npm's `cafile` setting in different forms. Counter-check: without the setting, the
+    """Write npm's `cafile` setting in different forms. Sanity check: without the setting, the
     registry is not trusted.
     """
     env = {**use(encrypted, env), "HOME": str(scratch)}

@@ -224,7 +224,7 @@ def test_clean_or_the_next_run_removes_all_leftovers_of_a_run_killed_at_any_mome
 
 
 def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
-    """Counter-check for the tests above: the leftovers of a killed run are found, and `corral
+    """Sanity check for the tests above: the leftovers of a killed run are found, and `corral
     clean` lists them.
     """
     time_to_ready(killings)

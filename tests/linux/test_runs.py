@@ -271,7 +271,7 @@ def test_another_users_record_is_ignored(user, runs):
     assert sweep(user) == []
     assert victim.exists()
     os.chown(path, user.uid, user.uid)
-    # Counter-check: the record is used if this user owns it.
+    # Sanity check: the record is used if this user owns it.
     assert sweep(user) == [str(victim)]
 
 

@@ -72,7 +72,7 @@ def trace(argv, environment, tmp_path):
 def test_a_start_needs_few_system_calls_and_forks(environment, tmp_path):
     run = trace(RUN, environment, tmp_path)
     bare = trace(BARE, environment, tmp_path)
-    assert len(bare) > 100  # Counter-check: calls are seen
+    assert len(bare) > 100  # Sanity check: calls are seen
     assert len(run) - len(bare) <= MAX_SYSTEM_CALLS
     pids = {line.split()[0] for line in run}
     assert len(pids) == 3, pids  # corral, init and the target
@@ -82,7 +82,7 @@ def test_a_start_needs_few_page_faults(environment):
     rounds = range(ROUNDS)
     run = statistics.median(count_page_faults(RUN, environment) for _ in rounds)
     bare = statistics.median(count_page_faults(BARE, environment) for _ in rounds)
-    assert bare > 100  # Counter-check: faults are counted
+    assert bare > 100  # Sanity check: faults are counted
     assert run - bare <= MAX_PAGE_FAULTS
 
 
@@ -93,7 +93,7 @@ def test_the_zygote_has_few_modules(environment):
     argv = [sys.executable, "-I", "-c", ZYGOTE, str(SOURCE)]
     done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)
     loaded = done.stdout.split()
-    # Counter-check: the list does contain the zygote's modules.
+    # Sanity check: the list does contain the zygote's modules.
     assert "corral.platforms.linux.spawn" in loaded
     assert len(loaded) <= MAX_ZYGOTE_MODULES, sorted(loaded)
     assert not {"re", "enum", "collections", "json", "socket", "subprocess"} & set(loaded)

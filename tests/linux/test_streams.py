@@ -110,7 +110,7 @@ found.recv(1)
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls):
     """Bind the target's stdin to an abstract name. The stdin is a socket that a client has made.
-    Another program on the host must still be able to bind the name. Counter-check: without walls,
+    Another program on the host must still be able to bind the name. Sanity check: without walls,
     the other program fails.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
@@ -271,7 +271,7 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
         before = state(file.fileno())
         did, told = changed(user, file.fileno(), scratch)
         assert state(file.fileno()) == before
-    if user.tier == "walled" and user.uid:  # Counter-check: the target may change its own file
+    if user.tier == "walled" and user.uid:  # Sanity check: the target may change its own file
         assert (did["mode"], did["attribute"], did["list"]) == ("done", "done", "done")
         wanted = {"mode", "extended attributes"}
         assert {line.split(" of ")[0].removeprefix("the ") for line in told} >= wanted
@@ -282,7 +282,7 @@ def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user,
 
 
 def test_without_walls_flags_and_version_of_a_file_on_stdin_can_be_changed(user, scratch):
-    """Counter-check: without walls, a file's owner can change its flags and version even through a
+    """Sanity check: without walls, a file's owner can change its flags and version even through a
     read-only descriptor.
     """
     path = scratch / "file"
@@ -307,7 +307,7 @@ def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scrat
     os.close(fd)
     seen = path.stat()
     assert (seen.st_mode & 0o777, seen.st_uid, os.listxattr(path)) == (0o600, user.uid, [])
-    # Counter-check: the target owns the file, so this is allowed
+    # Sanity check: the target owns the file, so this is allowed
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"
         assert "the mode of stdin changed during the run: restored" in told
@@ -356,7 +356,7 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin(ordinary, scratch, killed):
     """Kill corral. Init ends with corral and has no rights to the file, so the file's mode is not
-    restored. Counter-check: without a kill, corral restores the mode.
+    restored. Sanity check: without a kill, corral restores the mode.
     """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"
@@ -381,8 +381,8 @@ CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 7, 0, 0, 0)  # cap_setuid, effe
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file capabilities")
 @pytest.mark.parametrize("text", ["written", ""])
 def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
-    """Write to a file that has capabilities. The kernel removes them at the write, and corral must
-    not restore them.
+    """Write to a file that has capabilities. Writing removes them, and corral must not restore
+    them.
     """
     os.chown(scratch, user.uid, user.uid)
     path = scratch / "program"
@@ -397,7 +397,7 @@ def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
     assert process.returncode == 0, error
     assert path.read_text() == "x" + text
     kept = "security.capability" in os.listxattr(path)
-    assert kept == (not text)  # Counter-check: without a write the file keeps its capabilities
+    assert kept == (not text)  # Sanity check: without a write the file keeps its capabilities
 
 
 LEADER = """
@@ -425,7 +425,7 @@ termios.tcflow(0, termios.TCOOFF)
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed):
     """Turn the terminal's echo off, and stop the terminal's output. corral must undo both.
-    Counter-check: without the sandbox, both changes remain.
+    Sanity check: without the sandbox, both changes remain.
     """
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:
@@ -457,7 +457,7 @@ def test_mode_and_state_of_a_terminal_are_restored_after_the_run(user, scratch):
     exclusive = struct.unpack("i", fcntl.ioctl(slave, TIOCGEXCL, bytes(4)))[0]
     fcntl.ioctl(slave, TIOCNXCL)
     assert (state(slave), exclusive) == (before, 0)
-    assert did["exclusive"] == "done"  # Counter-check: the target has set the mark
+    assert did["exclusive"] == "done"  # Sanity check: the target has set the mark
     assert "the exclusive mark of stdin changed during the run: restored" in told
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"

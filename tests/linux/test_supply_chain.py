@@ -65,7 +65,7 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
     allowed = user.corral("run", "--read", str(project), "pypi:evil==1.0", notes, env=env)
     assert said(allowed) == ["mine"]
     assert said(user.corral("run", "pypi:good==1.0", notes, env=env)) != ["mine"]
-    # Counter-check: with a grant for the project, the file can be read.
+    # Sanity check: with a grant for the project, the file can be read.
     granted = user.corral("run", "--read", str(project), "pypi:good==1.0", notes, env=env)
     assert said(granted) == ["mine"]
 
@@ -113,7 +113,7 @@ def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
-    # Counter-check: a setting that could make a difference leads to a new installation.
+    # Sanity check: a setting that could make a difference leads to a new installation.
     for scope, fetched in (("@acme", 1), ("", 1), ("@other", 2)):
         text = f"{scope}:registry=http://127.0.0.1:9/\n" if scope else ""
         own(user, settings, text)
@@ -134,7 +134,7 @@ def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
         words = ("run", "--with", "dep", "pypi:thing")
         assert user.corral(*words, env=more).stdout == b"other\n"
         assert user.corral(*words, env=env).stdout == b"main\n"
-        # Counter-check: both starts share one installation if the other index has no `dep`.
+        # Sanity check: both starts share one installation if the other index has no `dep`.
         del other.files["/simple/dep/"]
         assert user.corral("cache", "rm", "thing", env=env).returncode == 0
         assert user.corral(*words, env=more).stdout == b"main\n"
@@ -188,7 +188,7 @@ def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, t
         assert theirs.stdout == b"theirs\n", theirs.stderr.decode()
         (row,) = entries(user, env)
         lock = next(pathlib.Path(row["path"]).glob("*.lock")).read_text()
-        assert registry.url in lock  # Counter-check: the lock file is forged
+        assert registry.url in lock  # Sanity check: the lock file is forged
         assert other.url not in lock
         assert user.corral(*words, env=env).stdout == b"ours\n"
     finally:
@@ -234,7 +234,7 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
     This happens when `sudo` keeps the HOME of an ordinary user.
     """
     path = put(user, scratch, manifest())
-    # Counter-check: the user's own store works.
+    # Sanity check: the user's own store works.
     assert user.corral("run", path, env=env).returncode == 0
     store = pathlib.Path(env["XDG_CACHE_HOME"], "corral", "store")
     reason = f"belongs to user {STRANGER}" if user.uid == 0 else "only you can write to"
@@ -299,7 +299,7 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
     assert f"leads to {venv} and 1 more" in done.stderr.decode()
-    # Counter-check: the same Python starts if the user types the command and grants the project.
+    # Sanity check: the same Python starts if the user types the command and grants the project.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
     assert user.run(*argv, env=env).returncode == REFUSED
@@ -375,7 +375,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
         refused = user.corral("wrap", "--corral", str(launcher), str(place), env=env)
         assert refused.returncode == 1
         assert text in refused.stdout.decode()
-    # Counter-check: the server starts if the user's own environment names the directory.
+    # Sanity check: the server starts if the user's own environment names the directory.
     own_choice = {**env, name: values[name]}
     started = user.corral("run", "--", entry["command"], *entry["args"], env=own_choice)
     assert started.stdout == b"mine\n", started.stderr
@@ -418,7 +418,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     assert "outside of its project" in wrapped(already)
     shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
     assert "outside of its project" in shown
-    # Counter-checks: `wrap` accepts the entry if the user grants the other project, or if the
+    # Sanity checks: `wrap` accepts the entry if the user grants the other project, or if the
     # configuration is a file outside all projects.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
@@ -473,7 +473,7 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     for words in (("status",), ("why", "one")):  # these commands still list the entry
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # Counter-checks: programs like these may start the project's own script, or get the other
+    # Sanity checks: programs like these may start the project's own script, or get the other
     # project's file as an argument that they do not run.
     for usual in (
         ("./run", "server.py"),
@@ -508,7 +508,7 @@ def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, sc
         return done.stdout.decode() + done.stderr.decode()
 
     assert "outside of its project" in wrapped("python3", "link.py")
-    assert "one  wrapped" in wrapped("./python", "server.py")  # counter-check
+    assert "one  wrapped" in wrapped("./python", "server.py")  # sanity check
 
 
 @ONE_USER
@@ -536,7 +536,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # Counter-checks: a harmless variable is passed on. PYTHONPATH has an effect if an entry
+    # Sanity checks: a harmless variable is passed on. PYTHONPATH has an effect if an entry
     # contains it.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
@@ -622,7 +622,7 @@ def test_wrapping_installs_packages(user, env, registry, tools, scratch):
 
 @ONE_USER
 def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch):
-    """Check the progress line on a terminal. Counter-check: with `--no-install` there is none."""
+    """Check the progress line on a terminal. Sanity check: with `--no-install` there is none."""
     publish(registry)
     place = own(user, scratch / "desk" / "mcp.json", "")
     servers = {"one": {"command": "npx", "args": ["-y", "server"]}}
@@ -691,7 +691,7 @@ def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monk
         return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
 
     sources, command = what_to_run.sources_and_command(Options(), [str(server)])
-    assert str(server) in plan().program.reads  # Counter-check: the server's own script is accepted
+    assert str(server) in plan().program.reads  # Sanity check: the server's own script is accepted
     (server / "main.py").unlink()
     (server / "main.py").symlink_to(private / "notes.py")
     with pytest.raises(UnchosenReadsError, match=f"main.py leads to {private}"):
@@ -728,7 +728,7 @@ def test_a_directory_named_like_a_package_is_not_started(user, env, registry, np
         assert b"the project" not in done.stdout
         assert done.returncode == 0, done.stderr
     assert said(user.corral("run", "npm:server@1.0.0", env=env, cwd=scratch)) == "the package"
-    # Counter-check: `run` starts the project if it gets the directory's path.
+    # Sanity check: `run` starts the project if it gets the directory's path.
     assert said(user.corral("run", str(place), env=env, cwd=scratch)) == "the project"
     asked = user.corral("approve", "npm:server@1.0.0", env=env, cwd=scratch)
     assert b"asks for nothing, so there is nothing to approve" in asked.stderr

@@ -311,7 +311,7 @@ with systemd_scope._Manager(20.0) as manager:
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, before, calls):
     """Ask from another PID namespace. corral must not send its pids to systemd, because they mean
-    other processes there. Counter-check: in the bus's own PID namespace corral sends them.
+    other processes there. Sanity check: in the bus's own PID namespace corral sends them.
     """
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")

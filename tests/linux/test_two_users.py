@@ -104,7 +104,7 @@ def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky
 
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
-    """Counter-check for the test above: write the user's own file twice."""
+    """Sanity check for the test above: write the user's own file twice."""
     path = sticky / "name"
     for _ in range(2):
         done = ordinary.run("/bin/true", flags=(flag, str(path)))
@@ -162,7 +162,7 @@ def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, c
 
 
 def test_root_keeps_its_files_in_its_own_home(root):
-    """Counter-check for the test above: in its own home, root does create files."""
+    """Sanity check for the test above: in its own home, root does create files."""
     assert root.run("/bin/true").returncode == 0
     assert {path.name for path in (root.home / ".cache/corral").iterdir()} >= {"findings", "runs"}
 
@@ -170,7 +170,7 @@ def test_root_keeps_its_files_in_its_own_home(root):
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
     """Let root create a private directory through a symlink to another user's directory.
-    Counter-check: a symlink to root's own directory.
+    Sanity check: a symlink to root's own directory.
     """
     from corral.abi.private_directory import make_private_directory
 
@@ -203,7 +203,7 @@ def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, at
         assert attacker.outside(PLANT, made.granted) == "denied"
         bare = make_user("root", root.package, "bare")
         ids = {"user": bare.owner, "group": bare.owner, "extra_groups": []}
-        # Counter-check: a process with the user id of the demo's target can plant links.
+        # Sanity check: a process with the user id of the demo's target can plant links.
         allowed = bare.outside(PLANT, made.granted, **ids)
         assert sorted(allowed) == ["fifo", "note", "socket"]
 
@@ -212,7 +212,7 @@ def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, at
 
 
 def test_files_that_another_user_planted_are_ignored(ordinary, sticky):
-    """Plant a run record as the attacker. Counter-check: the same record is used if it belongs to
+    """Plant a run record as the attacker. Sanity check: the same record is used if it belongs to
     the user.
     """
     record = sticky / "corral/runs/1-0123abcd"
@@ -344,10 +344,10 @@ def test_a_live_run_is_closed_to_other_users(user, root, attacker):
         assert len(made) == len(expected)
         assert all(map(re.fullmatch, expected, made))
         assert attacker.outside(LOOK, *made) == ["denied"] * 2 * len(made)
-        # Counter-check: its owner can read the directory.
+        # Sanity check: its owner can read the directory.
         assert owner.outside(LOOK, *made) == [True] * 2 * len(made)
         allowed = owner.outside(ATTACK, str(user.package), str(pids[-1]))
-        # Counter-check: the run's owner can reach the target
+        # Sanity check: the run's owner can reach the target
         assert set(allowed[str(pids[-1])]) >= ALLOWED
 
 
@@ -367,7 +367,7 @@ def named_sockets(pids: list[int]) -> list[str]:
 
 
 def test_named_sockets_of_a_process_are_found(sticky):
-    """Counter-check for the test above: `named_sockets` finds sockets that this process has
+    """Sanity check for the test above: `named_sockets` finds sockets that this process has
     made.
     """
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:

@@ -46,7 +46,7 @@ def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry
     assert b"to go back: corral upgrade --to 1.0.0 npm:server" in done.stdout
     assert version(user, env) == "1.1.0"
     archives = [path for path in registry.asked if path.endswith(".tgz")]
-    assert "/-/server-1.1.0.tgz" in archives  # Counter-check: the new version was fetched
+    assert "/-/server-1.1.0.tgz" in archives  # Sanity check: the new version was fetched
     again = upgrade(user, env, "npm:server")
     assert again.stdout == b"npm:server: 1.1.0 is the newest version\n"
     assert b"installing" not in again.stderr
@@ -69,7 +69,7 @@ def test_going_back_to_the_previous_version_does_not_ask_the_registry(
 
 @pytest.mark.parametrize("name", ["every", "cursor:every"])
 def test_a_server_is_named_as_in_its_client(user, env, installed, scratch, name):
-    """Name a server as its client does. Counter-check: a name that no client has is refused."""
+    """Name a server as its client does. Sanity check: a name that no client has is refused."""
     place = scratch / ".cursor" / "mcp.json"
     place.parent.mkdir()
     servers = {"every": {"command": "npx", "args": ["-y", "server"]}}
@@ -347,7 +347,7 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
     publish(registry, "1.2.0", dependencies={"dep": f"{registry.url}/other.tgz"})
     shown = upgrade(user, env, "--dry-run").stdout.decode()
     assert shown == "npm:server: 1.0.0 -> 1.2.0\n  dep 2.0.0 has different files than before\n"
-    # Counter-check: an unchanged dependency is not mentioned.
+    # Sanity check: an unchanged dependency is not mentioned.
     publish(registry, "1.3.0", dependencies={"dep": "2.0.0"})
     assert upgrade(user, env, "--dry-run").stdout == b"npm:server: 1.0.0 -> 1.3.0\n"
 

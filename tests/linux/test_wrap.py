@@ -542,7 +542,7 @@ def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written
     assert done.returncode == 1, done.stderr
     assert b"gh  refused: this host cannot enforce network" in done.stdout
     assert entries(path)["gh"] == servers["gh"]
-    # Counter-check: another server is wrapped.
+    # Sanity check: another server is wrapped.
     assert entries(path)["time"]["command"] == str(desk.corral_path)
 
 
@@ -616,7 +616,7 @@ def test_backups_are_hidden_from_servers(desk):
     place = str(desk.home / ".local/state/corral")
     env = {"env": desk.environment()}
     flags = ("--read", str(desk.home / ".local"))
-    # Counter-check: the backups are visible outside.
+    # Sanity check: the backups are visible outside.
     assert desk.user.outside(code, place, **env) == [1, True]
     assert desk.user.inside(code, place, flags=flags, **env) == [0, False]
 
@@ -669,7 +669,7 @@ def test_a_moved_corral_does_not_keep_flags_that_it_did_not_write(desk):
     done = desk.corral("wrap", "cursor", "--corral", str(new))
     assert done.returncode == 1
     assert done.stdout.count(b"which is not this corral") == 1
-    # Counter-check: the other server is unchanged
+    # Sanity check: the other server is unchanged
     assert path.read_text().count(str(new)) == 1
 
 
@@ -693,7 +693,7 @@ def test_a_missing_script_is_named_by_wrap_and_status(desk):
     desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
     told = f"server.py does not exist in {script.parent}"
     words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
-    assert told not in desk.corral(*words).stderr.decode()  # counter-check
+    assert told not in desk.corral(*words).stderr.decode()  # sanity check
     script.unlink()
     assert f"corral: notes would not start: {told}\n" in desk.corral(*words).stderr.decode()
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
@@ -711,7 +711,7 @@ def test_a_missing_program_is_named_by_wrap(desk):
         desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
         told = f"{program!r} {why}; install it, or correct it in {path}\n"
         assert desk.corral(*words).stderr.decode() == f"corral: notes would not start: {told}"
-    for program in (desk.user.python, "sh", "${PROGRAM}"):  # counter-check
+    for program in (desk.user.python, "sh", "${PROGRAM}"):  # sanity check
         desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
         assert "would not start" not in desk.corral(*words).stderr.decode()
 
@@ -732,7 +732,7 @@ def test_a_command_line_in_one_word_is_refused(desk):
         assert path.read_text() == text
         done = desk.corral("run", "cursor:notes")
         assert f"hint: in the file, write only {first} as its command" in done.stderr.decode()
-    # Counter-check: a path that contains a space
+    # Sanity check: a path that contains a space
     path.write_text(json.dumps({"mcpServers": {"notes": {"command": str(spaced)}}}))
     assert "refused" not in desk.does("wrap", "cursor", "--dry-run", *corral)
 
@@ -781,7 +781,7 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     more = {"approve": ("--yes",), "wrap": ("--corral", str(desk.corral_path))}
     shown = desk.does("wrap", "cursor", *more["wrap"])
     assert shown.count("unchanged: it is already wrapped, but does not start: ") == 5
-    assert "fine  unchanged: it already starts through corral\n" in shown  # counter-check
+    assert "fine  unchanged: it already starts through corral\n" in shown  # sanity check
     for name, (why, mend) in refused.items():
         assert f"    hint: {mend}\n" in shown
         assert f"  it does not start: {why}\n  hint: {mend}\n" in desk.does("why", name)
@@ -881,7 +881,7 @@ def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
         done = desk.corral(command, "./missing.json")
         assert done.returncode == 125
         said = "corral: ./missing.json does not exist\nhint: is it spelled right?"
-        assert done.stderr.decode() == f"{said}\n"  # Counter-check: no client is listed
+        assert done.stderr.decode() == f"{said}\n"  # Sanity check: no client is listed
     desk.config("cursor")
     for command in ("wrap", "unwrap"):
         done = desk.corral(command, "./missing.json")
@@ -971,7 +971,7 @@ def test_status_without_clients_says_that_wrap_takes_any_file(desk):
     told = "hint: `corral wrap FILE` takes the settings file of any MCP client\n"
     assert desk.does("status").endswith(told)
     desk.put(".cursor/mcp.json", '{"mcpServers": {}}')
-    assert told not in desk.does("status")  # Counter-check: a client was found
+    assert told not in desk.does("status")  # Sanity check: a client was found
 
 
 def test_a_server_is_run_by_its_name_wrapped_or_not(desk):
@@ -1000,7 +1000,7 @@ def test_one_server_that_cannot_be_wrapped_does_not_stop_the_others(desk):
     words = ("wrap", "some.json", "--corral", str(desk.corral_path))
     assert desk.corral(*words, "--dry-run").returncode == 1
     assert entries(path) == servers
-    # Counter-check: a dry run with only the good server ends with 0.
+    # Sanity check: a dry run with only the good server ends with 0.
     other = desk.put("other.json", json.dumps({"mcpServers": {"good": servers["good"]}}))
     desk.does("wrap", str(other), *words[2:], "--dry-run")
     done = desk.corral(*words)
@@ -1054,7 +1054,7 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
     assert b"mcp.json cannot be replaced: Permission denied" in done.stderr
     assert f"hint: check who may write to {path.parent}\n".encode() in done.stderr
     assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["mcp.json"])
-    # Counter-check: a writable directory works.
+    # Sanity check: a writable directory works.
     desk.does("wrap", str(path), "--corral", str(desk.corral_path))
 
 
@@ -1106,7 +1106,7 @@ def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
     assert (
         "hint: correct this error; the client cannot read the file either\n" in done.stdout.decode()
     )
-    desk.config("cursor")  # Counter-check: a readable file is counted
+    desk.config("cursor")  # Sanity check: a readable file is counted
     assert "not counted" not in desk.does("status")
 
 
@@ -1233,7 +1233,7 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     assert "is not a" not in done.stderr.decode() + done.stdout.decode()
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
-    assert seen.exists()  # Counter-check: outside a sandbox, it writes the file
+    assert seen.exists()  # Sanity check: outside a sandbox, it writes the file
 
 
 def test_two_wraps_at_once_keep_both_changes(desk):
@@ -1277,7 +1277,7 @@ print("started", os.path.exists({secret!r}))
 def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
     """Wrap a project's server, then replace one of the project's files with a symlink to another
     project, as a new commit can do. The server must not be able to read the other project.
-    Counter-check: without corral it can.
+    Sanity check: without corral it can.
     """
     entry, replaced, target = LATER[kind]
     secret = desk.put("work/other/secret.txt", "secret")
@@ -1291,10 +1291,10 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
     servers = {"notes": {"command": str(desk.user.python), **entry}}
     path = desk.put("work/project/.mcp.json", json.dumps({"mcpServers": servers}))
     desk.does("wrap", "--corral", str(desk.corral_path), str(path))
-    assert start_in(desk, place, entries(path)["notes"]) == "started False\n"  # counter-check
+    assert start_in(desk, place, entries(path)["notes"]) == "started False\n"  # sanity check
     (place / replaced).rename(place / "before")
     (place / replaced).symlink_to(desk.home / "work" / target)
-    assert start_in(desk, place, servers["notes"]) == "started True\n"  # Counter-check: no walls
+    assert start_in(desk, place, servers["notes"]) == "started True\n"  # Sanity check: no walls
     assert start_in(desk, place, entries(path)["notes"]) == ""
 
 
@@ -1309,7 +1309,7 @@ def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
     entry = {"command": str(desk.user.python), "args": ["server.py"], "cwd": str(place)}
     desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
     desk.does("wrap", "--corral", str(desk.corral_path), "cursor")
-    assert desk.does("run", "cursor:notes") == "started\n"  # counter-check
+    assert desk.does("run", "cursor:notes") == "started\n"  # sanity check
     place.unlink()
     place.symlink_to("second")
     for command in ("run", "explain"):

@@ -195,7 +195,7 @@ def test_the_action_runs_the_check(tmp_path):
 
 @pytest.mark.rig("packaging")
 def test_the_action_installs_corral_and_fails_for_a_bare_server(tmp_path):
-    """Run every step of the action with bash, as a runner does. Counter-check: the check passes
+    """Run every step of the action with bash, as a runner does. Sanity check: the check passes
     when the server is wrapped.
     """
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]

@@ -438,7 +438,7 @@ def test_7_a_token_that_was_not_granted_cannot_be_stolen(ordinary, server):
     asked = call(1, "environment", variable="API_TOKEN")
     assert converse(ordinary, server, "acts", asked, env=env).text(1) == "not set"
     granted = converse(ordinary, server, "acts", asked, env=env, flags=("--secret", "API_TOKEN"))
-    assert granted.text(1) == "sk-1234"  # Counter-check: a granted secret may be sent to the client
+    assert granted.text(1) == "sk-1234"  # Sanity check: a granted secret may be sent to the client
 
 
 def test_8_injected_code_runs_inside_the_sandbox(ordinary, server):
@@ -539,7 +539,7 @@ def test_inspect_starts_a_server_in_the_directory_of_the_clients_file(ordinary, 
         (place / "mcp.json").write_text(json.dumps({"mcpServers": {"a": entry}}))
         return ordinary.corral("inspect", "--json", "cursor:a")
 
-    assert look(entry).returncode == 125  # Counter-check: without `cwd` the script is not found
+    assert look(entry).returncode == 125  # Sanity check: without `cwd` the script is not found
     found = look({**entry, "cwd": str(ordinary.home / "notes")})
     assert found.returncode == 0, found.stderr.decode()
     assert [tool["name"] for tool in json.loads(found.stdout)["tools"]] == ["add", "delete_all", "read_file"]  # fmt: skip

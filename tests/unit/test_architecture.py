@@ -442,7 +442,7 @@ def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
     counted = {name for name in loaded if name.rpartition(".")[2] not in BY_HOST.split()}
     assert len(counted) <= MAX_MODULES, sorted(counted)
     shutil.rmtree(tmp_path / ".cache/corral/filters")
-    compiling = modules_of_run(tmp_path, ["/bin/true"])  # Counter-check: compiling imports them
+    compiling = modules_of_run(tmp_path, ["/bin/true"])  # Sanity check: compiling imports them
     assert compiling & BY_NEED == {name for name in BY_NEED if "seccomp" in name}
 
 

@@ -141,7 +141,7 @@ def test_every_file_of_the_source_that_the_docs_name_exists():
     ]
     assert not missing
     assert is_there("platforms/SYSTEM/options.py")
-    assert not is_there("platforms/SYSTEM/subreaper.py")  # Counter-check: only Linux has this file
+    assert not is_there("platforms/SYSTEM/subreaper.py")  # Sanity check: only Linux has this file
 
 
 def test_every_package_and_its_first_modules_exist():

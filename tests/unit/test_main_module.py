@@ -41,7 +41,7 @@ def test_modules_of_the_current_directory_are_not_imported(tmp_path):
     (tmp_path / "corral.toml").write_text("version = 1\n")
     done = call("-m", "corral", "schema", cwd=tmp_path, MARK=str(mark))
     assert (done.returncode, mark.exists()) == (0, False), done.stderr
-    # Counter-check: without corral, Python does import this module.
+    # Sanity check: without corral, Python does import this module.
     call("-c", "import json", cwd=tmp_path, MARK=str(mark))
     assert mark.exists()
 
@@ -66,6 +66,6 @@ def test_packages_beside_corral_do_not_replace_the_standard_library(tmp_path):
     json_file, corral_file, *words = done.stdout.split()
     assert (json_file, mark.exists()) == (json.__file__, False)
     assert (corral_file, words) == (str(site / "corral" / "__init__.py"), ["a", "b"])
-    # Counter-check: Python finds this json.py first
+    # Sanity check: Python finds this json.py first
     call("-c", "import json", cwd=site, MARK=str(mark))
     assert mark.exists()

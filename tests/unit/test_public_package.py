@@ -50,8 +50,8 @@ def test_the_version_is_written_once():
 
 
 def test_the_changelog_fits_the_version():
-    """Check that unreleased changes come first, that every release has a date, and that no release
-    is newer than the version.
+    """Check that the changelog starts with Unreleased, that every release has a date, and that the
+    newest release is `corral.__version__`.
     """
     found = [
         (row["version"], row["date"])

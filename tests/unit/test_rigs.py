@@ -41,7 +41,7 @@ def test_a_declared_rig_that_is_missing_is_an_error(declare, monkeypatch):
     with pytest.raises(pytest.UsageError, match="the rig odd needs odd-package"):
         declare("odd")
     monkeypatch.setitem(rigs.RIGS, "odd", rigs.Rig("nothing", {sys.executable: "python3"}))
-    assert declare("odd") == {"odd"}  # Counter-check: a rig whose program exists is accepted
+    assert declare("odd") == {"odd"}  # Sanity check: a rig whose program exists is accepted
 
 
 def test_a_test_with_an_undeclared_rig_is_skipped(declare):

@@ -160,5 +160,5 @@ def test_the_error_for_a_duration_of_zero_does_not_advise_a_refused_value():
     for written in ("0", 0, "00"):
         with pytest.raises(ValueError, match='write 500ms, 60s, 5m, 1h or "none"'):
             units.parse_duration(written)
-    with pytest.raises(ValueError, match="write 1s"):  # Counter-check
+    with pytest.raises(ValueError, match="write 1s"):  # Sanity check
         units.parse_duration("1")

@@ -33,7 +33,7 @@ def run(*argv: str | pathlib.Path) -> int:
 def test_workflows_match_the_schema(tmp_path):
     words = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
     (tmp_path / "broken.yml").write_text(BROKEN)
-    # Counter-check: the tool notices a broken workflow.
+    # Sanity check: the tool notices a broken workflow.
     assert run(*words, tmp_path / "broken.yml") != 0
     assert run(*words, *WORKFLOWS) == 0
 
@@ -42,7 +42,7 @@ def test_workflows_match_the_schema(tmp_path):
 def test_zizmor_finds_no_problem(tmp_path):
     words = (tool("zizmor"), "--offline", "--config", ROOT / ".github" / "zizmor.yml")
     (tmp_path / "unsafe.yml").write_text(UNSAFE)
-    # Counter-check: zizmor notices an unsafe workflow.
+    # Sanity check: zizmor notices an unsafe workflow.
     assert run(*words, tmp_path / "unsafe.yml") != 0
     assert run(*words, *WORKFLOWS) == 0
 
@@ -120,5 +120,5 @@ def test_actionlint_finds_no_problem(tmp_path):
         return subprocess.run(argv, capture_output=True, check=True, timeout=100).stdout.strip()
 
     (tmp_path / "broken.yml").write_text(BROKEN)
-    assert lint(tmp_path / "broken.yml")  # Counter-check: actionlint notices a broken workflow
+    assert lint(tmp_path / "broken.yml")  # Sanity check: actionlint notices a broken workflow
     assert lint(*WORKFLOWS) == b""

@@ -106,7 +106,7 @@ class Corral:
         return answer(self.run(*script(code, *arguments), flags=flags, **options))
 
     def outside(self, code: str, *arguments: str, **options) -> object:
-        """Run the same code as the same user, but without the sandbox, as a counter-check."""
+        """Run the same code as the same user, but without the sandbox, as a sanity check."""
         options = {"stdin": subprocess.DEVNULL, "timeout": 60, **options}
         argv = script(code, *arguments)
         return answer(subprocess.run(argv, capture_output=True, check=False, **options))

@@ -83,7 +83,7 @@ def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeyp
     with pytest.raises(OSError, match=f"the target's token has .*{held[0]}"):
         step.verify(results)
     monkeypatch.setattr(restricted_token, "DANGEROUS", frozenset())
-    step.verify(results)  # Counter-check: without a dangerous privilege the step succeeds
+    step.verify(results)  # Sanity check: without a dangerous privilege the step succeeds
 
 
 @pytest.mark.parametrize(

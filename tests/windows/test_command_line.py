@@ -47,7 +47,7 @@ def random_arguments(seed: int, cases: int):
 def test_windows_splits_a_quoted_command_line_into_the_same_arguments():
     for argv in random_arguments(1, 3000):
         assert split(quoted(argv)) == argv
-    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # Counter-check: this line is split
+    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # Sanity check: this line is split
 
 
 def test_a_c_runtime_splits_a_quoted_command_line_into_the_same_arguments():

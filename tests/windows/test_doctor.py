@@ -72,7 +72,7 @@ def test_unexpected_output_of_a_trial_is_an_absent_finding(monkeypatch, probe):
     other = os.path.join(os.environ["SYSTEMROOT"], "System32", "hostname.exe")
     before = win32.open_handles()
     plain = Job(read_back=keeps(Job()))
-    # Counter-check: python prints what the probe expects.
+    # Sanity check: python prints what the probe expects.
     assert "no number" not in probes._try("it", lambda: probe(plain)).evidence
     monkeypatch.setattr(trial, "own_interpreter", lambda: other)
     found = probes._try("it", lambda: probe(plain))

@@ -47,7 +47,7 @@ def test_a_library_beside_the_program_does_not_replace_one_of_windows(tmp_path, 
         win32.function("standin", "Function", win32.BOOL)()
     assert isinstance(caught.value.__cause__, FileNotFoundError)
     with pytest.raises(OSError, match=r"\[WinError") as found:
-        ctypes.WinDLL("standin", winmode=0)  # Counter-check: the usual search finds the file
+        ctypes.WinDLL("standin", winmode=0)  # Sanity check: the usual search finds the file
     assert not isinstance(found.value, FileNotFoundError)
 
 

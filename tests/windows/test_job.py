@@ -138,7 +138,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
     running = trial.start(TREE, (Job(read_back=read_back), process_creation.Creation()))
     grandchild = int(running.line())
     with abi.open_process(grandchild, abi.SYNCHRONIZE) as alive:
-        # Counter-check: before the kill both processes live.
+        # Sanity check: before the kill both processes live.
         assert abi.wait_any((alive.value, running.child.pidfd), 0) is None
         if how == "close":
             running.child.abandon()
@@ -162,7 +162,7 @@ def test_all_processes_end_with_the_first(read_back):
     orphan = int(running.line())
     with abi.open_process(orphan, abi.SYNCHRONIZE) as alive:
         assert abi.wait_any((running.child.pidfd,), 20_000) == 0
-        # Counter-check: the orphan lives, and waits for input.
+        # Sanity check: the orphan lives, and waits for input.
         assert abi.wait_any((alive.value,), 0) is None
         assert running.child.reap().status == 0
         assert abi.wait_any((alive.value,), 10_000) == 0

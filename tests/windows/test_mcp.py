@@ -48,7 +48,7 @@ def test_an_mcp_session_works_through_corral_run(session, tmp_path):
     assert "read_file" in [tool["name"] for tool in client.list_all("tools/list")]
     answer = client.call_tool("read_file", {"path": str(note)})
     assert (answer.error, "written outside" in answer.text) == (False, True)
-    # Counter-check: a missing file is an error.
+    # Sanity check: a missing file is an error.
     assert client.call_tool("read_file", {"path": str(tmp_path / "none")}).error
     session.stdin.close()
     assert session.wait(90) == 0

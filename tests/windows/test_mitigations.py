@@ -64,7 +64,7 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
 
 def test_a_process_without_mitigations_fails_verification():
     own = win32_process.GetCurrentProcess()
-    mitigations.plan(0, subprocess=True).check(own)  # Counter-check: no mitigation was requested
+    mitigations.plan(0, subprocess=True).check(own)  # Sanity check: no mitigation was requested
     with pytest.raises(OSError, match="no child processes: reads back as off"):
         mitigations.plan(0, subprocess=False).check(own)
     strict = mitigations.plan(mitigations.STRICT_HANDLES.bit, subprocess=True)

@@ -222,7 +222,7 @@ def test_the_plan_for_npm_runs_its_script_in_a_container_without_the_batch_file(
 
 def test_a_virtual_environments_python_that_a_package_changed_is_not_run(index):
     made = pypi.make_environment(staging_for("pypi:x"), Registry(), "x")
-    pypi.check_environment(made)  # Counter-check: the unchanged redirector is accepted
+    pypi.check_environment(made)  # Sanity check: the unchanged redirector is accepted
     with open(made.path(pypi.INTERPRETER), "ab") as file:
         file.write(b"more")
     with pytest.raises(Exception, match="a package changed"):

@@ -101,6 +101,6 @@ def test_a_hidden_environment_file_is_empty_for_python(corral, tmp_path):
     (tmp_path / ".env").write_text("TOKEN=told")
     code = "answer = [os.path.isfile(sys.argv[1]), open(sys.argv[1]).read()]"
     path = str(tmp_path / ".env")
-    # Counter-check: outside of the sandbox, the file has its content.
+    # Sanity check: outside of the sandbox, the file has its content.
     assert corral.outside(code, path) == [True, "TOKEN=told"]
     assert corral.inside(code, path, flags=("--read", str(tmp_path)), timeout=300) == [True, ""]

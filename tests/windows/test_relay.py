@@ -115,7 +115,7 @@ def test_a_refused_connection_does_not_stay_open(running):
 
 def test_the_shim_ends_with_its_pipe(running):
     running.process.poll()
-    assert running.process.returncode is None  # Counter-check: the shim still runs
+    assert running.process.returncode is None  # Sanity check: the shim still runs
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), running.relay._descriptors[1])
     assert running.process.wait(90) == 0

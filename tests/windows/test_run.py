@@ -76,7 +76,7 @@ def test_a_stated_limit_that_windows_cannot_enforce_is_refused(corral, tmp_path,
     assert (done.returncode, done.stdout) == (125, b"")
     assert control in done.stderr
     everything = policy(tmp_path / "q.toml", f"[degrade]\nallow = {json.dumps(LETTING_GO)}")
-    # Counter-check: the run starts if the policy lets corral drop this limit.
+    # Sanity check: the run starts if the policy lets corral drop this limit.
     assert corral.run(*QUICK, flags=everything).returncode == 0
 
 
@@ -113,7 +113,7 @@ def test_explain_prints_the_steps_and_starts_nothing(corral, tmp_path):
     assert not mark.exists()
     flags = ("--best-effort", "--write", str(tmp_path))
     assert corral.run(PYTHON, "-c", code, flags=flags).returncode == 0
-    assert mark.exists()  # Counter-check: the command does make the file
+    assert mark.exists()  # Sanity check: the command does make the file
 
 
 def test_a_refusal_names_every_missing_control(corral):

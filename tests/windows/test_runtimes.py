@@ -63,7 +63,7 @@ def test_the_copy_of_the_running_python_has_only_the_standard_library():
 
     found = resolve(runtimes.own_interpreter(), cwd=os.getcwd())
     whole = runtimes.plan(runtimes.without_projects(found), directory="C:\\store")
-    assert installed(whole.trees)  # Counter-check: a copy for a server has installed packages
+    assert installed(whole.trees)  # Sanity check: a copy for a server has installed packages
     assert not installed(runtimes.plan_own_interpreter("C:\\users\\nobody").trees)
 
 
@@ -121,7 +121,7 @@ def test_network_paths_in_untrusted_files_are_not_opened(way, tmp_path, monkeypa
         resolve(str(tmp_path / "python"), cwd=tmp_path)
     except CommandError as refused:
         assert "does not exist" in str(refused)  # noqa: PT017 - corral does not refuse all of them
-    assert any(str(tmp_path) in path for path in asked)  # Counter-check: local paths are opened
+    assert any(str(tmp_path) in path for path in asked)  # Sanity check: local paths are opened
     assert [path for path in asked if "host.invalid" in path] == []
 
 
@@ -305,7 +305,7 @@ def test_a_junction_in_a_package_counts_as_a_link_that_leads_out(tmp_path):
     with pytest.raises(SandboxError, match="path outside"):
         tree.check_tree(str(package))
     tree.make_read_only(str(package))
-    (outside / "mine").write_text("after")  # Counter-check: the file is still writable
+    (outside / "mine").write_text("after")  # Sanity check: the file is still writable
     tree.remove_tree(str(package))
     assert not package.exists()
     assert (outside / "mine").read_text() == "after"

@@ -2,8 +2,8 @@
 OSError.
 
 The C library is bound when it is first called, so this module can be imported on every system.
-Calls do not release the GIL (they use PyDLL), because the callers have only one thread, and because
-the child of `clone` has to hold the GIL. Only `waiting_syscall` lets other threads run.
+Calls keep the GIL (they use PyDLL): most callers have only one thread, and the child of `clone` has
+to hold the GIL. Callers with several threads use `waiting_syscall`, which releases it.
 """
 
 from __future__ import annotations

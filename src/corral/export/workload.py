@@ -71,8 +71,8 @@ def check_image(image: str) -> str:
 def make_name(words: Sequence[str]) -> str:
     """Return a name for the reference or the command: `npm:@scope/notes@1.2` becomes `notes-HASH`.
 
-    The hash makes the names of different servers different. It also prevents a conflict with a Helm
-    chart for `notes`. All versions of a package get the same name.
+    The hash keeps different servers apart, and avoids a conflict with a Helm chart for `notes`. All
+    versions of a package get the same name.
     """
     word = next((word for word in words if not word.startswith("-")), "")
     word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]

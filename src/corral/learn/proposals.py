@@ -316,10 +316,8 @@ def _find_secrets(home: str) -> tuple[Tree, Tree]:
 
 
 def _find_top(one: AskedFor, seen: Seen) -> str:
-    """Return the path to propose for an access.
-
-    If the file does not exist, this is its directory. For a read in a project, it is the project.
-    Otherwise it is the path itself.
+    """Return the path to propose for an access: the directory of a missing file, the project's
+    directory for a read in a project, and otherwise the path itself.
     """
     if not os.path.lexists(one.path):
         return os.path.dirname(one.path)

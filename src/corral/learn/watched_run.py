@@ -89,9 +89,9 @@ def watched_plan(plan: Plan) -> Plan:
         )
     if findings.current_host().finding("start_notices").status == "absent":
         raise SandboxError(
-            "the paths that a target opens cannot be watched here: a seccomp filter around corral,"
-            " such as a container's, already has a listener, or the kernel has no listeners",
-            hint="start corral outside the container; `corral doctor` shows whether it works",
+            "the paths that a target opens cannot be watched here: another seccomp filter, such as"
+            " a container's, already reports system calls, or the kernel cannot report them",
+            hint="start corral outside the container; `corral doctor` shows what it can do there",
         )
     steps = [
         replace(step, watch_paths=True) if isinstance(step, seccomp.Seccomp) else step

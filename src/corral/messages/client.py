@@ -124,8 +124,8 @@ class Client:
         return result
 
     def _send(self, message: Mapping[str, object], deadline: float) -> None:
-        """Send a message. On POSIX systems, write it in pieces that a ready pipe accepts at once.
-        Otherwise a server that does not read its input could block corral.
+        """Send a message. On POSIX systems, write it in pieces that are small enough never to block
+        on a ready pipe. Otherwise a server that does not read its input could block corral.
         """
         frame = memoryview(encode({"jsonrpc": "2.0", **message}))
         try:

@@ -163,7 +163,7 @@ def _unique(pairs: list[tuple[str, object]]) -> Message:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a number in JSON")
+    raise ValueError(f"JSON does not allow {name}")
 
 
 DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)

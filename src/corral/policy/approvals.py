@@ -104,8 +104,8 @@ def request_from(
 
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
-    """Approve the current request of a directory. Raise PolicyError if its digest is not
-    `expected`, which is the digest that the user saw.
+    """Approve what a directory's file requests now. Raise PolicyError if this is no longer what the
+    user saw, whose digest is `expected`.
     """
     request = request_for(directory)
     if request is None:

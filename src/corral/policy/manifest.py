@@ -162,7 +162,7 @@ def parse_json(text: str, origin: str) -> Manifest:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a number in JSON")
+    raise ValueError(f"JSON does not allow {name}")
 
 
 def file_error(origin: str, line: int | None, text: str, hint: str = IN_FORM) -> ManifestError:

@@ -180,8 +180,8 @@ def _is_installed(command: str) -> bool:
 
 
 def _format_venv_command(words: Sequence[str]) -> str:
-    """Return the command that starts the same program from the project's environment, which `uv
-    run` has created. If the options do not show what the program is, return an example instead.
+    """Turn a `uv run` command into one that starts its program from the project's `.venv`. If the
+    options do not show which program that is, return an example.
     """
     example = ".venv/bin/python server.py"
     directory, rest = "", list(words)

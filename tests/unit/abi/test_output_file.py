@@ -18,5 +18,5 @@ def test_the_refusal_of_a_pipe_names_a_pipe_with_and_without_a_reader(tmp_path):
     with pytest.raises(OSError, match="not a plain file"):
         open_output(path, os.O_WRONLY)
     os.close(reader)
-    # Counter-check: a plain file is opened.
+    # Sanity check: a plain file is opened.
     os.close(open_output(str(tmp_path / "file"), os.O_WRONLY))

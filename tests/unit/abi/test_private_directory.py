@@ -93,7 +93,7 @@ def test_a_lock_of_another_program_is_an_error(tmp_path, monkeypatch):
         return fd
 
     monkeypatch.setattr(private_directory, "MAX_LOCK_TRIES", 3)
-    # Counter-check: the file is created if no other process locks it.
+    # Sanity check: the file is created if no other process locks it.
     os.close(private_directory.create_locked(path))
     os.unlink(path)
     monkeypatch.setattr(os, "open", make_and_lose)

@@ -73,4 +73,4 @@ def test_a_denial_in_spite_of_a_wider_flag_still_needs_its_own_flag():
     wide = grant.split_flags(["--write", "/p"])
     assert not grant.is_granted(seen, wide)
     assert grant.is_granted(seen, [*wide, *grant.split_flags(["--write", "/p/.git/x"])])
-    assert grant.is_granted(kept.SeenDenial(denial=denial, time=1), wide)  # Counter-check
+    assert grant.is_granted(kept.SeenDenial(denial=denial, time=1), wide)  # Sanity check

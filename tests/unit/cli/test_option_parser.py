@@ -45,7 +45,7 @@ def test_a_flag_does_not_take_the_following_option_as_its_value(value):
     with pytest.raises(UsageError) as caught:
         parse(FLAGS, ["--read", value, "cmd"])
     assert caught.value.message == "--read needs a value: PATH"
-    # Counter-check: after `=` the same text is a value.
+    # Sanity check: after `=` the same text is a value.
     assert parse(FLAGS, [f"--read={value}"])[0].all("--read") == (value,)
 
 
@@ -60,7 +60,7 @@ def test_an_empty_word_is_refused_except_in_the_command():
         parse(FLAGS, ["--strict", "", "x"])
     with pytest.raises(UsageError, match="an argument is empty"):
         parse(FLAGS, ["x", ""], anywhere=True)
-    # Counter-check: a command's own arguments may be empty.
+    # Sanity check: a command's own arguments may be empty.
     assert parse(FLAGS, ["cmd", ""])[1] == ["cmd", ""]
     assert parse(FLAGS, ["--", "cmd", ""])[1] == ["cmd", ""]
 
@@ -123,6 +123,6 @@ def test_the_error_for_a_policy_key_without_a_flag_names_the_key(word, key):
     with pytest.raises(UsageError) as error:
         parse(run_flags.FLAGS, [word, "1M"])
     assert error.value.hint == f"{key} has no option: set it in a policy (--policy FILE)"
-    with pytest.raises(UsageError) as error:  # Counter-check: this key does have a flag
+    with pytest.raises(UsageError) as error:  # Sanity check: this key does have a flag
         parse(run_flags.FLAGS, ["--max-memry", "1M"])
     assert error.value.hint == "did you mean --max-memory?"

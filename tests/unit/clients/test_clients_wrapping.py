@@ -647,7 +647,7 @@ def test_a_package_is_pinned_on_request(monkeypatch):
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
     assert rehearsed == [("/store/python",)]
-    # Counter-check: without a pin, `wrap` writes no version.
+    # Sanity check: without a pin, `wrap` writes no version.
     assert "9.1" not in wrapped(request, pin=False).text
 
     def fails(package, flags):
@@ -931,7 +931,7 @@ def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    # Counter-check: the entry is wrapped if npm packages are known to work on this machine.
+    # Sanity check: the entry is wrapped if npm packages are known to work on this machine.
     assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"
     monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
     left, good = wrap(text, jsonc, REQUEST).outcomes

@@ -52,7 +52,7 @@ def test_a_bundle_with_the_files_of_a_package_gets_no_containerfile():
             SandboxError, match="needs a server that corral installed from npm or PyPI"
         ):
             build_package(tree)
-    # Counter-check: a package with the same files gets a Containerfile.
+    # Sanity check: a package with the same files gets a Containerfile.
     assert "npm ci" in build_package(put_node()).text
     assert "pip install" in build_package(put_python(LOCK)).text
 
@@ -75,7 +75,7 @@ def test_a_bundle_with_the_files_of_a_package_gets_no_containerfile():
 def test_a_lock_file_with_options_is_refused(line):
     with pytest.raises(SandboxError, match=r"is not a package|came without a hash"):
         build_package(put_python(f"{LOCK}{line}\n"))
-    # Counter-check: the same lock file without this line is accepted.
+    # Sanity check: the same lock file without this line is accepted.
     build_package(put_python(LOCK))
 
 
@@ -94,7 +94,7 @@ def test_a_lock_file_that_a_package_may_have_written_is_refused(kind):
     tree = put_node(key=key) if kind == "npm" else put_python(LOCK, key=key)
     with pytest.raises(SandboxError, match="--allow-install-scripts"):
         build_package(tree)
-    # Counter-check: the same files are accepted after an installation without scripts.
+    # Sanity check: the same files are accepted after an installation without scripts.
     assert tree == (put_node() if kind == "npm" else put_python(LOCK))
     assert build_package(tree).files
 

@@ -198,7 +198,7 @@ def test_a_volume_inside_a_read_only_volume_is_refused():
     volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
     with pytest.raises(PolicyError, match="/d is read-only"):
         objects({"filesystem": {"read": ["/d"], "write": ["/d/e"]}}, volumes)
-    # Counter-check: the inner volume is accepted if the outer one is writable.
+    # Sanity check: the inner volume is accepted if the outer one is writable.
     objects({"filesystem": {"write": ["/d", "/d/e"]}}, volumes)
 
 
@@ -280,7 +280,7 @@ def test_strict_is_passed_to_corral_inside_the_pod():
 def test_a_volume_at_an_invalid_path_or_a_path_of_corral_is_refused(path):
     with pytest.raises(SandboxError):
         parse_volume(f"{path}=emptydir")
-    # Counter-check: an ordinary path gets a volume.
+    # Sanity check: an ordinary path gets a volume.
     assert parse_volume("/data=emptydir") == ("/data", "emptydir")
 
 

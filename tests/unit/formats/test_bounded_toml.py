@@ -38,7 +38,7 @@ def test_every_reader_of_toml_refuses_text_that_is_slow_to_parse(tmp_path):
         _read_dependencies(str(project))
     assert not lists_package(str(tmp_path), str(tmp_path / "inner"))
     assert list(_mise_tools(str(project))) == []
-    # Counter-check: the same readers accept ordinary text.
+    # Sanity check: the same readers accept ordinary text.
     project.write_text("""
         [project]
         dependencies = ["mcp"]
@@ -71,7 +71,7 @@ def test_many_long_keys_below_a_deep_table_are_refused():
         parse_toml(f"[{'.'.join(['a'] * MAX_DOTS)}]\n{plain}")
     assert len(parse_toml(plain)) == 50_000
     assert parse_toml(f"[a.b.c]\n{plain}")
-    # Counter-checks: a few such keys are accepted, and so is a long list of hosts.
+    # Sanity checks: a few such keys are accepted, and so is a long list of hosts.
     assert parse_toml(deep(2))
     hosts = ", ".join(f'"h{at}.example.com:443"' for at in range(400))
     assert parse_toml(f"[network]\nallow = [{hosts}]\n")

@@ -88,7 +88,7 @@ def test_a_file_that_another_program_may_run_is_never_proposed_for_writing(home)
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
     """Read a secret through two symlinks to its directory: ~/.aws, the usual place of this secret,
-    and a symlink with another name. Counter-check: a file behind another symlink is proposed.
+    and a symlink with another name. Sanity check: a file behind another symlink is proposed.
     """
     (home / "kept").mkdir()
     (home / "kept/credentials").write_text("x")

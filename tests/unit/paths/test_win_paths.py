@@ -181,4 +181,4 @@ def test_protected_directories_are_found_under_other_names():
     for place in leads.values():
         with pytest.raises(windows.Refused, match="it is AppData"):
             windows.check_root(place, known)
-    windows.check_root("E:\\Other", known)  # Counter-check: another directory is accepted
+    windows.check_root("E:\\Other", known)  # Sanity check: another directory is accepted

@@ -83,7 +83,7 @@ def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
     assert (left / name).stat().st_mode & 0o777 == 0o755
     os.chown(left / name, 0, 0)
     run_directories.remove(str(left), Budget())
-    assert not left.exists()  # Counter-check: root's own directory is removed
+    assert not left.exists()  # Sanity check: root's own directory is removed
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
@@ -275,7 +275,7 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
     assert os.path.samefile(home / "a", victim)
     assert os.stat(victim).st_uid == 0
     run_directories.make_links(str(home), [("b/notes", "/granted")])
-    assert os.stat(home / "b").st_uid == 4321  # Counter-check: a real directory is given away
+    assert os.stat(home / "b").st_uid == 4321  # Sanity check: a real directory is given away
 
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])

@@ -138,7 +138,7 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
     second.end()
     assert [entry.command for entry in run_records.live()] == [("first",)]
     first.end()
-    third = run_records.Run("1-a", residue=[], command=["third"])  # Counter-check: the name is free
+    third = run_records.Run("1-a", residue=[], command=["third"])  # now the name is free again
     assert [entry.command for entry in run_records.live()] == [("third",)]
     third.end()
 

@@ -77,7 +77,7 @@ def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
         check(home, "project/data")
     path = str(home / "project/data")
     remember(memory_file(str(home / "home")), {path: str(home / "private")})
-    check(home, "project/data")  # Counter-check: now the path is approved
+    check(home, "project/data")  # Sanity check: now the path is approved
     (home / "project/inner").mkdir()
     (home / "project/inner/link").symlink_to(home / "private")
     check(home, "project/inner/link")
@@ -180,7 +180,7 @@ def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeyp
         remember(file, {"/three": "/three"})
     assert read_memory(file) == {"/one": "/one"}
     assert seen == ["waits"]
-    remember(file, {"/two": "/two"})  # Counter-check: the lock is free again
+    remember(file, {"/two": "/two"})  # Sanity check: the lock is free again
     assert read_memory(file) == {"/one": "/one", "/two": "/two"}
 
 

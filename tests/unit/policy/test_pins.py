@@ -78,7 +78,7 @@ def test_servers_whose_words_look_like_keys_have_their_own_pins():
     for other in (["hf_mcp_server_main_x"], ["***"]):
         assert pins.find_pinned(other) is None
         assert pins.find_inspected(other) is None
-    # Counter-check: the command with pins is found.
+    # Sanity check: the command with pins is found.
     assert pins.find_pinned(["pypi-publish-server"]) is not None
     assert pins.find_inspected(["pypi-publish-server"]) is not None
 
@@ -106,5 +106,5 @@ def test_definitions_that_corral_could_not_read_again_are_not_pinned():
     large = [("tool", "a", '{"name":"' + "a" * (1 << 20) + '"}')]
     with pytest.raises(SandboxError, match="cannot be pinned"):
         pins.keep_pins(["npm:big"], large)
-    pins.keep_pins(["npm:small"], PINS)  # Counter-check
+    pins.keep_pins(["npm:small"], PINS)  # Sanity check
     assert pins.find_pinned(["npm:small"]) is not None

@@ -93,7 +93,7 @@ def test_a_java_outside_of_an_installation_makes_only_itself_readable():
         needs.runtime(program, "java", "")
         assert list(needs.reads) == [program]
         needs.reads.clear()
-    # Counter-check: a java inside a JDK makes the whole JDK directory readable.
+    # Sanity check: a java inside a JDK makes the whole JDK directory readable.
     needs.runtime("D:\\jdk\\bin\\java.exe", "java", "")
     assert list(needs.reads) == ["D:\\jdk"]
 

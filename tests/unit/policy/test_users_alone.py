@@ -24,4 +24,4 @@ def value(name, trust):
 @pytest.mark.parametrize("name", USERS_ALONE)
 def test_a_switch_reserved_for_the_user_is_not_turned_on_by_an_approved_request(name):
     assert not value(name, "request")
-    assert value(name, "user")  # Counter-check: the user can turn the switch on
+    assert value(name, "user")  # Sanity check: the user can turn the switch on

@@ -106,7 +106,7 @@ def test_shims_of_version_managers_do_not_count_as_runtimes(home):
         path.chmod(0o755)
     assert (3, 97) not in {one.version for one in list_runtimes("python")}
     assert list_runtimes("node") == []
-    put(home / "bin" / "python3.97")  # Counter-check: a real interpreter is found
+    put(home / "bin" / "python3.97")  # Sanity check: a real interpreter is found
     assert (3, 97) in {one.version for one in list_runtimes("python")}
 
 
@@ -159,7 +159,7 @@ def test_version_numbers_with_too_many_digits_are_refused():
     """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300 digits."""
     for text in ("9" * 5000, f"v3.{'9' * 5000}", f"3.{'0' * 10}"):
         assert parse_version(text) == ()
-    # Counter-check: a shorter number is accepted.
+    # Sanity check: a shorter number is accepted.
     assert parse_version("3.999999999") == (3, 999999999)
     assert find_fitting_python(f">=3.{'9' * 5000}") == ""
     assert find_fitting_node(f">={'9' * 5000} || ^{'9' * 5000}.x") == ""

@@ -193,7 +193,7 @@ def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: P
 def test_a_script_in_the_working_directory_needs_its_interpreter(run: Resolver, home: Path) -> None:
     hints = {"server.py": "python3 server.py", "server.js": "node server.js"}
     for name, command in hints.items():
-        with pytest.raises(CommandError) as caught:  # Counter-check: no such script
+        with pytest.raises(CommandError) as caught:  # Sanity check: no such script
             run(name)
         assert "did you mean" not in str(caught.value.hint)
         (home / name).write_text("")
@@ -228,7 +228,7 @@ def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
     with pytest.raises(CommandError) as caught:
         run("server --port 1")
     assert "leave out the quotes" in str(caught.value.hint)
-    # Counter-check: an unknown program gets another hint.
+    # Sanity check: an unknown program gets another hint.
     with pytest.raises(CommandError) as caught:
         run("nowhere --port 1")
     assert "leave out the quotes" not in str(caught.value.hint)
@@ -984,7 +984,7 @@ def test_a_project_does_not_replace_an_installed_module(
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
     run.cwd = home / "proj"
-    # Counter-check: if no module is installed, the project's module runs.
+    # Sanity check: if no module is installed, the project's module runs.
     assert str(home / "proj") in run(venv / "bin" / "python", "-m", "pkg").reads
     [site] = venv.glob("lib/python*/site-packages")
     file_at(site / "pkg" / "__main__.py", "print('installed')")

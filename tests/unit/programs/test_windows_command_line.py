@@ -148,7 +148,7 @@ def test_arguments_that_cmd_would_reinterpret_are_refused(argument):
     with pytest.raises(CommandError, match=r"which cmd\.exe would interpret") as caught:
         start_line(["x.cmd", argument], system_root=ROOT)
     assert caught.value.exit_code == 126
-    # Counter-check: a program that is not a batch file gets the same argument unchanged.
+    # Sanity check: a program that is not a batch file gets the same argument unchanged.
     assert split(start_line(["x.exe", argument], system_root=ROOT)[1]) == ["x.exe", argument]
 
 

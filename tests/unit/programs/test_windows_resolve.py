@@ -169,7 +169,7 @@ def test_a_share_is_never_opened(path, tmp_path, monkeypatch):
         path,
     )
     (tmp_path / "x").mkdir()
-    assert disk.kind("x") == "directory"  # Counter-check: a local directory is opened
+    assert disk.kind("x") == "directory"  # Sanity check: a local directory is opened
 
 
 def test_extensions_are_tried_in_the_order_of_pathext():

@@ -195,7 +195,7 @@ def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
 def test_too_many_entries_are_refused(tmp_path):
     data = archive(*((f"f{at}", b"") for at in range(SMALL.max_entries + 1)))
     assert "more than 50 files and directories" in refusal(data, tmp_path)
-    # Counter-check: the default limits allow this archive.
+    # Sanity check: the default limits allow this archive.
     extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))
 
 

@@ -135,7 +135,7 @@ def test_a_missing_version_of_a_dependency_has_its_own_hint(text):
     assert what == "there is no such version of dep"
     assert "leave the version out" not in hint
     assert "another version of the server" in hint
-    # Counter-check: if the user typed the missing version, the hint says to leave it out.
+    # Sanity check: if the user typed the missing version, the hint says to leave it out.
     assert (
         "leave the version out"
         in explain_failure(text.split("\n"), parse_reference("npm:dep@5.0.0"))[1]
@@ -170,7 +170,7 @@ def test_a_very_long_line_is_searched_in_a_moment(lines):
     """
     assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
     said = "nosuch was not found in the package registry"
-    # Counter-check: an error after the long lines is found.
+    # Sanity check: an error after the long lines is found.
     assert "nosuch is not" in explain_failure([*lines, said])[0]
 
 

@@ -42,7 +42,7 @@ def test_an_upgrade_that_fails_keeps_the_old_version(fault, monkeypatch, tmp_pat
         found.accept()
     assert [one.version for one in store.entries()] == ["1.0.0"]
     assert store.find(KEY) is not None
-    # Counter-check: without a fault the new version replaces the old one.
+    # Sanity check: without a fault the new version replaces the old one.
     found.accept()
     assert [one.version for one in store.entries()] == ["2.0.0"]
     assert store.find(KEY) is not None

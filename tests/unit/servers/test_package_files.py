@@ -165,7 +165,7 @@ def test_a_package_with_too_many_bytes_or_files_is_refused(tmp_path, monkeypatch
 @pytest.mark.parametrize("act", ["link", "file", "beside", "settings"])
 def test_changed_files_that_choose_the_interpreter_are_refused(tmp_path, act):
     made = python_environment.make_environment(str(tmp_path), Registry(), "x")
-    # Counter-check: the unchanged environment is accepted.
+    # Sanity check: the unchanged environment is accepted.
     python_environment.check_environment(made)
     python = tmp_path / "bin" / "python"
     match act:

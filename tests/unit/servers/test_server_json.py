@@ -247,7 +247,7 @@ def test_a_publisher_cannot_name_a_loopback_address(monkeypatch, tmp_path):
         with pytest.raises(SandboxError, match="is not https"):
             lookup.fetch_bundle(package, reference)
         assert made.asked == []
-        # Counter-check: a registry on loopback may name another loopback address.
+        # Sanity check: a registry on loopback may name another loopback address.
         monkeypatch.setenv("CORRAL_REGISTRY", made.url)
         with pytest.raises(SandboxError, match="does not exist"):
             lookup.fetch_bundle(package, reference)

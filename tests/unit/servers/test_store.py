@@ -90,7 +90,7 @@ def test_a_stored_tree_can_never_be_granted(home):
     free = home / "free"
     free.mkdir()
     places = own_paths(str(home / "home"))
-    # Counter-check: a directory outside the store can be granted.
+    # Sanity check: a directory outside the store can be granted.
     check_own(make_grant("read", str(free)), places, {})
     for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
@@ -121,7 +121,7 @@ def test_nothing_is_read_where_other_users_could_write(part):
 @POSIX
 def test_a_staging_directory_of_another_user_is_not_used(home):
     os.makedirs(store.staging_root(), mode=0o700)
-    # Counter-check: with mode 0700 the directory can be used.
+    # Sanity check: with mode 0700 the directory can be used.
     os.rmdir(store.make_staging("npm:thing@1"))
     os.chmod(store.staging_root(), 0o777)
     with pytest.raises(SandboxError, match="only you can write"):
@@ -165,7 +165,7 @@ def forget_boot(entry: store.Entry) -> None:
 def test_a_changed_tree_is_refused_at_the_first_use_after_a_boot():
     made = put()
     forget_boot(made)
-    assert store.find(made.key) == made  # Counter-check: an unchanged tree is found and verified
+    assert store.find(made.key) == made  # Sanity check: an unchanged tree is found and verified
     assert store.is_verified(made.digest)
     forget_boot(made)
     change(f"{made.path()}/lib/main.js", "evil")
@@ -329,7 +329,7 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
         store.make_staging("npm:other@1")
         assert os.path.isdir(path)
     store.make_staging("npm:other@1")
-    # Counter-check: when no installation runs, old downloads are removed.
+    # Sanity check: when no installation runs, old downloads are removed.
     assert not os.path.isdir(path)
 
 

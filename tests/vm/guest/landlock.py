@@ -85,7 +85,7 @@ def test_an_inherited_file_cannot_be_truncated(module_person, tmp_path):
         held = module_person.popen(argv, stdin=stream, stdout=subprocess.PIPE)
         said = held.communicate(timeout=200)[0]
     assert (said, log.read_text()) == (b"denied\n", "kept")
-    with open(log, "rb") as stream:  # Counter-check: without corral the file is truncated
+    with open(log, "rb") as stream:  # Sanity check: without corral the file is truncated
         free = subprocess.run(
             ["python3", "-ISc", code], stdin=stream, capture_output=True, check=True
         )

@@ -89,7 +89,7 @@ def parse_query(data: bytes) -> Query:
 
 
 def parse_name(data: bytes, start: int) -> tuple[str, int]:
-    """Return the uncompressed name at `start`, and the position after it."""
+    """Return the name at `start`, and the position after it. Refuse a compressed name."""
     labels: list[str] = []
     at = start
     while True:

@@ -172,10 +172,10 @@ def tree(root: int) -> list[int]:
 def _children(pid: int) -> list[int]:
     """Return a process's children. The kernel lists the children of each thread separately.
 
-    When a thread ends, its children move to the list of the first living thread. A child that moves
-    while the lists are read may be missed, so read the lists again at the end. Stop at the list of
-    the first living thread. Otherwise a target whose threads keep ending could make one walk last
-    for minutes.
+    When a thread ends, its children move to the list of the first living thread. A first pass may
+    miss children that move meanwhile, so a second pass looks for them. It stops at the first living
+    thread, because they are in this thread's list. Otherwise a target whose threads keep ending
+    could make one walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)

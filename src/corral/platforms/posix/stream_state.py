@@ -92,7 +92,7 @@ def _reopen_pipe(fd: int, opened: list[int]) -> int:
             return fd
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         if flags & os.O_DIRECT:
-            return fd  # the kernel refuses to open a pipe with this flag
+            return fd  # the kernel refuses O_DIRECT here, so a new description would lose it
         new = os.open(path, flags & (os.O_ACCMODE | os.O_NONBLOCK) | os.O_CLOEXEC)
     except OSError:
         return fd

@@ -186,7 +186,7 @@ def refuse_surrogates(data: object) -> None:
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("a string in it contains half of a surrogate pair") from None
+        raise ValueError("a string contains half of a surrogate pair") from None
 
 
 def _refused(what: str) -> SandboxError:

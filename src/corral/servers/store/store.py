@@ -120,9 +120,7 @@ def find(key: str) -> Entry | None:
 
 
 def find_usable(key: str) -> Entry | None:
-    """Return the entry with a key. Return None if there is no entry, or if its interpreter no
-    longer exists.
-    """
+    """Return the entry for `key`, or None if there is none, or if its interpreter is gone."""
     found = find(key)
     words = found.argv()[:1] if found else []
     return None if any(os.path.isabs(one) and not os.path.exists(one) for one in words) else found

@@ -122,7 +122,7 @@ def test_no_flag_is_suggested_for_an_invalid_name(name):
     told = names("api.example.com")
     assert ask(told, name)[0] == dns_messages.NXDOMAIN
     assert [row.allow for row in told.check.denials.rows()] == [""]
-    ask(told, "other.test")  # Counter-check: a flag is suggested for a valid name
+    ask(told, "other.test")  # Sanity check: a flag is suggested for a valid name
     assert told.check.denials.rows()[1].allow == "--allow-net other.test"
 
 

@@ -193,7 +193,7 @@ def test_without_the_password_a_client_learns_nothing(run, web, word):
             assert head.startswith(b"HTTP/1.1 407 ")
             assert b'Proxy-Authenticate: Basic realm="corral"' in head
             assert running.opened.password.encode() not in end.recv(1000)
-    # Counter-check: with the password the client is connected.
+    # Sanity check: with the password the client is connected.
     end, head = running.connect("allowed.test", port)
     end.close()
     assert head.startswith(b"HTTP/1.1 200 ")
@@ -458,7 +458,7 @@ def test_many_connections_are_accepted_at_a_limited_rate(run):
     assert len(closed.pauses) == MAX_FAILED - 1 + 32
     running.close()  # this ends all pauses
     assert not running.proxy._handlers
-    # Counter-check: with a running clock, the proxy serves the same number of connections.
+    # Sanity check: with a running clock, the proxy serves the same number of connections.
     other = run(["allowed.test"], max_connections=32, clock=itertools.count().__next__)
     for _ in range(MAX_FAILED + 64):
         end, head = other.connect("other.test", 443)

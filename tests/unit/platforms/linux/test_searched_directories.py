@@ -218,7 +218,7 @@ def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree
             moved.unlink(missing_ok=True)
             os.rename(tree.parent / "away", moved)
 
-    assert "a1/b/c1" not in search()[0]  # Counter-check
+    assert "a1/b/c1" not in search()[0]  # Sanity check
     (moved / "new").touch()
     with monkeypatch.context() as patched:
         patched.setattr(os, "open", open_moved)

@@ -1,5 +1,5 @@
-"""Check that every Linux step has the methods and fields that are needed by `explain`, by error
-messages and by the order of the steps.
+"""Check that every Linux step has the methods and fields that `explain`, the error messages and the
+sorting of steps rely on.
 """
 
 import importlib

@@ -376,7 +376,7 @@ def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
             seen = usage.measure(pid, exact=True, interrupted=replace)
             assert seen.memory < 32 * MIB < seen.certain
             assert Sampler(Sample(memory=24 * MIB)).check(seen) == "memory"
-            # Counter-check: a limit of 64 MiB does not end the run, because no page counts twice.
+            # Sanity check: a limit of 64 MiB does not end the run, because no page counts twice.
             assert Sampler(Sample(memory=64 * MIB)).check(seen) is None
         finally:
             for one in usage.tree(pid):

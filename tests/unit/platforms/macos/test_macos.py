@@ -182,7 +182,7 @@ def test_the_proxy_enforces_a_list_of_hosts_if_its_probe_succeeded():
     made = steps(policy)
     assert made["LoopbackProxy"].allow == ("example.com",)
     assert made["Seatbelt"].proxy
-    # Counter-check: without an allowlist no port is opened.
+    # Sanity check: without an allowlist no port is opened.
     assert "LoopbackProxy" not in steps(Policy())
     assert not steps(Policy())["Seatbelt"].proxy
 
@@ -329,7 +329,7 @@ def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monk
         raise ValueError("current limit exceeds maximum limit")
 
     policy = Policy(limits=Limits(address_space=1 << 26), stated=frozenset({"address_space"}))
-    # Counter-check: on Linux the limit is accepted.
+    # Sanity check: on Linux the limit is accepted.
     assert decided(policy)["address_space"] == ("RLIMIT_AS", "applied")
     monkeypatch.setattr(rlimits.resource, "setrlimit", refuse)
     with pytest.raises(UnenforceableError, match="RLIMIT_AS of 67108864 was refused"):
@@ -413,7 +413,7 @@ def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
         probes.try_inside(results, str(missing), os.getpid())
-    # Counter-check: for a readable file the error says that reading succeeded.
+    # Sanity check: for a readable file the error says that reading succeeded.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
         probes.try_inside(results, str(kept), os.getpid())

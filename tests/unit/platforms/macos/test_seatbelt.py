@@ -191,7 +191,7 @@ def test_every_operation_is_known_to_every_release(view, release):
     """
     text, parameters = seatbelt_profile.profile(view)
     Profile(text + seatbelt_profile.proxy_rules(9), parameters, RELEASES[release])
-    # Counter-check: an invented operation is unknown.
+    # Sanity check: an invented operation is unknown.
     with pytest.raises(AssertionError, match="unbound"):
         Profile(f"{text}(deny file-imagined)", parameters, RELEASES[release])
     with pytest.raises(AssertionError):
@@ -244,7 +244,7 @@ def test_the_proxy_opens_only_one_port(port, other, view):
         )
 
     assert opened.allows(reach())
-    assert not shut.allows(reach())  # Counter-check: without the proxy's rules the port is closed
+    assert not shut.allows(reach())  # Sanity check: without the proxy's rules the port is closed
     assert opened.allows(reach(port=other)) == (port == other)
     for act in (
         reach(socket="udp"),

@@ -251,7 +251,7 @@ def test_a_container_always_gets_the_variables_that_windows_needs(monkeypatch, f
         program=Program(path=path, argv=(path,)), steps=(), controls=(), environment=(("a", "b"),)
     )
     results = Results()
-    # Counter-check: without a container no variable is added.
+    # Sanity check: without a container no variable is added.
     assert dict(process_creation._variables(plan, results)) == {"a": "b"}
     results.add(win32_security.Capabilities(parse_sid("S-1-15-2-1"), ()))
     assert dict(process_creation._variables(plan, results)) == {
@@ -529,13 +529,13 @@ def test_the_app_container_is_proven_only_if_the_probe_finds_every_wall(
     ("arrives", "told"),
     [
         ([True, True], "arrived on the host's loopback"),
-        ([False, False], "the counter-check failed"),
+        ([False, False], "the sanity check failed"),
     ],
 )
 def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
     """Check that a connection counts as successful only if it reaches the listener. What the
     process in the sandbox prints does not count. If the connection from outside does not arrive,
-    the probe's counter-check has failed.
+    the probe's sanity check has failed.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     Trials(monkeypatch, "denied denied done done").arrives = list(arrives)

@@ -165,7 +165,7 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     step = plan(outer, inner)
     assert entries(step, "docs", directory=True) == (READ, READ)
     assert entries(step, "DOCS\\sub\\file")[0] == READ
-    # Counter-check: a directory with a similar name is writable.
+    # Sanity check: a directory with a similar name is writable.
     assert entries(step, "documents")[0] == WRITE | access_list.DELETE
     other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
     # Only the outer grant's entries are checked here. The write grant adds its own entries to
@@ -218,14 +218,14 @@ def test_self_starting_files_are_read_only(name):
 )
 def test_secrets_in_the_users_profile_get_no_access_entry(place, name):
     assert granted_tree.is_secret(name, place)
-    assert not granted_tree.is_secret(name)  # Counter-check: elsewhere the name is not secret
+    assert not granted_tree.is_secret(name)  # Sanity check: elsewhere the name is not secret
 
 
 def test_files_that_start_at_logon_are_read_only():
     root = "C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows"
     step = plan((grant(root, "write"), tree(file("Start Menu"))))
     assert entries(step, "Start Menu")[0] == READ
-    # Counter-check: a file with a similar name is writable.
+    # Sanity check: a file with a similar name is writable.
     assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE
 
 
@@ -361,7 +361,7 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
 )
 def test_strict_grants_refuse_instead_of_giving_less_access(access, seen, told):
     granted = (grant("D:\\work", access), seen)
-    plan(granted)  # Counter-check: without strict grants the plan is accepted
+    plan(granted)  # Sanity check: without strict grants the plan is accepted
     if told:
         with pytest.raises(PolicyError, match=re.escape(told)):
             plan(granted, strict_grants=True)

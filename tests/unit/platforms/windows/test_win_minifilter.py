@@ -169,7 +169,7 @@ def test_the_driver_refuses_short_messages(driver):
     cut = whole[:1068]
     with pytest.raises(OSError, match="parameter"):
         driver.transport.send(struct.pack("<II", 100, len(cut)) + cut[8:])
-    driver.transport.send(whole)  # Counter-check: the whole message is accepted
+    driver.transport.send(whole)  # Sanity check: the whole message is accepted
     driver.transport.close()
 
 

@@ -112,7 +112,7 @@ def test_a_nul_device_that_cannot_be_opened_is_replaced_by_an_empty_file(contain
         file.write("text")
     with open("nul") as file:
         assert file.read() == ""
-    with open(tmp_path / "plain", "w") as file:  # Counter-check: other files are not replaced
+    with open(tmp_path / "plain", "w") as file:  # Sanity check: other files are not replaced
         file.write("text")
     assert (tmp_path / "plain").read_text() == "text"
 

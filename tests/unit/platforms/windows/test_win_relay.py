@@ -112,7 +112,7 @@ def pair():
 
 
 def test_valid_frames_from_inside_the_sandbox_are_accepted(pair):
-    """Send valid frames. This is the counter-check for the tests below."""
+    """Send valid frames. This is the sanity check for the tests below."""
     stream = pair.open()
     pair.say((shim.DATA, 1, b"hello"), (shim.END, 1))
     assert stream.recv(10) == b"hello"

@@ -136,7 +136,7 @@ def test_other_ports_and_addresses_are_denied(run, web):
     running = run([f"allowed.test:{port + 1}", f"127.0.0.1:{port}"], admitted=())
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 403
     assert status_of(lambda: running.open(f"http://127.0.0.2:{port}/"))[0] == 403
-    # Counter-check: the guard allows an address that the policy names.
+    # Sanity check: the guard allows an address that the policy names.
     assert status_of(lambda: running.open(f"http://127.0.0.1:{port}/")) == (200, BODY)
     assert [row[:2] for row in running.rows()] == [
         ("port", f"allowed.test:{port}"),

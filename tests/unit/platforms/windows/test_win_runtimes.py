@@ -331,7 +331,7 @@ def test_paths_that_are_not_files_are_refused(source):
 
 def test_a_tree_beyond_the_limits_is_refused(source, monkeypatch):
     monkeypatch.setattr(file_trees, "MAX_BYTES", 3001)
-    file_trees.list_files(str(source))  # Counter-check: a tree at the limit is accepted
+    file_trees.list_files(str(source))  # Sanity check: a tree at the limit is accepted
     monkeypatch.setattr(file_trees, "MAX_BYTES", 3000)
     with pytest.raises(file_trees.Unsuitable, match="more than"):
         file_trees.list_files(str(source))

@@ -442,8 +442,8 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
     """Let every change of RLIMIT_CORE succeed without effect.
 
     corral sets this limit to 1, which turns off the host's core handler (systemd-coredump, apport).
-    The kernel would run the handler outside the sandbox and as root when a process crashes. The
-    change does not fail, because some programs end if they cannot set the limit to 0.
+    The kernel would run the handler outside the sandbox and as root when a process crashes. Changes
+    of the limit must not fail, because some programs exit if they cannot set it to 0.
     """
     core = (1, 0xF, RLIMIT_CORE)  # there are only 16 limits, so compare four bits
     rest, otherwise = ((), prlimit) if isinstance(prlimit, int) else prlimit

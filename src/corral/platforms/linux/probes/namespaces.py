@@ -1,4 +1,4 @@
-"""Probe namespaces with a real sandbox. It has the steps of a run, and a `Trial` as its target."""
+"""Probe namespaces by setting up a real sandbox that runs a `Trial` in place of a target."""
 
 import os
 import sys

@@ -187,7 +187,9 @@ def _run_trial(
     with open(read, "rb") as answer:
         words = answer.read().decode()
     if failed is None or failed.step != Trial.name or not words:
-        raise failed or StepFailed("trial", "the program started, but the trial should stop it")
+        raise failed or StepFailed(
+            "trial", "the program started, although the trial should have failed first"
+        )
     return words
 
 

@@ -252,7 +252,7 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Raise OSError if the token can write a file. As a counter-check, read the same file."""
+    """Raise OSError if the token can write a file. As a sanity check, read the same file."""
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
@@ -261,7 +261,7 @@ def _try_effect(token: int, directory: str) -> str:
     finally:
         os.unlink(path)
     if read:
-        raise OSError(0, f"the counter-check failed: reading gave error {read}")
+        raise OSError(0, f"the sanity check failed: reading gave error {read}")
     if written != ERROR_ACCESS_DENIED:
         raise OSError(0, f"writing the user's file gave error {written} instead of access denied")
     return "a thread with this token could read the user's file, but not write it"

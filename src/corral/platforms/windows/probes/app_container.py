@@ -141,11 +141,11 @@ def try_desktop(plain: Job) -> str:
     inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation()), str(CLIPBOARD_TRIES // 5))
     where, _, clipboard = _split_names(outside)
     if not where:
-        raise OSError(0, f"the counter-check failed: {outside.last_line()}")
+        raise OSError(0, f"the sanity check failed: {outside.last_line()}")
     if clipboard != "opened":
         # Another program may be using the clipboard at this moment, so make the finding "unknown"
         # by raising TimeoutError. Such a finding is not cached.
-        raise TimeoutError(0, "the counter-check failed: the clipboard may be in use")
+        raise TimeoutError(0, "the sanity check failed: the clipboard may be in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
     if not station or shared or not own.startswith(DESKTOP_PREFIX) or clipboard != "denied":
@@ -163,7 +163,7 @@ def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
     """Check that a process in an AppContainer can use neither the user's files nor the host's
-    loopback, and as a counter-check that a process outside can use both. Raise OSError otherwise.
+    loopback, and as a sanity check that a process outside can use both. Raise OSError otherwise.
     """
     if not desktop and abi.session_of(os.getpid()) == 0:
         raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")
@@ -183,7 +183,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
     finally:
         os.unlink(secret)
     if outside.output != "done done done done" or not heard:
-        raise OSError(0, f"the counter-check failed: {outside.last_line()}")
+        raise OSError(0, f"the sanity check failed: {outside.last_line()}")
     if reached:
         raise OSError(0, "a connection from inside arrived on the host's loopback")
     if inside.output != "denied denied done done":

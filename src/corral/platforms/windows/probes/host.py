@@ -1,7 +1,7 @@
 """Probe what Windows enforces. Most probes try an operation in a disposable process.
 
 Windows may accept a limit without enforcing it. So a limit is proven only if Windows reports it
-back and it stops an operation. The counter-check runs the same operation without the limit, and it
+back and it stops an operation. The sanity check runs the same operation without the limit, and it
 must succeed.
 """
 
@@ -236,7 +236,7 @@ def _kill_on_close(plain: Job) -> str:
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
                 raise OSError(
-                    0, "the counter-check failed: a process ended before its job was closed"
+                    0, "the sanity check failed: a process ended before its job was closed"
                 )
             # The input of both processes stays open, so only the job can end them.
             running.child.abandon()
@@ -251,16 +251,16 @@ def _kill_on_close(plain: Job) -> str:
 
 def _memory() -> str:
     job.create(Job(memory=MEMORY)).release()
-    _expect(_observe(ALLOCATE, Job()), "allocated", "the counter-check failed")
+    _expect(_observe(ALLOCATE, Job()), "allocated", "the sanity check failed")
     _expect(_observe(ALLOCATE, Job(memory=MEMORY)), "denied", "256 MiB under a limit of 96 MiB")
     return "256 MiB could be allocated without a limit, but not with a limit of 96 MiB"
 
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The counter-check uses a limit of four. Two may be too low, because the process of a console
+    # The sanity check uses a limit of four. Two may be too low, because the process of a console
     # may count too.
-    _expect(_observe(SPAWN, Job(processes=4)), "started", "the counter-check failed")
+    _expect(_observe(SPAWN, Job(processes=4)), "started", "the sanity check failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four processes, but not under a limit of one"
 
@@ -277,7 +277,9 @@ def _cpu_rate(plain: Job) -> str:
                 f"by the time a later process had used {behind:.2f} s of CPU, a busy process had "
                 f"used {ahead:.2f} s with a limit of {RATE / 1000}, and {free:.2f} s without one"
             )
-    raise TimeoutError(0, f"a process used {ahead:.2f} s with a limit, and {behind:.2f} s without")
+    raise TimeoutError(
+        0, f"the limit did not slow a process down: {ahead:.2f} s of CPU, {behind:.2f} s without it"
+    )
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
@@ -310,7 +312,7 @@ def _accounting(plain: Job) -> str:
 def _ui(plain: Job) -> str:
     limited = replace(plain, ui=job.UI_LIMITS)
     job.create(limited).release()
-    _expect(_observe(DESKTOP, plain), "made", "the counter-check failed")
+    _expect(_observe(DESKTOP, plain), "made", "the sanity check failed")
     _expect(_observe(DESKTOP, limited), "denied", "a desktop under UI limits")
     return "a desktop could be created without the job's UI limits, but not with them"
 
@@ -318,13 +320,13 @@ def _ui(plain: Job) -> str:
 def _priority(plain: Job) -> str:
     limited = replace(plain, priority=True)
     job.create(limited).release()
-    _expect(_observe(PRIORITY, plain), "high", "the counter-check failed")
+    _expect(_observe(PRIORITY, plain), "high", "the sanity check failed")
     _expect(_observe(PRIORITY, limited), "kept", "a process in a job that fixes the priority")
     return "a process could raise its priority, but not in a job that fixes it"
 
 
 def _child_process_policy(plain: Job) -> str:
-    _expect(_observe(SPAWN, plain), "started", "the counter-check failed")
+    _expect(_observe(SPAWN, plain), "started", "the sanity check failed")
     alone = mitigations.plan(0, subprocess=False)
     _expect(_observe(SPAWN, plain, alone), "denied", "a process that may not start another")
     return "a process could start another without the policy, but not with it"

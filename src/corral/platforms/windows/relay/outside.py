@@ -1,12 +1,12 @@
 """Run the relay's outer end, which connects a target without network capabilities to named hosts.
 
-Without a capability the target cannot reach any network (`network_capabilities.py`). Instead, a
-small program inside the container, the shim (`inside.py`), listens on loopback, on a port that
-`HTTP_PROXY` and `HTTPS_PROXY` name. Connections to the shim arrive here through one pair of pipes,
-which the shim has inherited. Each request is checked as on Linux: the policy has to allow the
-host's name, and the address guard has to allow the address before corral connects to it. On TLS
-ports the name in the client's hello has to be allowed too. A program that ignores the two variables
-reaches nothing.
+Without a capability the target cannot reach any network (`network_capabilities.py`). To reach the
+allowed hosts, it uses a small program in the container, the shim (`inside.py`), as its proxy:
+`HTTP_PROXY` and `HTTPS_PROXY` name the shim's port on loopback. Connections to the shim arrive here
+through one pair of pipes, which the shim has inherited. Each request is checked as on Linux: the
+policy has to allow the host's name, and the address guard has to allow the address before corral
+connects to it. On TLS ports the name in the client's hello has to be allowed too. A program that
+ignores the proxy variables reaches nothing.
 
 The shim is not trusted; `start.py` says where it runs and why.
 """
