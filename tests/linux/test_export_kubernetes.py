@@ -144,7 +144,7 @@ def closed(schema):
         (
             ("--agent-sandbox", "--listen", "8080", "--timeout", "5m"),
             REFUSED,
-            "timeout: the deadline",
+            "timeout: the time would already run",
         ),
         (("--cilium", "--agent-sandbox"), WRONG, "leave one of them out"),
         (("--allow-net", "http://x"), WRONG, "--allow-net"),

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 import yaml
 
+from corral.cli import main
 from corral.policy.secret_files import CLIENTS
 from users import SOURCE
 
@@ -98,16 +99,23 @@ def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
         assert (done.returncode, done.stdout.count(b"same name")) == (code, 2 * code)
 
 
-def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(user, scratch):
-    """Use a file whose servers are a comment in JSON, but not in YAML, and a link to this file."""
-    path = scratch / ".mcp.json"
+def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(
+    tmp_path, monkeypatch, capsys
+):
+    """Use a file whose servers are a comment in JSON, but not in YAML, and a link to this file. The
+    check runs in this process, because the user's Python may have no PyYAML.
+    """
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / ".mcp.json"
     path.write_text('{ /* : 1, "mcpServers": [ {name: other, command: x} ], y: \n# */ "z": 1\n}')
-    assert b"files checked: 1, findings: 0\n" in check(user, scratch).stdout
-    (scratch / ".continue").mkdir(mode=0o755)
-    (scratch / ".continue/config.yaml").symlink_to(path)
-    done = check(user, scratch)
-    assert done.returncode == 1
-    assert b".continue/config.yaml: other: does not start through corral" in done.stdout
+    assert main(["wrap", "--check"]) == 0
+    assert "files checked: 1, findings: 0\n" in capsys.readouterr().out
+    (tmp_path / ".continue").mkdir()
+    (tmp_path / ".continue/config.yaml").symlink_to(path)
+    assert main(["wrap", "--check"]) == 1
+    said = capsys.readouterr().out
+    assert ".continue/config.yaml: other: does not start through corral" in said
 
 
 @pytest.mark.parametrize("place", ["", "tools"])

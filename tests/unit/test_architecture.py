@@ -419,6 +419,7 @@ BY_NEED = {
     "corral.platforms.linux.discarded_writes",
     "corral.denials.kept",
     "corral.policy.secret_files",
+    "corral.policy.secret_paths",
     "corral.programs.runtimes",
 }
 """Modules that a run imports only in some cases: to compile a filter, to discard or deny something,

@@ -286,7 +286,7 @@ def _preload() -> None:
     """
     from corral.denials import discarded, kept  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
-    from corral.policy import secret_files, server_identity  # noqa: F401
+    from corral.policy import secret_paths, server_identity  # noqa: F401
     from corral.programs import missing_script  # noqa: F401
     from corral.supervisor import secret_values  # noqa: F401
 
@@ -342,7 +342,7 @@ def _explain_end(result: Report, told: set[str], missing: str) -> None:
         output.warn(f"the target created {path}, which other programs run without asking you")
     if result.discarded:
         from corral.denials.discarded import describe_discarded
-        from corral.policy.secret_files import is_sensitive
+        from corral.policy.secret_paths import is_sensitive
 
         home, whole = home_directory(os.environ), result.discarded_whole
         output.note(

@@ -20,7 +20,7 @@ from corral.paths.native import is_inside
 from corral.policy.home_grants import find_homes
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
-from corral.policy.secret_files import is_sensitive
+from corral.policy.secret_paths import is_sensitive
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
 from corral.programs.arguments import detect_kind, read_arguments

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from corral.policy import secret_files
-from corral.policy.secret_paths import find_paths
+from corral.policy.secret_paths import find_paths, is_anothers, is_git_hook
 from corral.record import record
 from corral.safe_text import shell_word
 from corral.supervisor.ungranted_paths import socket_flag
@@ -269,8 +269,7 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
     if access == "write" and REPOSITORY.intersection(path.split("/")):
         return "part of a repository: files in it can run on the host"
     if access == "write" and (
-        any(f"/{name}/" in f"{path}/" for name in secret_files.PROJECT)
-        or secret_files.is_git_hook(path)
+        any(f"/{name}/" in f"{path}/" for name in secret_files.PROJECT) or is_git_hook(path)
     ):
         return "run by other programs, or changes what servers may do"
     hidden, protected = _find_secrets(home)
@@ -280,7 +279,7 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
         return "it contains too much of the host"
     if hidden.is_above(path) or (access == "write" and protected.is_above(path)):
         return "a directory with secrets, or with files that other programs run"
-    if access == "write" and secret_files.is_anothers(path, home):
+    if access == "write" and is_anothers(path, home):
         return "it may belong to another program, whose settings can name programs to run"
     if _is_socket(path):
         why = "a service of the host, which can do more than the sandbox may"

@@ -8,8 +8,6 @@ clients' directories, which the user can move with an environment variable.
 
 from __future__ import annotations
 
-import os
-
 from corral.record import record
 
 TYPE_CHECKING = False
@@ -422,60 +420,3 @@ def is_near_secrets(directory: str, system: Column) -> bool:
 def is_environment_file(name: str) -> bool:
     """Return whether a file is named `.env` or `.env.NAME`, except files such as `.env.example`."""
     return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
-
-
-def is_sensitive(
-    path: str, home: str, system: Column = "linux", *, access: Literal["read", "write"] = "write"
-) -> bool:
-    """Return whether a grant of this path would include a known secret or, for `write`, a file that
-    other programs run.
-
-    corral never suggests a grant of such a path. Otherwise a hostile target or project could make
-    corral suggest it to the user.
-    """
-    from corral.policy.secret_paths import find_paths
-
-    anywhere, tops = hidden_anywhere(system), find_paths(home, hidden(system))
-    if access == "write":
-        anywhere = (*VERSION_CONTROL, *PROJECT, *anywhere)
-        tops = (*tops, *RUN_BY_SYSTEM, *find_paths(home, protected(system)))
-    inside, name = f"{path}/", path.rpartition("/")[2]
-    if is_environment_file(name) or any(f"/{one}/" in inside for one in anywhere):
-        return True
-    if any(inside.startswith(f"{top}/") or f"{top}/".startswith(inside) for top in tops):
-        return True
-    if access == "read":
-        return False
-    homes = (home, os.path.realpath(home).replace(os.sep, "/"))
-    return any(is_anothers(path, one) for one in homes) or is_git_hook(path)
-
-
-def is_anothers(path: str, home: str) -> bool:
-    """Return whether a path is in a home's hidden file or directory that may belong to another
-    program. The settings of other programs often name programs to run.
-
-    If the hidden file or directory does not exist, return true only for names such as
-    `.pythonrc.py`, which programs look for when they start.
-    """
-    below = path.removeprefix(f"{home}/")
-    if below == path or not below.startswith(".") or below.startswith(DATA):
-        return False
-    parts = below.split("/")
-    entry = "/".join((home, *parts[: 2 if parts[0] == ".config" else 1]))
-    name = parts[-1].lower()
-    return (
-        os.path.lexists(entry)
-        or name.endswith(RUN_AT_START)
-        or (name.rpartition(".")[0].endswith(RUN_AT_START))
-    )
-
-
-def is_git_hook(path: str) -> bool:
-    """Return whether a path is a setting or a hook of a bare Git repository. The repository is
-    recognized by the files in it, because its directory can have any name.
-    """
-    above, name = os.path.split(path)
-    for directory, last in ((above, name), os.path.split(above)):
-        if last in GIT and all(os.path.lexists(f"{directory}/{one}") for one in BARE):
-            return True
-    return False

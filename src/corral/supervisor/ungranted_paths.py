@@ -81,7 +81,7 @@ def _describe(path: str, mode: int, home: str) -> Ungranted:
 
 
 def _flag(path: str, granted: str, access: Literal["read", "write"], home: str) -> str:
-    from corral.policy.secret_files import is_sensitive
+    from corral.policy.secret_paths import is_sensitive
 
     paths = (path, granted, os.path.realpath(granted))
     if any(is_sensitive(one, home, access=access) for one in paths):

@@ -9,7 +9,7 @@ from corral.paths.posix import is_inside
 from corral.platforms.linux.mechanisms import masks
 from corral.platforms.macos.mechanisms import seatbelt_secrets
 from corral.platforms.windows.files import granted_tree
-from corral.policy import secret_files
+from corral.policy import secret_files, secret_paths
 from corral.programs.needed_files import is_shared
 from corral.programs.windows_needed_files import Needs
 
@@ -117,15 +117,15 @@ def test_no_write_of_a_file_that_other_programs_run_is_suggested(tmp_path):
     (tmp_path / "store.git/HEAD").touch()
     home = str(tmp_path)
     for name in RUN_BY_OTHERS:
-        assert secret_files.is_sensitive(f"{home}/{name}", home), name
+        assert secret_paths.is_sensitive(f"{home}/{name}", home), name
     for name in ORDINARY_FILES:
-        assert not secret_files.is_sensitive(f"{home}/{name}", home), name
+        assert not secret_paths.is_sensitive(f"{home}/{name}", home), name
     for path in ("/etc/cron.d/x", "/var/spool/cron/crontabs/me"):
-        assert secret_files.is_sensitive(path, home), path
+        assert secret_paths.is_sensitive(path, home), path
 
 
 def test_a_read_is_suggested_unless_the_file_may_contain_secrets():
     for name in (".ssh", ".ssh/config", ".bashrc", "project/.env", ".config", "id_rsa"):
-        assert secret_files.is_sensitive(f"{HOME}/{name}", HOME, access="read"), name
+        assert secret_paths.is_sensitive(f"{HOME}/{name}", HOME, access="read"), name
     for name in (".pythonrc", "project/.git/config", "project/.vscode/tasks.json", ".local/bin/x"):
-        assert not secret_files.is_sensitive(f"{HOME}/{name}", HOME, access="read"), name
+        assert not secret_paths.is_sensitive(f"{HOME}/{name}", HOME, access="read"), name

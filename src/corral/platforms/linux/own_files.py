@@ -10,7 +10,7 @@ import sys
 from corral.directories import directories, home_directory
 from corral.paths.posix import is_inside
 from corral.platforms.linux.mechanisms import landlock, root_filesystem
-from corral.policy.secret_files import is_sensitive
+from corral.policy.secret_paths import is_sensitive
 from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
