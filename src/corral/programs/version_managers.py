@@ -34,8 +34,8 @@ def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
         hint = f"give the path of the program itself, below /snap/{name}/current"
         text = f"{found.path} is started by snapd, outside the sandbox"
         raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
-    if not found.head.startswith(b"#!"):
-        return ()
+    if not found.head.startswith(b"#!") or b"\0" in found.head:
+        return ()  # no tool writes a shim with a zero byte, which no path can contain
     text = os.fsdecode(found.head)
     if "export PYENV_ROOT=" in text and 'exec "$program"' in text:
         return (resolve_pyenv(found.path, text, caller),)

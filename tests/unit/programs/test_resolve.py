@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import rigs
@@ -593,6 +593,7 @@ def test_nested_interpreters_end_where_the_kernel_ends(run: Resolver, home: Path
     ),
     tail=st.sampled_from([b"", b'" "$@"\n', b"\nasdf exec x", b'"\nexec "$program"']),
 )  # fmt: skip
+@example(head=b"#!/bin/sh\n'''exec' /\0", tail=b"")
 def test_random_bytes_in_a_script_raise_only_a_command_error(
     run: Resolver, home: Path, head: bytes, tail: bytes
 ) -> None:
