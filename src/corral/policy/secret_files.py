@@ -56,9 +56,7 @@ class Client:
     project: tuple[str, ...] = ()
 
     def files_on(self, system: Column) -> tuple[str, ...]:
-        """Return the client's files on this system as they are in the table: placeholders such as
-        CONFIG are not replaced.
-        """
+        """Return the client's files on this system, with placeholders such as CONFIG."""
         own: tuple[str, ...] = getattr(self, system)
         return own or self.files
 
@@ -451,8 +449,8 @@ def is_sensitive(
 
 
 def is_anothers(path: str, home: str) -> bool:
-    """Return whether a path is in a home's hidden file or directory that may belong to another
-    program. The settings of other programs often name programs to run.
+    """Return whether a path is in a hidden file or directory of a home. Other programs keep their
+    settings there, which often name programs to run.
 
     If the hidden file or directory does not exist, return true only for names such as
     `.pythonrc.py`, which programs look for when they start.

@@ -1,5 +1,7 @@
-"""Find the paths of secret files in a home. This module is apart from the table of their names,
-because `run` reads the table before the target starts, and needs no cache.
+"""Find the paths of secret files in a home.
+
+The table of their names is in another module, because `run` imports it before the target starts,
+and must not have to import `functools` as well.
 """
 
 import os
@@ -8,8 +10,8 @@ from functools import lru_cache
 
 @lru_cache
 def find_paths(home: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path of each name in a home, and the path to which it leads. The home itself or an
-    entry such as `~/.ssh` may be a link, and a project can name the other end of this link.
+    """Return the path of each name in a home, and its real path. The two differ if the home or an
+    entry such as `~/.ssh` is a link, and a project can use either of them.
     """
     paths = [f"{home}/{name}" for name in names]
     real = [os.path.realpath(path).replace(os.sep, "/") for path in paths]

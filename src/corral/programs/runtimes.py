@@ -1,9 +1,9 @@
 """Collect the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
-A server's files can name further directories, in a `.pth` line or through the symlink of a package.
-A hostile server could name the user's own directories in this way. So the target gets such a
-directory only if it belongs to a project in the server's language and `Scope.allows` permits it.
-Directories in a `.pth` file of the host's own Python do not need this permission.
+A `.pth` line or a symlinked package can refer to a directory outside the server. A hostile server
+could refer to the user's own directories. So the target gets the directory only if it belongs to a
+project in the server's language and `Scope.allows` permits it. Directories in a `.pth` file of the
+host's own Python do not need this permission.
 """
 
 from __future__ import annotations
@@ -305,9 +305,9 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
 def _is_code(path: str) -> bool:
     """Return whether a file may be a program.
 
-    A file that is not a program must not become readable only because a command names it as a
-    script. Otherwise a client's configuration that came with a project could name one of the user's
-    keys as the script, and set an environment variable to code that reads the key.
+    Only programs may become readable because a command names them as its script. Otherwise a
+    command that came with a project could name one of the user's keys, and set an environment
+    variable to code that reads the key.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True
