@@ -176,7 +176,7 @@ class Source:
 
     If the source contains a server's settings, `given_values` lists the secrets that the user
     entered for them, and all other text in the manifest's environment variables comes from the
-    server. For other sources it is None.
+    server. Otherwise `given_values` is None.
     """
 
     manifest: Manifest

@@ -449,8 +449,8 @@ def is_sensitive(
 
 
 def is_anothers(path: str, home: str) -> bool:
-    """Return whether a path is in a hidden file or directory of a home. Other programs keep their
-    settings there, which often name programs to run.
+    """Return whether a path is a hidden file of a home, or inside a hidden directory. Other
+    programs keep their settings there, which often name programs to run.
 
     If the hidden file or directory does not exist, return true only for names such as
     `.pythonrc.py`, which programs look for when they start.

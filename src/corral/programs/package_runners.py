@@ -248,7 +248,7 @@ def _normalize(registry: Registry, name: str) -> str:
 def _split(
     words: list[str], syntax: Syntax
 ) -> tuple[str, str, tuple[str, ...], str, int] | Refusal:
-    """Return (package, program, more packages, Python, number of words up to the arguments).
+    """Return (package, program, more packages, Python, number of words before the arguments).
     `program` is "" if the command names none.
     """
     meaning = {

@@ -226,8 +226,8 @@ def _bind_editable(needed: NeededFiles, path: str, named_by: str, home: str) -> 
 
 
 def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
-    """Return whether a `.pth` file belongs to a Python installation of the host. A file in a
-    server's venv does not.
+    """Return whether a `.pth` file belongs to a Python installation of the host, and not to a
+    server's venv.
 
     corral's own environment counts as the host's, because corral itself imports from it.
     """
@@ -244,7 +244,7 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
     """Return `directory` or the nearest directory above it that contains one of `marks`, such as
-    package.json. Stop at a directory that must not be bound as a whole, and return ''.
+    package.json. Return '' if the search reaches a directory that must not be bound as a whole.
     """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):

@@ -35,7 +35,7 @@ class Package:
 
 @record
 class Variables:
-    """The environment variables of a package, as permissions.
+    """The environment variables of a package, by the permissions that they need.
 
     `asked` contains the variables that need the user's approval, because the publisher has set
     their values or because they come from the user's environment. `granted` contains the variables
