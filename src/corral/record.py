@@ -3,8 +3,7 @@
 A record behaves like `@dataclass(frozen=True, kw_only=True)`, and type checkers treat it as one.
 The `dataclasses` module itself is not used, because it imports `inspect` and `re`, which takes more
 than half as long as starting a bare interpreter. Records do not have slots, because a decorator can
-add slots only by creating the class again. With seventy records this took a sixth of the import
-time of a run.
+add slots only by creating each class again, which took a sixth of the import time of a run.
 """
 
 from __future__ import annotations

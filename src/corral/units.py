@@ -97,7 +97,7 @@ def parse_duration(value: object) -> int | None:
         amount = scale(number, factor) if factor is not None else None
         if amount is not None:
             return check_range(amount, MAX_AMOUNT, "one millisecond")
-    # Do not advise "0s", because it is refused, too.
+    # Do not suggest "0s", because corral refuses it.
     bare = is_digits(str(value)) and int(value) > 0 if isinstance(value, (int, str)) else False
     advice = f"write {str(value)[:20]}s" if bare else 'write 500ms, 60s, 5m, 1h or "none"'
     raise ValueError(f"is not a duration: {advice}")

@@ -68,9 +68,7 @@ def compiler(language: str, machine: str) -> list[str]:
 
 
 def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
-    """Return the names of the statements that are false, or that use a name which the headers do
-    not have.
-    """
+    """Return the names of the statements that are false or use a name that the headers lack."""
     require()
     keys = list(statements)
     lines = [f'static_assert({statements[key]}, "");\n' for key in keys]

@@ -136,12 +136,12 @@ class Mcp:
 class Policy:
     """Everything that a run allows and limits.
 
-    `admit` lists networks in which the hosts in `allow` may be, even though the address guard would
-    refuse these networks. It comes from the user's configuration. `covered` lists the mounts below
-    grants that belong to the kernel or to services. The target sees them as empty directories. If
-    `mcp` is None, no source asks for the MCP guard, and messages are not checked. `requested_names`
-    lists environment variables that the server asked for. `given_values` lists secrets that the
-    user entered for the server's settings.
+    `admit` comes from the user's configuration, and lists networks that the address guard would
+    otherwise refuse. `covered` lists mounts inside the grants that the target sees as empty
+    directories, because they belong to the kernel or to services. If `mcp` is None, no source asks
+    for the MCP guard, and messages are not checked. `requested_names` lists environment variables
+    that the server asked for. `given_values` lists secrets that the user entered for the server's
+    settings.
     """
 
     limits: Limits = Limits()
@@ -176,7 +176,7 @@ class Source:
 
     If the source contains a server's settings, `given_values` lists the secrets that the user
     entered for them, and all other text in the manifest's environment variables comes from the
-    server. For other sources it is None.
+    server. Otherwise `given_values` is None.
     """
 
     manifest: Manifest

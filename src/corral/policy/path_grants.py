@@ -197,9 +197,9 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
         # A file system such as /proc may also be mounted elsewhere. So if `system` is a mount
-        # point, refuse every path on its device. A mount point and its parent directory are on
-        # different devices. The device of / must not be used in place of the parent's, because on
-        # macOS the users' files and /private/var are together on another volume.
+        # point, refuse every path on its device. A mount point is on another device than its parent
+        # directory. Do not compare with the device of /, because macOS keeps / on one volume, and
+        # /private/var and the users' files together on another.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):

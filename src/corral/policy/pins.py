@@ -96,8 +96,8 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. `server` is the command with its secrets masked. The path cannot be
-    computed from it, because it depends on the secrets.
+    """Write pins to `path`, which depends on the secrets in the server's command. `server` is this
+    command with the secrets masked.
     """
     made = {
         "server": server,

@@ -54,9 +54,7 @@ class Client:
     project: tuple[str, ...] = ()
 
     def files_on(self, system: Column) -> tuple[str, ...]:
-        """Return the client's files on this system as they are in the table: placeholders such as
-        CONFIG are not replaced.
-        """
+        """Return the client's files on this system, with placeholders such as CONFIG."""
         own: tuple[str, ...] = getattr(self, system)
         return own or self.files
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 @lru_cache
 def find_paths(home: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path of each name in a home, and the path to which it leads. The home itself or an
-    entry such as `~/.ssh` may be a link, and a project can name the other end of this link.
+    """Return the path of each name in a home, and its real path. The two differ if the home or an
+    entry such as `~/.ssh` is a link, and a project can use either of them.
     """
     paths = [f"{home}/{name}" for name in names]
     real = [os.path.realpath(path).replace(os.sep, "/") for path in paths]
@@ -65,8 +65,8 @@ def is_sensitive(
 
 
 def is_anothers(path: str, home: str) -> bool:
-    """Return whether a path is in a home's hidden file or directory that may belong to another
-    program. The settings of other programs often name programs to run.
+    """Return whether a path is a hidden file of a home, or inside a hidden directory. Other
+    programs keep their settings there, which often name programs to run.
 
     If the hidden file or directory does not exist, return true only for names such as
     `.pythonrc.py`, which programs look for when they start.

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def identify_command(words: Sequence[str]) -> ServerId:
-    """Return the identity of a command, with its secrets masked. Pass `words` unmasked, because the
-    digest of a masked command would be different.
+    """Return the identity of a command, with its secrets masked. `words` must not be masked yet,
+    because the digest is made from the original command.
     """
     return ServerId(
         digest=digest_command(words),

@@ -25,7 +25,7 @@ MAX_ADMITTED = 64
 @record
 class Config:
     """The user's config. `ceilings` is a manifest whose limits no source may exceed. `admit` lists
-    networks that allowed hosts may resolve to even though the address guard would refuse them.
+    networks that the address guard would otherwise refuse.
     """
 
     ceilings: Manifest | None = None
@@ -86,9 +86,7 @@ def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, obje
 
 
 def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the networks in `network.admit`. This is the only key of `network` that config.toml
-    may contain, because each policy allows its own hosts.
-    """
+    """Return the networks in `network.admit`, the only key of `network` in config.toml."""
     for name in table:
         if name != "admit":
             validator.add(format_path(("network", name)), "unknown key; known here: admit")

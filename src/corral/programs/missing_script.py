@@ -36,9 +36,8 @@ def find_missing_script(argv: Sequence[str], directory: str = "") -> str:
 def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
     """Return the missing script of a program that has run, or "".
 
-    `rest` contains the words that the user typed. If they are not the command itself, as in
-    CLIENT:SERVER, a relative path is not checked, because the command may have started in another
-    directory than corral.
+    A relative path is checked only if the user typed the command itself as `rest`. Otherwise, as in
+    CLIENT:SERVER, the command may have started in a different directory.
     """
     directory = ""
     if program.typed == tuple(rest):

@@ -205,8 +205,8 @@ class NeededFiles:
     """Collects the files that must be visible in the sandbox.
 
     `reads` maps each real path to the reason why it is needed. `links` maps the path of each
-    symlink to its target. A server's file may be a symlink or otherwise refer to another file.
-    `scope` decides whether this other file becomes readable.
+    symlink to its target. `scope` decides whether a file to which the server's files refer becomes
+    readable.
     """
 
     def __init__(self, homes: set[str], scope: Scope) -> None:

@@ -28,7 +28,7 @@ def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set
     """Bind each `node_modules` from `directory` up to `top`, because node searches all of them for
     packages. Also bind packages that are symlinked into them.
 
-    `passed` contains the directories that were already searched, and is extended.
+    Skip the directories in `passed`, which were already searched, and add the new ones to it.
     """
     top = top.removesuffix("/node_modules")
     while directory not in passed:

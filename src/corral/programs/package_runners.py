@@ -169,8 +169,8 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
 
 
 def _is_installed(command: str) -> bool:
-    """Return whether a program is found through PATH, or has an absolute path. Under any other path
-    a project could have a program of its own.
+    """Return whether a program is found through PATH or by an absolute path. Any other path could
+    lead to a program in the project.
     """
     if not {"/", "\\", "$"}.intersection(command):
         return True
@@ -180,8 +180,8 @@ def _is_installed(command: str) -> bool:
 
 
 def _format_venv_command(words: Sequence[str]) -> str:
-    """Turn a `uv run` command into one that starts its program from the project's `.venv`. If the
-    options do not show which program that is, return an example.
+    """Turn a `uv run` command into one that starts its program from the project's `.venv`. Return
+    an example if the command has no program, or any option except `--directory`.
     """
     example = ".venv/bin/python server.py"
     directory, rest = "", list(words)
@@ -248,7 +248,7 @@ def _normalize(registry: Registry, name: str) -> str:
 def _split(
     words: list[str], syntax: Syntax
 ) -> tuple[str, str, tuple[str, ...], str, int] | Refusal:
-    """Return (package, program, more packages, Python, number of words up to the arguments).
+    """Return (package, program, more packages, Python, number of words before the arguments).
     `program` is "" if the command names none.
     """
     meaning = {

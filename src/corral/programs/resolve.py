@@ -103,8 +103,8 @@ def resolve(
 
 
 def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
-    """Check the symlinks before each `..` of a typed path. The path is made absolute after this
-    check, and then no longer contains them.
+    """Check the symlinks before each `..` in a typed path. They are lost when the path is
+    made absolute.
     """
     if ".." in word.split("/"):
         try:

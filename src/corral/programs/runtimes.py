@@ -1,9 +1,9 @@
 """Collect the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
-A server's files can name further directories, in a `.pth` line or through the symlink of a package.
-A hostile server could name the user's own directories in this way. So the target gets such a
-directory only if it belongs to a project in the server's language and `Scope.allows` permits it.
-Directories in a `.pth` file of the host's own Python do not need this permission.
+A `.pth` line or a symlinked package can refer to a directory outside the server. A hostile server
+could refer to the user's own directories. So the target gets the directory only if it belongs to a
+project in the server's language and `Scope.allows` permits it. Directories in a `.pth` file of the
+host's own Python do not need this permission.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ def _bind_editable(needed: NeededFiles, path: str, named_by: str, home: str) -> 
 
 
 def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
-    """Return whether a `.pth` file belongs to a Python installation of the host. A file in a
-    server's venv does not.
+    """Return whether a `.pth` file belongs to a Python installation of the host, and not to a
+    server's venv.
 
     corral's own environment counts as the host's, because corral itself imports from it.
     """
@@ -244,7 +244,7 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
     """Return `directory` or the nearest directory above it that contains one of `marks`, such as
-    package.json. Stop at a directory that must not be bound as a whole, and return ''.
+    package.json. Return '' if the search reaches a directory that must not be bound as a whole.
     """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):
@@ -305,9 +305,9 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
 def _is_code(path: str) -> bool:
     """Return whether a file may be a program.
 
-    A file that is not a program must not become readable only because a command names it as a
-    script. Otherwise a client's configuration that came with a project could name one of the user's
-    keys as the script, and set an environment variable to code that reads the key.
+    Only programs may become readable because a command names them as its script. Otherwise a
+    command that came with a project could name one of the user's keys, and set an environment
+    variable to code that reads the key.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True

@@ -123,8 +123,8 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the grant or project that contains `place`, if it is inside `directory`. Otherwise
-        return `directory`.
+        """Return the grant or project inside `directory` that contains `place`, or `directory` if
+        there is none.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
@@ -239,8 +239,8 @@ class Scope:
             self.refuse(found, named_by)
 
     def enclose(self, real: str) -> str:
-        """Return the directory that a program or a package needs. This is its project if it has
-        one, and otherwise usually its own directory.
+        """Return the directory that a program or a package needs: its project if it has one,
+        otherwise usually its own directory.
         """
         above, modules, _ = f"{real}/".partition("/node_modules/")
         if modules:
@@ -267,9 +267,8 @@ class Scope:
         paths = [p for p in self.refused if not any(is_below(p, other) for other in self.refused)]
         if len(paths) > MAX_NAMED:
             common = os.path.commonpath(paths)
-            # Only for pnpm's global store, which has a directory for each package, suggest the
-            # common directory of many packages. Elsewhere a server could choose its symlinks so
-            # that the suggested grant becomes much too large.
+            # Suggest the common directory of many packages only in pnpm's global store. Elsewhere
+            # a server could choose its symlinks so that the suggested grant becomes much too large.
             stored = "pnpm" in common and "/links/" in f"{common}/"
             paths = [common] if stored and not is_shared(common, self.homes) else paths
         first, by = next(iter(self.refused.items()))

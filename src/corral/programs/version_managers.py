@@ -50,7 +50,7 @@ def resolve_trampoline(found: Executable, text: str, caller: Caller) -> tuple[st
     if os.path.basename(first[2:].strip().split(" ")[0]) not in SHELLS and "env bash" not in first:
         return ()
     here = os.path.dirname(found.path)
-    if rest.startswith("'''exec' "):  # for paths that do not fit into a `#!` line
+    if rest.startswith("'''exec' "):  # the interpreter's path does not fit into a `#!` line
         command = rest.partition("\n")[0][len("'''exec' ") :].replace(' "$0" "$@"', "")
         relative = '"$(dirname -- "$(realpath -- "$0")")"/'
         if command.startswith(relative):

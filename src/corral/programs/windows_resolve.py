@@ -265,8 +265,8 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Add the redirector's virtual environment to `hop`, and the environment variable with which
-    Python finds it. The redirector would set this variable, but corral does not execute it.
+    """Add the redirector's virtual environment to `hop`, and the environment variable that the
+    redirector would set so that Python finds it.
     """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:

@@ -40,8 +40,8 @@ class Launcher:
 
 @record
 class Shim:
-    """A file that only starts another program. This is the file `beside` if it exists, and
-    otherwise `program`, which is a path or a name to look up on PATH.
+    """A file that only starts another program: `beside` if this file exists, otherwise `program`,
+    which is a path or a name on PATH.
     """
 
     program: str

@@ -65,9 +65,8 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
     except OSError as problem:
         # Any part of the installation can fail, for example because the disk is full.
         text = f"{printable(reference.text)} cannot be prepared: {problem.strerror}"
-        # If the disk is full, the message names corral's cache, because corral writes all files of
-        # a server there. It does not name `problem.filename`, because after a failed copy this can
-        # be the file that was read.
+        # If the disk is full, name corral's cache, because corral writes all files of a server
+        # there. After a failed copy, `problem.filename` can be the file that was read.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:

@@ -219,8 +219,8 @@ def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
 def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
-    """Return the policy that results from all sources. If there are no sources and no user
-    configuration, this is the default policy, and no more modules are imported.
+    """Return the policy that results from all sources. Without sources and user configuration,
+    return the default policy, and do not import `merge`.
     """
     if not sources and not os.path.lexists(config_file()):
         return Policy()
@@ -326,8 +326,8 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. Of the caller's variables, it contains only those in
-    `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
+    """Return the target's environment. The caller's variables are left out, except those
+    in `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
     """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]

@@ -1,7 +1,7 @@
 """Mask the values of a run's secrets in all text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a user's variable or argument that looks like a
-secret. Nothing else is masked, because each mask also hides something that the target does.
+secret. Nothing else is masked, so that the report still shows what the target does.
 
 A target may put a secret into a DNS name. DNS names ignore case, cannot contain every character,
 and are split into labels. So values are compared without regard to case, and only the letters and
@@ -139,11 +139,9 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return a secret value. If it is a URL, return only its path and query, because the host is
-    not a secret.
+    """Return a value, or only the path and query if it is a URL, because the host is not a secret.
 
-    The result is split into parts that are masked even if they occur alone. For a URL that contains
-    a password, the result is "", because the password is masked as a separate secret.
+    Return "" for a URL with a password, because the password is masked as a separate secret.
     """
     _, mark, rest = value.partition("://")
     if not mark:

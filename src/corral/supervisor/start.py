@@ -1,7 +1,7 @@
 """Start the target of a plan. No other module starts targets.
 
-This code runs in a corral process with a single thread, because a process that has several threads
-cannot be forked safely. It is the process of the command line, or a supervisor of the Python API.
+This code runs in the process of the command line, or in a supervisor of the Python API. Both have
+only one thread, because a process that has several threads cannot be forked safely.
 """
 
 from __future__ import annotations

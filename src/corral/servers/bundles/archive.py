@@ -48,7 +48,7 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Limits:
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
-    max_entries: int = 50_000  # files and directories, also those without an entry of their own
+    max_entries: int = 50_000  # including directories without an entry of their own
     max_list_bytes: int = 32 << 20
 
 

@@ -14,10 +14,10 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause of a failure. The output shows this cause if `pattern` matches it.
+    """A known cause of a failure, recognized if `pattern` matches the output.
 
-    `what` describes the cause to the user. Its {package} and {wanted} are replaced with the text
-    that the first matching named group of `pattern` has found.
+    `what` describes the cause to the user. Its {package} and {wanted} are replaced with the text of
+    the first named group that matched.
     """
 
     pattern: str

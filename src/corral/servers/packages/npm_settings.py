@@ -56,9 +56,8 @@ def find_index(
 ) -> str:
     """Return the registry of all packages with these names and archive addresses.
 
-    Return "" if a package may have come from elsewhere, because its scope has its own registry or
-    its archive is on another host. This can happen because a package can choose the addresses of
-    its dependencies.
+    Return "" if a package's scope has its own registry, or if an archive is on another host. A
+    package can choose the addresses of its dependencies.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)

@@ -105,8 +105,8 @@ def why_unproven(kind: str) -> str:
     """Return why packages of a kind (npm or PyPI) may not work on this machine, or "" if they are
     known to work.
 
-    On Windows the packages count as working only after one of them has been installed successfully,
-    because corral was never tested with an installer inside an AppContainer.
+    On Windows they count as working only after one of them has been installed, because corral was
+    never tested with an installer inside an AppContainer.
     """
     if sys.platform != "win32" or any(entry.kind == kind for entry in store.entries()):
         return ""

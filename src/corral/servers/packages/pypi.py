@@ -356,8 +356,8 @@ def list_versions(tree: str) -> dict[str, str]:
 
 
 def list_checksums(_tree: str) -> dict[str, str]:
-    """Return no checksums, because a different checksum would not mean that a package was replaced.
-    An index may add files to an existing version at any time.
+    """Return no checksums. An index may add files to a version at any time, so a different checksum
+    does not mean that a package was replaced.
     """
     return {}
 

@@ -120,9 +120,9 @@ def ask_program(argv: Sequence[str]) -> str:
     """Run a program in a sandbox without network access or grants. Return its output, or "" if it
     fails.
 
-    corral asks interpreters for their versions in this way. This needs a sandbox, because a
-    client's configuration may name any file as an interpreter, and a server with a write grant may
-    have replaced that file.
+    corral uses this function to ask interpreters for their versions. They need a sandbox, because
+    a client's configuration may name any file as an interpreter, and a server with a write grant
+    may have replaced that file.
     """
     policy: PolicyDict = {
         "limits": lower_limits(replace(LIMITS, timeout=MAX_ANSWER_MS)),

@@ -1,9 +1,8 @@
 """End a download at its deadline, whatever the server sends.
 
-A socket's timeout is not enough, because it starts again with each byte. `http.client` goes on
-reading headers, interim answers and trailers for as long as a server sends them, and the same is
-true of a TLS handshake and of a proxy's answer. So without a deadline a server could make corral
-wait forever.
+A socket's timeout is not enough, because it starts again with each byte. Without a deadline, a
+server could make corral wait forever, by sending endless headers, interim answers or trailers, a
+TLS handshake that never ends, or (as a proxy) an endless answer.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Package:
 
 @record
 class Variables:
-    """The environment variables of a package, as permissions.
+    """The environment variables of a package, by the permissions that they need.
 
     `asked` contains the variables that need the user's approval, because the publisher has set
     their values or because they come from the user's environment. `granted` contains the variables
@@ -203,7 +203,7 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    for name in filter(is_loader_variable, secrets):  # corral's environment would contain them too
+    for name in filter(is_loader_variable, secrets):  # they also get into corral's own environment
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(

@@ -7,8 +7,8 @@ always complete, because each is written elsewhere and then renamed. The store i
 own cache, so it is private and is never granted to a target.
 
 A tree is hashed again at its first use after a boot, and by `corral cache verify`. Hashing
-thousands of files at each start would take longer than the start itself. Because only the user can
-write to the store, the check is there to find broken disks and accidents, not attacks.
+thousands of files at each start would take longer than the start itself. Only the user can write
+to the store, so the check is there to find broken disks and accidents, not attacks.
 """
 
 import os
@@ -99,8 +99,8 @@ def make_directories() -> None:
 
 
 def find(key: str) -> Entry | None:
-    """Return the entry with a key, or None. Raise SandboxError if its tree has changed since the
-    installation.
+    """Return the entry for `key`, or None if there is none. Raise SandboxError if its tree has
+    changed since the installation.
     """
     for path in (store_path(), store_path("entries"), store_path("trees")):
         # Do not use a store that belongs to another user. This happens, for example, if corral runs
@@ -320,8 +320,8 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. Windows needs no such locks, because open files
-    cannot be removed there, so on Windows return False.
+    """Return whether a run has locked a tree. On Windows return False, because runs take no locks
+    there: Windows does not remove open files.
     """
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False
