@@ -179,8 +179,8 @@ def test_nothing_is_allowed_while_the_supervisor_is_paused(ordinary, seconds):
     """Make an attempt while the supervisor is paused. The attempt must be denied, during the pause
     or right after it. The runs must then continue.
     """
-    # Leave out `connect` with an allowlist: it succeeds at once, because the gateway accepts every
-    # connection and decides afterwards.
+    # Leave out `connect` with an allowlist, because the gateway accepts every connection before it
+    # decides.
     runs = {
         (word, name): Run(ordinary, *flags)
         for name, flags in SERVICES.items()

@@ -259,8 +259,8 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(user, runs, victim):
-    """Put a directory that the target could not empty into a killed run's leftover, as if the
-    target had moved it there. corral must not empty the directory.
+    """Put a directory that the target could not empty into the private directory of a killed run,
+    as if the target had moved it there. corral must not empty it.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"

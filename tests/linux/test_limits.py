@@ -259,7 +259,7 @@ while True:
     flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "2s")
     done = Run(user, scratch, user.python, "-ISc", PRELUDE + code, traces.argument, flags=flags)
     assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
-    assert done.usage["cpu_ms"] > 100  # contains the time of killed processes
+    assert done.usage["cpu_ms"] > 100  # includes killed processes
     assert traces.left() == {}
 
 
@@ -317,7 +317,7 @@ def test_cpu_time_of_all_processes_is_added_up(run):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # only their sum has reached the limit
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # only the four together reach the limit
 
 
 def test_cpu_time_of_ended_processes_counts(run):
@@ -444,7 +444,7 @@ class Held:
 
 
 def switches(pid: int) -> int:
-    """Return how often a process has gone to sleep voluntarily. It has woken up as often."""
+    """Return how often a process has gone to sleep voluntarily, and so also woken up."""
     text = pathlib.Path(f"/proc/{pid}/status").read_text()
     rows = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     return int(rows["voluntary_ctxt_switches"])
@@ -614,7 +614,7 @@ def test_cpu_time_is_added_up_without_namespaces(run, tier):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # only their sum has reached the limit
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # only the four together reach the limit
 
 
 # A cgroup counts this memory, but sampling cannot see it. For this reason a sampled limit is called

@@ -1,7 +1,7 @@
 """Test `corral run` with the macOS backend on Linux, in the model of a Mac in `mac_world.py`.
 
 There is no Seatbelt here, so most runs use `--best-effort`. Features that only Linux has are turned
-off. The model's process waits for all processes of the run. If a test ends, no process is left.
+off. The model's process waits for all processes of the run, so no process outlives a test.
 """
 
 import json
@@ -295,8 +295,8 @@ def test_too_many_processes_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """Start a daemon in its own session, and end the target. The daemon must end, too. The model's
-    process waits for all processes of the run, so the run would otherwise not end.
+    """Start a daemon in its own session, and end the target. If the daemon did not end, the test
+    would hang, because the model's process waits for all processes of the run.
     """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 

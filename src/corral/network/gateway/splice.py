@@ -132,7 +132,7 @@ class Direction:
         self._drain()
 
     def pump_all(self, until: float) -> None:
-        """Copy what the source has sent, until it ends or breaks, the sink accepts no more, or the
+        """Copy what the source has sent. Stop early if a socket is broken, the sink is full, or the
         time is over.
         """
         while not self.done and time.monotonic() < until:
@@ -272,8 +272,8 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Watch a socket for the events that its two directions wait for. The socket is the source
-        of `reading` and the sink of `writing`.
+        """Watch the socket that is the source of `reading` and the sink of `writing`, for the
+        events that these directions wait for.
         """
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:
