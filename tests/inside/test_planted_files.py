@@ -278,9 +278,8 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 
 def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
-    """In `pyvenv.cfg`, give a directory beside the interpreter's `bin` as the interpreter's home.
-    corral must not make this directory readable. In a conda installation it could contain all
-    environments.
+    """Set `home` in `pyvenv.cfg` to a directory next to the interpreter's `bin`. corral must not
+    make it readable. In a conda installation it could contain all environments.
     """
     prefix = managed_python(user, private).parent.parent
     put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")

@@ -595,8 +595,8 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
 
 
 def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, scratch):
-    """Let the target remove its own directories beside a directory that corral has covered. Only
-    the covered directory must be reported, and only when it is replaced.
+    """Let the target remove its own directories next to one that corral protects. corral must
+    report only the protected one, once it is replaced.
     """
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")

@@ -121,9 +121,9 @@ class Call:
 class Disk:
     """Model what a disk may contain after a power cut.
 
-    fsync makes a file's content or a directory's entries durable. Since the last fsync, a directory
-    may lose its newest changes, and a file may lose all or half of the data written to it. Changes
-    of modes are never lost.
+    fsync makes a file's content or a directory's entries durable. A directory may lose the changes
+    since its last fsync, and a file all or half of the data written since then. Changes of modes
+    are never lost.
     """
 
     def __init__(self, root: str) -> None:

@@ -44,8 +44,8 @@ look_up("plain.example")
 
 
 def texts_of(user, done, *files) -> list[str]:
-    """Return all that corral wrote on stderr, in `files` and in its stored denials, and the output
-    of `corral why`.
+    """Return the texts that corral wrote: stderr, `files`, the stored denials, and the output of
+    `corral why`.
     """
     kept = pathlib.Path(user.home, ".local", "state", "corral", "denials").rglob("*.jsonl")
     why = user.corral("why", "--json").stdout.decode()

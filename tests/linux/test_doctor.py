@@ -341,16 +341,16 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without, user, scratch):
-    """Run under one seccomp filter with findings that were cached under another. The kernel does
-    not say which calls a filter denies, but the run must not rely on these findings: one of the two
-    contexts has only namespaces, and the other has only Landlock.
+    """Run under two seccomp filters, one of which leaves only namespaces and the other only
+    Landlock. No run may use findings that were cached under the other filter, although the kernel
+    does not say which calls a filter denies.
     """
     secret = scratch / "secret"
     secret.write_text("a secret\n")
     os.chown(secret, user.uid, user.uid)
     read = ("/bin/sh", "-c", f"echo ran; read line < '{secret}' && echo $line")
     spaces, landlock = without(LANDLOCK_OFF), without(NO_NAMESPACES)
-    for place in (spaces, landlock, spaces):  # the last one finds the cache of both
+    for place in (spaces, landlock, spaces):  # the last run finds both caches
         held = place.mechanisms()["filesystem"]
         assert ("landlock" in held, "namespaces" in held) == (place is landlock, place is spaces)
         code, out, err = place.corral("run", "--", *read)

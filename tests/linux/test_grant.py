@@ -189,7 +189,7 @@ def test_why_says_how_a_run_without_denials_failed(desk):
             assert "it ended with exit code 3\n" in desk.does("why", *command)
             [row] = json.loads(desk.does("why", "--json", *command))
             assert (row["failure"], row["denials"]) == ("it ended with exit code 3", [])
-        else:  # Sanity check: a success is not stored, and neither is a stop by the client
+        else:  # Sanity check: neither a success nor a stop by the client is stored
             assert kept_files(desk) == []
     assert len(kept_files(desk)) == 1
 
@@ -344,8 +344,8 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
 
 @pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
 def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
-    """Check that the hint contains the project's file. The command `wrap CLIENT` does not change
-    this file, so it would not wrap the server.
+    """Check that the hint names the project's file, because `wrap CLIENT` would not change that
+    file.
     """
     entry = {"command": str(desk.user.python), "args": ["server.py"]}
     servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}

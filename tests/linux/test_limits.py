@@ -298,8 +298,8 @@ def test_a_busy_target_without_a_limit_is_never_paused(run):
     """Sanity check for the tests of CPU limits: run a busy target without a limit. It must be able
     to run nearly all the time.
 
-    The kernel counts the time in which the target runs or waits for a processor. It does not count
-    the time in which the target is paused.
+    The kernel counts the time in which the target runs or waits for a processor, but not the time
+    in which it is paused.
     """
     code = """
 def busy_seconds():
@@ -350,8 +350,8 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. After a
-    child has ended, sampling can count its time only if the parent has waited for it.
+    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. Sampling can
+    count the time of an ended child only if the parent has waited for it.
     """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"

@@ -203,7 +203,7 @@ class HostAddresses:
     """A container of this host's current addresses.
 
     To test an address, `in` connects a datagram socket to it, without sending anything. The kernel
-    then chooses the socket's own address. If the tested address is the host's, both are equal.
+    then gives the socket a local address. This is the tested address if that is the host's.
     """
 
     def __contains__(self, address: object) -> bool:

@@ -238,8 +238,8 @@ class SplicedCopy:
         self.close(reset=True)
 
     def close(self, *, reset: bool = False) -> None:
-        """End the copy. With `reset`, each peer that has not got all data of the other peer gets a
-        TCP reset, because an orderly end would look as if the data were complete.
+        """End the copy. With `reset`, a peer that has not received all data gets a TCP reset,
+        because an orderly end would make the data look complete.
         """
         if self._closed:
             return
