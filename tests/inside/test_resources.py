@@ -65,7 +65,7 @@ end(children)
 
 def test_a_fork_bomb_leaves_the_host_alone(user):
     """Let a fork bomb reach its limit. Outside the sandbox, the same user must still be able to
-    start processes. The user must also be able to start another sandbox.
+    start processes, including another sandbox.
     """
     code = (
         f"import json, os, sys\n{PRELUDE}{FORKS}\nprint(more(100)[1], flush=True)\nsys.stdin.read()"

@@ -101,7 +101,7 @@ answer = seen.count(b"+") + len(fill())
 
 def test_a_fork_bomb_stays_within_the_limit(user):
     """Let all processes fork at once, and let none of them end. Without the limit there would be
-    340.
+    340 processes.
     """
     assert inside(user, BOMB, flags=(*MANY, "--max-pids", "40")) == 40
     assert inside(user, BOMB, flags=(*MANY, "--max-pids", "60")) == 60

@@ -85,7 +85,7 @@ TARGET = 'echo ran; echo ran > "$1"/ran'
 
 
 class Trial:
-    """Runs as one user, with a target that would write a file and print to stdout if it started."""
+    """Runs corral as one user. If the target started, it would write a file and print to stdout."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user

@@ -213,7 +213,7 @@ def give_away(path: pathlib.Path, _user) -> None:
 
 
 def foreign_files(places, user) -> dict[pathlib.Path, int]:
-    """Return the files of other users, with the time of their last change."""
+    """Return the time of the last change of each file that belongs to another user."""
     found = {one: one.lstat() for place in places for one in place.rglob("*")}
     return {
         one: seen.st_mtime_ns

@@ -344,8 +344,8 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
 
 @pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
 def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
-    """Check that the hint names the project's file, because `wrap CLIENT` would not change that
-    file.
+    """Check that the hint names the project's file, because `wrap CLIENT` would not wrap this
+    server.
     """
     entry = {"command": str(desk.user.python), "args": ["server.py"]}
     servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}

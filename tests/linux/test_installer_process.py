@@ -21,7 +21,7 @@ SERVER = """
 require("fs").appendFileSync(process.env.MARKS, "started\\n");
 console.log("ready");
 """
-# The tests run only as an ordinary user, because the user makes no difference here.
+# The tests run only as an ordinary user, because root would get the same results.
 pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 
 

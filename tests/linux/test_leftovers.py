@@ -208,8 +208,8 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """Try to move a directory from a grant into the private directory. At the end corral would
-    remove the moved directory, even if the target itself could not.
+    """Try to move a directory from a grant into the private directory. corral would remove it at
+    the end of the run, even if the target could not do so itself.
     """
     # `rename` works only within a file system, so the grant is in /tmp, like the private
     # directories.

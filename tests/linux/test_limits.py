@@ -444,7 +444,7 @@ class Held:
 
 
 def switches(pid: int) -> int:
-    """Return how often a process has gone to sleep voluntarily, and so also woken up."""
+    """Return how often a process has gone to sleep voluntarily, and therefore woken up."""
     text = pathlib.Path(f"/proc/{pid}/status").read_text()
     rows = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     return int(rows["voluntary_ctxt_switches"])

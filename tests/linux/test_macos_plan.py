@@ -503,7 +503,7 @@ print("well")
 
 
 def test_the_python_api_works_on_a_mac(mac):
-    """Use the Python API, which starts a zygote and supervisors also on a Mac."""
+    """Use the Python API, with its zygote and its supervisors."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
     # Probing and running three targets takes most of PATIENCE on a busy machine.
