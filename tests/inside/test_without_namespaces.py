@@ -35,7 +35,7 @@ while os.read(0, 1): pass
 
 
 def as_target(user):
-    """Return `Popen` options that set the target's user id. Only root's target has a different one."""
+    """Return `Popen` options that set the target's user id. Only root's target has its own."""
     return {"user": user.owner, "group": user.owner} if user.owner != user.uid else {}
 
 

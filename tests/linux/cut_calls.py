@@ -500,7 +500,7 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Return the state after a reboot, which makes the store's records of verified trees invalid."""
+    """Return the state after a reboot, which makes the store's records of verified trees void."""
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)
         for path, (mode, data) in state.items()
