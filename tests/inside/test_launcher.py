@@ -107,9 +107,8 @@ def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
 
 @BOTH_TIERS
 def test_a_replaced_command_does_not_open_its_new_directory(user, scratch):
-    """Let the first run replace its own virtual environment. The symlink and pyvenv.cfg of the new
-    one point to a private directory. The second run uses the same command, and must not make that
-    directory visible.
+    """Let the first run replace its own virtual environment with one that points to a private
+    directory. The second run has the same command, and must not make this directory visible.
     """
     private, work = scratch / "private", scratch / "work"
     give_directory(user, private / "bin")

@@ -239,8 +239,8 @@ answer = [said, server.getsockname()[1]]
 
 
 def test_a_listener_inside_is_not_reachable_from_outside(user):
-    """Connect from outside to a port on which the target listens. Outside, the test binds this port
-    without listening, so that no other process can answer.
+    """Connect from outside to a port on which the target listens. The test itself keeps this port
+    bound outside, so that no other process can answer.
     """
     code = """
 import socket, sys

@@ -58,7 +58,7 @@ def test_a_servers_processes_reach_each_other(user):
     assert inside(user, OWN + EACH, *FLAG) == dict.fromkeys(
         ("stream", "datagram", "packets", "abstract", "descriptor"), "done"
     )
-    # Sanity check: without the flag, these sockets work only where Landlock has the scope.
+    # Sanity check: without the flag, the sockets work only if Landlock can deny the host's.
     without = inside(user, OWN + EACH)
     answer = "done" if has_unix_scope(user) else "EPERM"
     assert {without[name] for name in ("stream", "datagram", "packets", "abstract")} == {answer}
@@ -146,8 +146,8 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """Grant one of two sockets in a directory. Unless the kernel can deny single sockets, the
-    target also reaches the other socket. For this reason `--own-unix-sockets` refuses such grants.
+    """Grant one of two sockets in a directory. If the kernel cannot deny single sockets, the target
+    also reaches the other one. Therefore `--own-unix-sockets` refuses such grants.
     """
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")

@@ -50,7 +50,7 @@ def python_environment(user, path, *, base="/usr/bin", python=SYSTEM_PYTHON):
 
 @pytest.fixture
 def private(user, scratch):
-    """Create a user's project next to the server. Only with a grant may the target read it."""
+    """Create a private project next to the server. The target may read it only with a grant."""
     place = scratch / "work/private"
     put(user, place / "package.json", '{"name": "private"}')
     put(user, place / "pyproject.toml", "[project]\n")
@@ -278,9 +278,8 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 
 def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
-    """In `pyvenv.cfg`, give a directory beside the interpreter's `bin` as the interpreter's home.
-    corral must not make this directory readable. In a conda installation it could contain all
-    environments.
+    """Set `home` in `pyvenv.cfg` to a directory next to the interpreter's `bin`. corral must not
+    make it readable. In a conda installation it could contain all environments.
     """
     prefix = managed_python(user, private).parent.parent
     put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")
@@ -406,8 +405,8 @@ def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
 @BOTH_TIERS
 @pytest.mark.rig("node")
 def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, private):
-    """Start a server from a directory that has `node_modules` as its neighbour. The parent of both
-    must not count as the server's root, because everything in it would become readable.
+    """Start a server from a directory next to `node_modules`. Their parent must not count as the
+    server's root, because everything in it would become readable.
     """
     put(user, scratch / "work/node_modules/x/package.json", "{}")
     server = put(user, scratch / "work/unpacked/server.js", LOOK_JS)

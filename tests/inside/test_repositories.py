@@ -426,8 +426,8 @@ for number in range(int(sys.argv[2])):
 
 @pytest.mark.parametrize("name", ["config", "commondir"])
 def test_planted_zero_bytes_do_not_stop_a_later_start(user, scratch, name):
-    """Let one run create a repository in which a file contains a path with a zero byte. The next
-    run must still start.
+    """Let a run write a path with a zero byte to a file of a repository. The next run must still
+    start.
     """
     plant = """
 os.makedirs(sys.argv[1] + "/repo/.git/hooks")
@@ -466,7 +466,9 @@ for line in sys.stdin:
         return self.process.stdout.readline().rstrip("\n")
 
     def said(self, words: str) -> str:
-        """Return the first line on stderr with these words, or "" if the run ends without one."""
+        """Return the first line on stderr that contains `words`, or "" if there is none until the
+        end.
+        """
         return next((line for line in self.process.stderr if words in line), "")
 
     def end(self) -> dict:
@@ -593,8 +595,8 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
 
 
 def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, scratch):
-    """Let the target remove its own directories beside a directory that corral has covered. Only
-    the covered directory must be reported, and only when it is replaced.
+    """Let the target remove its own directories next to one that corral protects. corral must
+    report only the protected one, once it is replaced.
     """
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")
@@ -632,8 +634,8 @@ answer = "made"
 
 
 def test_paths_that_are_too_long_do_not_stop_a_later_start(user, scratch):
-    """Let one run make paths that are too long. The next run, with or without --strict, reports
-    that it did not search them.
+    """Let a run make paths that are too long. The next run must start, and report that it did not
+    search them, also with --strict.
     """
     give(user, scratch / ".env", "TOKEN=1")
     flags = ("--write", str(scratch))

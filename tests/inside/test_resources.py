@@ -65,7 +65,7 @@ end(children)
 
 def test_a_fork_bomb_leaves_the_host_alone(user):
     """Let a fork bomb reach its limit. Outside the sandbox, the same user must still be able to
-    start processes. The user must also be able to start another sandbox.
+    start processes, including another sandbox.
     """
     code = (
         f"import json, os, sys\n{PRELUDE}{FORKS}\nprint(more(100)[1], flush=True)\nsys.stdin.read()"
@@ -194,8 +194,8 @@ answer = {
 
 
 def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
-    """Check that corral resets SIGXFSZ before exec, so that `dd` is killed by it. Python would not
-    show this, because it ignores the signal.
+    """Check that corral resets SIGXFSZ before exec, so that it kills `dd`. A Python target would
+    ignore the signal.
     """
     path = str(scratch / "large")
     argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")
@@ -324,7 +324,7 @@ def test_a_daemon_dies_with_the_target(user, scratch):
     process = user.popen([user.python, "-c", DAEMON, path], stdout=subprocess.PIPE)
     process.communicate(timeout=60)
     assert locked(path)
-    # Outside, the daemon survives its parents. The test finds it by its lock and ends it.
+    # Outside, the daemon is still running. Find it by its lock, and kill it.
     inode = f":{os.stat(path).st_ino} "
     with open("/proc/locks", encoding="ascii") as locks:
         holder = next(line.split()[4] for line in locks if inode in line)

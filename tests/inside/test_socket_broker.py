@@ -1,7 +1,7 @@
 """Attack the network of a target without namespaces, whose sockets the supervisor connects.
 
-In the network of tests/world.py, every address that a test tries has a server. So as a
-sanity check, the same code gets an answer outside the sandbox.
+In tests/world.py's network, every address that a test tries has a server. As a sanity check, the
+same code gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -156,9 +156,7 @@ answer = [second, end.recv(64).decode()]
 
 
 def test_a_second_connect_of_a_socket_changes_nothing(who, world):
-    """Check that a second connect does not end the connection and does not make the supervisor
-    wait.
-    """
+    """Check that a second connect fails at once, and that the connection stays open."""
     assert inside(who, TALK + SAME_AGAIN, flags=ALLOW) == ["EISCONN", "welcome"]
     assert outside(who, TALK + SAME_AGAIN) == ["EISCONN", "welcome"]
 
@@ -481,10 +479,9 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
-    """Check that the supervisor connects the target's own socket if pidfd_getfd works. Copies of
-    the socket are then connected too, and can be polled.
-
-    Without pidfd_getfd the supervisor replaces the socket with another file, and `explain` says so.
+    """Copy a socket and poll it, and then connect it. With pidfd_getfd the supervisor connects the
+    target's own socket. Without pidfd_getfd it replaces the socket with another file, so the copy
+    is not connected, and `explain` says so.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
@@ -837,7 +834,7 @@ def test_root_with_fewer_capabilities_has_the_same_network(who, world, capabilit
     """Run corral as root with fewer capabilities. Without CAP_SYS_PTRACE, root cannot read the
     memory of another user's process, so corral reads it as that user.
 
-    Without any capability the target has root's own id.
+    Without any capability, corral cannot give the target another user id.
     """
     if who.uid:
         pytest.skip("an ordinary user has no capabilities")

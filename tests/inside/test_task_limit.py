@@ -101,7 +101,7 @@ answer = seen.count(b"+") + len(fill())
 
 def test_a_fork_bomb_stays_within_the_limit(user):
     """Let all processes fork at once, and let none of them end. Without the limit there would be
-    340.
+    340 processes.
     """
     assert inside(user, BOMB, flags=(*MANY, "--max-pids", "40")) == 40
     assert inside(user, BOMB, flags=(*MANY, "--max-pids", "60")) == 60
@@ -247,8 +247,8 @@ def test_the_report_names_how_processes_are_limited_and_whether_the_limit_was_re
 
 @pytest.mark.usefixtures("notified")
 def test_the_default_limit_counts_threads_without_a_warning(user):
-    """Check that the default limit counts threads. With subprocesses allowed it is not enforced,
-    because SIGCHLD could then interrupt a shell's fork.
+    """Check that the default limit counts threads. If subprocesses are allowed, the limit is not
+    enforced, because SIGCHLD could interrupt a shell's fork.
     """
     done = user.run("/bin/true", flags=("-v",))
     assert done.returncode == 0

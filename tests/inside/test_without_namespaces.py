@@ -1,6 +1,6 @@
 """Attack from a target in the host's namespaces.
 
-The target can see the names of other processes and files, but must not reach either. The tests also
+The target can see the names of other processes and files, but must not access them. The tests also
 check what stays visible, because the docs must not promise otherwise.
 """
 
@@ -35,9 +35,7 @@ while os.read(0, 1): pass
 
 
 def as_target(user):
-    """Return `Popen` options that set the target's user id. It differs from the caller's only for
-    root.
-    """
+    """Return `Popen` options that set the target's user id. Only root's target has its own."""
     return {"user": user.owner, "group": user.owner} if user.owner != user.uid else {}
 
 
@@ -152,8 +150,8 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
     assert victim.stdout.read() is None  # no signal arrived
     code = f"{PRELUDE}{REACH}\nanswer = attempts(int(sys.argv[1]))"
     free = user.outside(code, str(victim.pid), **as_target(user))
-    # Sanity check: outside, reading and writing are allowed, and fail only because no memory is
-    # mapped at address 1. madvise on another process's memory may need privileges.
+    # Sanity check: outside, reading and writing fail only because no memory is mapped at address 1.
+    # madvise on another process's memory may need privileges.
     assert (free.pop("read"), free.pop("write")) == ("EFAULT", "EFAULT")
     assert free.pop("madvise") in {"done", "EPERM", "ENOMEM", "EINVAL"}
     assert free == dict.fromkeys(free, "done")
@@ -412,8 +410,8 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Make every attempt to list processes fail, as if they started and ended too fast. The kernel
-    must still signal the whole Landlock domain at once.
+    """Make every attempt to list processes fail. corral must still kill all of them, with one
+    signal to the whole Landlock domain.
     """
     if landlock_abi() < 6:  # not in a skipif mark: this call fails on a kernel without Landlock
         pytest.skip("no landlock_scope: the guardian lists processes")
@@ -459,9 +457,7 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_only_netlink_sockets_can_be_bound(user):
-    """Try to bind netlink sockets to addresses that the supervisor cannot read or must not allow.
-    Also try to bind sockets and files that are not netlink sockets.
-    """
+    """Try to bind netlink sockets to wrong addresses, and files that are not netlink sockets."""
     code = """
 import socket
 link, pair = socket.socket(16, 3, 0), socket.socketpair()[0]
@@ -492,9 +488,9 @@ answer = {
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """Check that getaddrinfo returns the same addresses inside as outside. To sort the addresses,
-    glibc connects a socket to each. It aborts the program if an IPv6 socket then has a plain IPv4
-    address.
+    """Check that getaddrinfo returns the same addresses inside as outside. To sort them, glibc
+    connects a socket to each. If an IPv6 socket then reports a plain IPv4 address as its own, glibc
+    aborts the program.
     """
     code = """
 import socket

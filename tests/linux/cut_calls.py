@@ -121,9 +121,9 @@ class Call:
 class Disk:
     """Model what a disk may contain after a power cut.
 
-    fsync makes a file's content or a directory's entries durable. Since the last fsync, a directory
-    may lose its newest changes, and a file may lose all or half of the data written to it. Changes
-    of modes are never lost.
+    fsync makes a file's content or a directory's entries durable. A directory may lose the changes
+    since its last fsync, and a file all or half of the data written since then. Changes of modes
+    are never lost.
     """
 
     def __init__(self, root: str) -> None:
@@ -200,8 +200,8 @@ class Disk:
             self.names[new + one[len(old) :]] = at
 
     def states(self):
-        """Yield all states in which a power cut could leave the disk, each of them once. A state is
-        a pair: a description of the loss, and {path: (mode, content)}.
+        """Yield each state in which a power cut could leave the disk: a description of the loss,
+        and {path: (mode, content)}.
         """
         seen = set()
         for end in range(len(self.steps) + 1):
@@ -220,7 +220,7 @@ class Disk:
                     yield f"after {end} of {len(self.steps)} steps, {what}", state
 
     def whole(self) -> dict:
-        """Return the files of the disk without any loss."""
+        """Return the files as they are if nothing is lost."""
         return self._left(
             self.steps, {one for step in self.steps for one in self._touched(step)}, 1.0
         )
@@ -500,9 +500,7 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Return the state as it would be after a reboot, when the store's records of verified trees
-    are no longer valid.
-    """
+    """Return the state after a reboot, which makes the store's records of verified trees void."""
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)
         for path, (mode, data) in state.items()

@@ -283,7 +283,7 @@ def is_refused(running: Running, address: str, port: int) -> bool:
 
 @pytest.fixture
 def proxy(server):
-    """Start a proxy that connects to loopback, whatever the requested name. Return its port and the
+    """Start a proxy that connects to loopback, whatever name is requested. Return its port and the
     list of its requests.
     """
     requests: list[bytes] = []

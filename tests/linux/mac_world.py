@@ -49,15 +49,15 @@ class Procfs:
 
     def parent(self, pid, parent, ids):
         if parent == self.world and not self.forgets and ids[pid] > self.root:
-            # An adopted process that is younger than the target comes from the target's tree. An
-            # older one belongs to corral.
+            # Adopted processes that are younger than the target are from its tree. Older ones are
+            # corral's.
             return self.root
         return ids.get(parent, 0)
 
     def unique_id(self, pid):
         stat = self.stat(pid)
         number = self.number(pid, stat) if stat else 0
-        self.root = self.root or number  # corral asks for the target's id before any other
+        self.root = self.root or number  # corral asks for the target's id first
         return number
 
     def has_marker(self, pid, marker):
@@ -186,7 +186,7 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """Call `substitute` also in the processes that the API starts."""
+    """Let the processes that the API starts call `substitute`, too."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)

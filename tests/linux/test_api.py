@@ -151,9 +151,7 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Start a daemon that keeps a pipe open as its stdout. The pipe's end of file shows that the
-    daemon has ended.
-    """
+    """Start a daemon whose stdout is a pipe. End of file on the pipe shows that it has ended."""
     caller.run(
         "import select\n"
         "code = ('import os, signal\\nif os.fork() == 0:\\n    os.setsid()\\n    signal.signal(15, signal.SIG_IGN)'\n"

@@ -275,8 +275,8 @@ def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scr
 
 
 def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
-    """Create two directories and return them: a directory of a project, which a server may read,
-    and a private directory with a file.
+    """Create and return a project's directory, which a server may read, and a private directory
+    with a file.
     """
     part, private = scratch / "project/part", scratch / "private"
     for made in (part.parent, part, private):
@@ -359,8 +359,8 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """Approve a server and pin its tools, because its manifest or a flag says so. A tool that the
-    server adds later must not be offered.
+    """Approve a server whose tools are pinned by its manifest or a flag. A tool that the server
+    adds later must not be offered.
     """
     put(user, server / "main.py", TOOLS)
     put(user, server / "tools", "add")

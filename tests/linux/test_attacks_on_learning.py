@@ -65,8 +65,8 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """Run a server that asks the user a question but does not read the typed answer, which
-    therefore stays in the terminal. corral must not read it as the answer to its own question.
+    """Run a server that asks a question but does not read the typed answer. corral must not take
+    this answer as the answer to its own question.
     """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)

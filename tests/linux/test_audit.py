@@ -123,7 +123,7 @@ def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
 
 
 def test_the_target_cannot_write_its_audit(user, scratch):
-    """Put the audit into a granted directory. corral must refuse this. Then put it beside the
+    """Put the audit into a granted directory, which corral must refuse. Then put it next to that
     directory, where the target must not see it.
     """
     folder = scratch / "work"

@@ -190,8 +190,8 @@ def homes_of(user, env):
 
 
 def test_a_kept_home_belongs_to_one_server(user, scratch, kept):
-    """Check that a server cannot read or list another server's home. It must also not be able to
-    move a directory from a grant into its own home.
+    """Check that a server cannot read or list another server's home, or move a directory from a
+    grant into its own home.
     """
     given(user, scratch / "granted")
     given(user, scratch / "granted/inner")
@@ -260,9 +260,8 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
-    """Keep homes in a directory that does not belong to root, or that another user can write to.
-    corral must refuse this. It must also refuse to grant a kept home, or a directory that contains
-    kept homes.
+    """Keep homes in a directory that another user owns or can write to. corral must refuse this. It
+    must also refuse to grant a kept home or a directory that contains one.
     """
     top = pathlib.Path(kept["XDG_STATE_HOME"])
     homes = top / "corral-homes"
@@ -340,9 +339,8 @@ def test_policies_run_without_the_part_that_is_refused(user, scratch):
 
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
-    """Grant directories that belong to the user who runs corral. An ordinary user's target can use
-    all of them. Root's target has its own user id, so corral must refuse the directories that are
-    closed to this id.
+    """Grant directories of the user who runs corral. An ordinary user's target can use all of them.
+    Root's target has another user id, so corral must refuse directories that are closed to it.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
@@ -554,9 +552,7 @@ def wait_for_start(process, kind):
 
 
 def wait_for_end(process):
-    """Wait until all processes of the tree have ended. Until then they keep the target's stdout, a
-    pipe, open.
-    """
+    """Wait until all processes of the tree have ended, and so have closed the pipe at stdout."""
     assert select.select([process.stdout], [], [], PATIENCE)[0]
     assert process.stdout.read() == b""
 

@@ -137,8 +137,8 @@ def test_the_demo_runs_in_a_container(said):
 
 
 def test_doctor_names_the_controls_that_are_not_enforced(said):
-    """Check that doctor's last line names all controls that `explain` reports as degraded. The demo
-    must not find any others.
+    """Check that doctor's last line names all controls that `explain` reports as degraded, and that
+    the demo finds no others.
     """
     controls = json.loads(said["explain"][1])["controls"]
     lost = {held["control"] for held in controls if held["status"] == "degraded"}

@@ -179,8 +179,8 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """Interrupt process starts with signals. By the time the supervisor looks for the program's
-    name, the thread has left its call, and the kernel no longer shows its stack pointer. The
+    """Interrupt process starts with signals. When the supervisor looks for the program's name, the
+    call has ended already, and the kernel no longer shows the thread's stack pointer. The
     supervisor must still deny and report each attempt.
     """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))

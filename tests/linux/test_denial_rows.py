@@ -184,8 +184,8 @@ def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     """Name an ungranted address in an argument or in an environment variable, and check that it is
     reported.
 
-    With an allowlist the gateway sees each connection. The address must then also be reported when
-    the target connects to it.
+    In the case `allowlist` it is not named, and the gateway must report it when the target
+    connects.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)

@@ -44,8 +44,8 @@ look_up("plain.example")
 
 
 def texts_of(user, done, *files) -> list[str]:
-    """Return all that corral wrote on stderr, in `files` and in its stored denials, and the output
-    of `corral why`.
+    """Return the texts that corral wrote: stderr, `files`, the stored denials, and the output of
+    `corral why`.
     """
     kept = pathlib.Path(user.home, ".local", "state", "corral", "denials").rglob("*.jsonl")
     why = user.corral("why", "--json").stdout.decode()
@@ -160,8 +160,8 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_masking_many_values_of_a_manifest_does_not_delay_the_timeout(user, place, variables):
-    """Use a manifest that sets many variables to overlapping values. corral must not mask such
-    values, because every message about a denial would then be slow. Sanity check: a manifest
+    """Use a manifest that sets many variables to overlapping values. corral must not mask these
+    values, because that would slow down every message about a denial. Sanity check: a manifest
     without variables.
     """
     make_server(user, place, variables, FLOOD)

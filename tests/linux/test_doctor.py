@@ -213,8 +213,8 @@ answer = {item.capability: item.status for item in found}
     ],
 )
 def test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall(user, call, unproven):
-    """Deny an act to every process on the host. If the act then fails inside the sandbox, this must
-    not prove a wall.
+    """Deny an act to every process on the host. corral must then not take its failure inside the
+    sandbox as proof of a wall.
     """
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
@@ -341,16 +341,16 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without, user, scratch):
-    """Run under one seccomp filter with findings that were cached under another. The kernel does
-    not say which calls a filter denies, but the run must not rely on these findings: one of the two
-    contexts has only namespaces, and the other has only Landlock.
+    """Run under two seccomp filters, one of which leaves only namespaces and the other only
+    Landlock. No run may use findings that were cached under the other filter, although the kernel
+    does not say which calls a filter denies.
     """
     secret = scratch / "secret"
     secret.write_text("a secret\n")
     os.chown(secret, user.uid, user.uid)
     read = ("/bin/sh", "-c", f"echo ran; read line < '{secret}' && echo $line")
     spaces, landlock = without(LANDLOCK_OFF), without(NO_NAMESPACES)
-    for place in (spaces, landlock, spaces):  # the last one finds the cache of both
+    for place in (spaces, landlock, spaces):  # the last run finds both caches
         held = place.mechanisms()["filesystem"]
         assert ("landlock" in held, "namespaces" in held) == (place is landlock, place is spaces)
         code, out, err = place.corral("run", "--", *read)

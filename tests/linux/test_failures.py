@@ -85,7 +85,7 @@ TARGET = 'echo ran; echo ran > "$1"/ran'
 
 
 class Trial:
-    """Runs as one user, with a target that would write a file and print to stdout if it started."""
+    """Runs corral as one user. If the target started, it would write a file and print to stdout."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -261,9 +261,7 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Make each call that protects init from the target fail, one per run. The target must never
-    start.
-    """
+    """Make one of the calls that protect init from the target fail, a different one in each run."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 

@@ -179,8 +179,8 @@ def test_nothing_is_allowed_while_the_supervisor_is_paused(ordinary, seconds):
     """Make an attempt while the supervisor is paused. The attempt must be denied, during the pause
     or right after it. The runs must then continue.
     """
-    # Leave out `connect` with an allowlist: it succeeds at once, because the gateway accepts every
-    # connection and decides afterwards.
+    # Leave out `connect` with an allowlist, because the gateway accepts every connection before it
+    # decides.
     runs = {
         (word, name): Run(ordinary, *flags)
         for name, flags in SERVICES.items()
@@ -213,7 +213,7 @@ def give_away(path: pathlib.Path, _user) -> None:
 
 
 def foreign_files(places, user) -> dict[pathlib.Path, int]:
-    """Return the files of other users, with the time of their last change."""
+    """Return the time of the last change of each file that belongs to another user."""
     found = {one: one.lstat() for place in places for one in place.rglob("*")}
     return {
         one: seen.st_mtime_ns

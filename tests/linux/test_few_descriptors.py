@@ -60,7 +60,7 @@ def test_a_run_with_few_descriptors_works_or_ends_with_one_error(user):
         assert hint.startswith("hint: raise ")
         assert "`ulimit -n`" in hint
     assert {codes[0], codes[-1]} == {125, 0}
-    assert codes == sorted(codes, reverse=True)  # more descriptors are never worse
+    assert codes == sorted(codes, reverse=True)  # more descriptors never make a run fail
     assert not [path for path in kept if os.path.lexists(path)]
 
 

@@ -197,7 +197,7 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
     """Fill the disk, so that corral cannot record the real path of a grant. corral must report
-    this. Without the record, the next run cannot notice a symlink that has replaced the path.
+    this, because the next run then cannot notice if a symlink has replaced the path.
     """
     with mounted(SMALL) as there:
         person = home_on(there, user)

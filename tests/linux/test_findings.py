@@ -145,8 +145,8 @@ def test_a_directory_of_another_user_is_neither_read_nor_written(user, cache, le
 
 
 def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
-    """Store findings as root, and then make another user their owner. With the same HOME, root must
-    not read them.
+    """Store findings as root, and make another user the owner of the home and the findings. Root
+    must then neither read nor store findings there.
     """
     if user.uid or os.geteuid():
         pytest.skip("only root can run this test")
@@ -196,7 +196,7 @@ made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
 def test_a_chroot_and_a_pivoted_root_have_different_cache_keys(user, scratch):
     """Compare the cache keys in a chroot and after pivot_root to the same mount. They must differ,
-    because the kernel refuses user namespaces in the chroot but not after pivot_root.
+    because the kernel refuses user namespaces only in the chroot.
     """
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -96,8 +96,8 @@ def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_cut_data_does_not_look_complete_after_the_other_direction_has_ended(is_slow):
-    """Let a destination end its own data before it reads, with and without small socket buffers, so
-    that all or only a part of the target's data arrives by the end of the run.
+    """Let the peer end its own data, and then end the run. With small socket buffers, only a part
+    of the target's data has arrived by then, so the peer must get a reset.
     """
     size = 8192 if is_slow else 4 << 20
     text = os.urandom(100_000)
@@ -253,7 +253,7 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
     sent, stopped = [], threading.Semaphore(0)
 
     def send(connection: socket.socket) -> None:
-        connection.settimeout(1)  # only back-pressure can delay the sender for this long
+        connection.settimeout(1)  # only a full buffer can block the sender for this long
         with contextlib.suppress(TimeoutError):
             for _ in range(4096):
                 sent.append(connection.send(bytes(1 << 16)))  # noqa: PERF401 - it is cut short
@@ -265,7 +265,7 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
         assert stopped.acquire(timeout=60)
         assert sum(sent) < 4096 << 16
         first = running.now()["wakes"]
-        # The gateway wakes once because `now` is called, but not because of the stuck connection.
+        # Only the call of `now` wakes the gateway, not the stuck connection.
         assert running.now()["wakes"] - first == 1
         assert len(read_all(client)) == sum(sent)
     assert running.end()["traffic"][NAME][3] == sum(sent)

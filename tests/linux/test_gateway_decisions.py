@@ -54,8 +54,8 @@ def test_an_address_without_a_name_is_refused(gateway, server):
 
 
 def test_only_addresses_of_the_policy_are_reached(gateway, server, proxy):
-    """Connect to literal addresses through a proxy. Without the proxy the gateway would connect to
-    itself, because in this test it listens on these addresses.
+    """Connect to literal addresses through a proxy. In this test the gateway listens on these
+    addresses, so without the proxy it would connect to itself.
     """
     proxy_port, requests = proxy
     port = server(echo)

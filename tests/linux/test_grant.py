@@ -189,7 +189,7 @@ def test_why_says_how_a_run_without_denials_failed(desk):
             assert "it ended with exit code 3\n" in desk.does("why", *command)
             [row] = json.loads(desk.does("why", "--json", *command))
             assert (row["failure"], row["denials"]) == ("it ended with exit code 3", [])
-        else:  # Sanity check: a success is not stored, and neither is a stop by the client
+        else:  # Sanity check: neither a success nor a stop by the client is stored
             assert kept_files(desk) == []
     assert len(kept_files(desk)) == 1
 
@@ -344,8 +344,8 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
 
 @pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
 def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
-    """Check that the hint contains the project's file. The command `wrap CLIENT` does not change
-    this file, so it would not wrap the server.
+    """Check that the hint names the project's file, because `wrap CLIENT` would not wrap this
+    server.
     """
     entry = {"command": str(desk.user.python), "args": ["server.py"]}
     servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}
@@ -455,8 +455,7 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
 
     def last_words(name):
         shown = desk.does("why", name)
-        # once in the line of the denial and once in its flag, although the server has several
-        # entries
+        # the denial and its flag each occur only once, although the server has several entries
         assert shown.count("api.x.com") == 2
         learn, grant = shown.splitlines()[-2:]
         return shlex.split(learn.partition("hours: ")[2]), shlex.split(grant.partition(": ")[2])
@@ -564,8 +563,8 @@ def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(de
 
 
 def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
-    """Check the hint of `learn` on a terminal. The server waits for messages that the user cannot
-    type there.
+    """Check the hint of `learn` on a terminal, where the user cannot type the messages that the
+    server waits for.
     """
     path = configure(desk, "cursor")
     code, shown = answer_questions(desk, [b"n\n"] * 9, words=("learn", "cursor:notes"))
@@ -670,9 +669,9 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 @pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
 def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
-    """Give a project's server a name that looks like a flag of `wrap`. A suggested command must not
-    contain it as a flag, which would apply to all servers in the file. Sanity check: the name
-    `app`.
+    """Give a project's server a name that looks like a flag of `wrap`. In a suggested command the
+    name must not act as a flag, which would apply to all servers in the file. Sanity check: the
+    name `app`.
     """
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {name: entry, "other": entry}}))
@@ -751,8 +750,7 @@ def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
     desk.does("grant", f"{one}:app", "--allow-net", "a.x")
     assert "a.x" in entries(one)["app"]["args"]
     assert two.read_text() == before
-    # If a client's own settings and another file have a server with this name, the name means the
-    # client's server.
+    # If servers in a client's settings and in another file have this name, it means the client's.
     own = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": bare_entry(desk)}}))
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     desk.does("grant", "app", "--allow-net", "b.x")
@@ -799,8 +797,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """Give a project's server the same name as the user's server. Its command has a kept home, too.
-    `cache rm-home NAME` must be refused, because the name is then ambiguous.
+    """Give a project's server the name of the user's server, and a kept home. corral must refuse
+    `cache rm-home NAME`, because the name is then ambiguous.
     """
     path = configure(desk, "cursor")
     run(desk, path)

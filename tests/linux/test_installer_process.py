@@ -21,7 +21,7 @@ SERVER = """
 require("fs").appendFileSync(process.env.MARKS, "started\\n");
 console.log("ready");
 """
-# The tests run only as an ordinary user, because the user makes no difference here.
+# The tests run only as an ordinary user, because root would get the same results.
 pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 
 
@@ -171,7 +171,7 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
     """End corral during an installation. With a time limit of 0 the installer must end as well.
-    With a long limit it must continue until it receives the message that it waits for.
+    With a long limit it must be able to finish.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()

@@ -58,8 +58,8 @@ def test_explain_matches_its_schema(user, scratch):
 
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
-    """Check that no field shows a secret argument. With `--state` a further field contains the
-    arguments: the step that makes the kept home, because each command has its own home.
+    """Check that no field shows a secret argument. With `--state`, the step that makes the kept
+    home also contains the arguments, because each command has its own home.
     """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout

@@ -210,8 +210,8 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
-    """Check that a watched target's sockets belong to the sandbox's network namespace. With sockets
-    of the host's namespace, the target could see the host's addresses and take its abstract names.
+    """Check that a watched target's sockets are in the sandbox's network namespace. In the host's,
+    the target could see the host's addresses and take its abstract names.
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
@@ -288,7 +288,7 @@ corral: add `</dev/null` to watch only its start; Ctrl-C ends it
 
 
 def test_learn_says_that_the_target_waits_for_messages(user):
-    """Use a pipe that nobody writes to, as in a script, and press Ctrl-C when the target reads from it."""
+    """Press Ctrl-C while the target reads from a pipe that stays empty."""
     code = "import sys; print('reads', flush=True); sys.stdin.read()"
     argv = user.corral_argv(
         "learn", "--", user.python, "-c", f"try:\n {code}\nexcept KeyboardInterrupt: pass"

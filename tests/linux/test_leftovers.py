@@ -208,8 +208,8 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """Try to move a directory from a grant into the private directory. If this worked, corral would
-    remove the moved directory at the end, even if the target itself could not remove it.
+    """Try to move a directory from a grant into the private directory. corral would remove it at
+    the end of the run, even if the target could not do so itself.
     """
     # `rename` works only within a file system, so the grant is in /tmp, like the private
     # directories.
@@ -259,8 +259,8 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(user, runs, victim):
-    """Put a directory that the target could not empty into a killed run's leftover, as if the
-    target had moved it there. corral must not empty the directory.
+    """Put a directory that the target could not empty into the private directory of a killed run,
+    as if the target had moved it there. corral must not empty it.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"

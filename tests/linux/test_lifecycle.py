@@ -111,9 +111,7 @@ def test_the_grace_is_five_seconds_unless_a_test_shortens_it():
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
-    """Use a grace period that is longer than the test, so that only the second signal can end the
-    run.
-    """
+    """Use such a long grace period that only the second signal can end the run."""
     user.grace_seconds = 3600
     process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument)
     wait_for_ready(process)

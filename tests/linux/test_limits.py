@@ -259,7 +259,7 @@ while True:
     flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "2s")
     done = Run(user, scratch, user.python, "-ISc", PRELUDE + code, traces.argument, flags=flags)
     assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
-    assert done.usage["cpu_ms"] > 100  # contains the time of killed processes
+    assert done.usage["cpu_ms"] > 100  # includes killed processes
     assert traces.left() == {}
 
 
@@ -298,8 +298,8 @@ def test_a_busy_target_without_a_limit_is_never_paused(run):
     """Sanity check for the tests of CPU limits: run a busy target without a limit. It must be able
     to run nearly all the time.
 
-    The kernel counts the time in which the target runs or waits for a processor. It does not count
-    the time in which the target is paused.
+    The kernel counts the time in which the target runs or waits for a processor, but not the time
+    in which it is paused.
     """
     code = """
 def busy_seconds():
@@ -317,7 +317,7 @@ def test_cpu_time_of_all_processes_is_added_up(run):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # only their sum has reached the limit
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # only the four together reach the limit
 
 
 def test_cpu_time_of_ended_processes_counts(run):
@@ -350,8 +350,8 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. After a
-    child has ended, sampling can count its time only if the parent has waited for it.
+    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. Sampling can
+    count the time of an ended child only if the parent has waited for it.
     """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"
@@ -444,7 +444,7 @@ class Held:
 
 
 def switches(pid: int) -> int:
-    """Return how often a process has gone to sleep voluntarily. It has woken up as often."""
+    """Return how often a process has gone to sleep voluntarily, and therefore woken up."""
     text = pathlib.Path(f"/proc/{pid}/status").read_text()
     rows = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     return int(rows["voluntary_ctxt_switches"])
@@ -614,7 +614,7 @@ def test_cpu_time_is_added_up_without_namespaces(run, tier):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # only their sum has reached the limit
+    assert 1000 <= done.usage["cpu_ms"] < 4000  # only the four together reach the limit
 
 
 # A cgroup counts this memory, but sampling cannot see it. For this reason a sampled limit is called

@@ -1,7 +1,7 @@
 """Test `corral run` with the macOS backend on Linux, in the model of a Mac in `mac_world.py`.
 
 There is no Seatbelt here, so most runs use `--best-effort`. Features that only Linux has are turned
-off. The model's process waits for all processes of the run. If a test ends, no process is left.
+off. The model's process waits for all processes of the run, so no process outlives a test.
 """
 
 import json
@@ -295,8 +295,8 @@ def test_too_many_processes_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """Start a daemon in its own session, and end the target. The daemon must end, too. The model's
-    process waits for all processes of the run, so the run would otherwise not end.
+    """Start a daemon in its own session, and end the target. If the daemon did not end, the test
+    would hang, because the model's process waits for all processes of the run.
     """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
@@ -503,7 +503,7 @@ print("well")
 
 
 def test_the_python_api_works_on_a_mac(mac):
-    """Use the Python API, which starts a zygote and supervisors also on a Mac."""
+    """Use the Python API, with its zygote and its supervisors."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
     # Probing and running three targets takes most of PATIENCE on a busy machine.

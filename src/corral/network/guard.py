@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    If several guarded networks contain an address, the smallest network decides. An empty `why`
-    means that the address is refused only if it contains an IPv4 address that is refused.
+    The smallest network that contains an address decides. If its `why` is empty, the address is
+    refused only if the IPv4 address inside it is.
     """
 
     network: Network
@@ -169,8 +169,8 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # A named network does not admit the host's own addresses. Each of them has to be named itself.
-    # Only loopback addresses can be admitted by naming their network.
+    # The host's own addresses must be named one by one, except for loopback addresses. Naming a
+    # network does not admit them.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own address"
     return None
@@ -203,7 +203,7 @@ class HostAddresses:
     """A container of this host's current addresses.
 
     To test an address, `in` connects a datagram socket to it, without sending anything. The kernel
-    then chooses the socket's own address. If the tested address is the host's, both are equal.
+    then gives the socket a local address. This is the tested address if that is the host's.
     """
 
     def __contains__(self, address: object) -> bool:

@@ -53,7 +53,7 @@ def format_warning(network: Network) -> str:
 
 def _check_unguarded(network: Network) -> None:
     if _is_address(network):
-        return  # the host's own addresses are guarded too, and this may be one
+        return  # the host's own addresses are guarded too, and this may be one of them
     inner = [
         guarded.network for guarded in guarded_networks() if guarded.network.address in network
     ]

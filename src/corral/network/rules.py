@@ -171,7 +171,7 @@ def parse_entry(text: str) -> AllowEntry:
 
 
 def describe_entry(text: str) -> str:
-    """Return an entry with its ports, also if it names none."""
+    """Return an entry as text. Add the default ports if it names none."""
     item = parse_entry(text)
     if item.ports != DEFAULT_PORTS:
         return str(item)
@@ -253,8 +253,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. Stop early if there are more than `max_ports`. The result
-    is then incomplete, but has more than `max_ports` ports.
+    """Return the ports of these entries. If there are more than `max_ports`, the result may be
+    incomplete, but still has more than `max_ports` ports.
     """
     found: set[int] = set()
     for text in entries:

@@ -64,9 +64,7 @@ def read_mounts() -> Mounts:
 
 
 def read_kinds() -> Kinds:
-    """Return {mount point: kind}. The kind says where the mount's files come from: "kernel",
-    "network" or "disk".
-    """
+    """Return where the files of each mount point come from: "kernel", "network" or "disk"."""
     return {parse_mount(line)[0]: _kind(_file_system(line)) for line in _read_lines()}
 
 

@@ -65,8 +65,8 @@ def known_directories(
     """Return the directories that cannot be granted, read from the variables in `environment`. The
     case of the variables' names does not matter.
 
-    `real` resolves symlinks and short names in the same way as for grants, because a variable may
-    spell a directory differently from the grant.
+    `real` resolves symlinks and short names as for grants, because a variable and a grant may spell
+    the same directory differently.
     """
     values = {name.upper(): value for name, value in environment.items()}
     around = [(home, "your profile")]

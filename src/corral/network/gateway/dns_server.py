@@ -121,8 +121,8 @@ class DnsServer:
     def _answer_datagram(self, end: _socket.socket) -> bool:
         """Answer a datagram, and return whether the pair stays open.
 
-        A datagram that is not for the resolver stays unread. When the pair is closed, the target
-        therefore gets ECONNRESET instead of waiting for an answer.
+        A datagram that is not for the resolver is not read, so that the target gets ECONNRESET when
+        the pair is closed, instead of waiting for an answer.
         """
         pair = self._pairs[end]
         peek = 0 if pair.is_resolver() else _socket.MSG_PEEK

@@ -86,9 +86,7 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """Return the time (of `clock`) by which `run_ready` must be called, or None if no timer is
-        set.
-        """
+        """Return the next timer's time on `clock`, or None if no timer is set."""
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
@@ -121,8 +119,7 @@ class Loop:
 
 
 class Inputs:
-    """A set of sockets that are watched for input. Reading from all of them is started, stopped and
-    paused together.
+    """Watches sockets for input, and starts, stops and pauses reading from all of them together.
 
     Reading pauses if there are more requests than `rate_limit` allows. Data that arrives during a
     pause waits in the kernel.
@@ -153,9 +150,7 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start reading again. During a pause, do nothing, because reading restarts at the end of
-        the pause.
-        """
+        """Start reading again. During a pause do nothing: the end of the pause restarts reading."""
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():

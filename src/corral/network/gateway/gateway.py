@@ -106,7 +106,7 @@ class Gateway:
             self._inputs.add(listener, self._accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return, for each host, the traffic of all connections that have ended."""
+        """Return the traffic of the ended connections to each host."""
         return dict(self._traffic)
 
     def close(self) -> None:
@@ -199,9 +199,8 @@ class Gateway:
     def _open_waiting(self) -> None:
         """Open waiting connections until the maximum number of connections is reached.
 
-        If a connection fails immediately, it calls `_ended`, which calls this method again. This
-        inner call returns at once, because otherwise hundreds of waiting connections could overflow
-        the stack.
+        A connection that fails at once calls this method again, through `_ended`. The inner call
+        returns at once, because hundreds of nested calls could overflow the stack.
         """
         if self._opens_waiting:
             return

@@ -132,7 +132,7 @@ class Direction:
         self._drain()
 
     def pump_all(self, until: float) -> None:
-        """Copy what the source has sent, until it ends or breaks, the sink accepts no more, or the
+        """Copy what the source has sent. Stop early if a socket is broken, the sink is full, or the
         time is over.
         """
         while not self.done and time.monotonic() < until:
@@ -238,8 +238,8 @@ class SplicedCopy:
         self.close(reset=True)
 
     def close(self, *, reset: bool = False) -> None:
-        """End the copy. With `reset`, each peer that has not got all data of the other peer gets a
-        TCP reset, because an orderly end would look as if the data were complete.
+        """End the copy. With `reset`, a peer that has not received all data gets a TCP reset,
+        because an orderly end would make the data look complete.
         """
         if self._closed:
             return
@@ -272,8 +272,8 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Watch a socket for the events that its two directions wait for. The socket is the source
-        of `reading` and the sink of `writing`.
+        """Watch the socket that is the source of `reading` and the sink of `writing`, for the
+        events that these directions wait for.
         """
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:

@@ -61,9 +61,8 @@ class Connection:
     def pause_seconds(self) -> float:
         """Return for how many seconds this connection counts as open after its end.
 
-        This is 0 if the connection reached a server. Otherwise it has failed. If too many
-        connections have failed, each further one counts as open for a while, so that fewer new
-        connections are accepted.
+        This is 0 if the connection reached a server. If too many connections have failed, further
+        failed ones count as open for a while, so that fewer new connections are accepted.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 

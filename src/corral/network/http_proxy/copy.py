@@ -22,7 +22,7 @@ everything that fits into socket buffers.
 
 
 class RunOverError(ConnectionAbortedError):
-    """The run is over. The system itself may raise ConnectionAbortedError for a socket."""
+    """Raised because the run is over. A plain ConnectionAbortedError comes from a socket."""
 
 
 class Direction:
@@ -56,7 +56,7 @@ class Direction:
         self._unsent = self._unsent[sent:]
 
     def pump_all(self) -> None:
-        """Copy what the source has sent, until it ends or breaks, or the sink accepts no more."""
+        """Copy what the source has sent. Stop early if a socket is broken or the sink is full."""
         for _ in range(MAX_LAST_PUMPS):
             before = self.moved, len(self._unsent)
             try:
@@ -71,10 +71,10 @@ class Direction:
 class PolledCopy:
     """Copies until both directions have ended.
 
-    The copy ends early after an error, after `idle_seconds` without a byte, or at end of file on
-    the descriptor `stop`. End of file on `stop` means that the run is over. The copy then first
-    passes on what has already been sent. After any early end, each peer that has not got all data
-    of the other peer gets a reset, because an orderly end would look as if the data were complete.
+    The copy stops early after an error, after `idle_seconds` without data, or when the run is over
+    (end of file on the descriptor `stop`). At the end of the run it first copies the data that has
+    already been sent. After an early stop, a peer that has not received all data gets a reset,
+    because an orderly end would make the data look complete.
     """
 
     def __init__(

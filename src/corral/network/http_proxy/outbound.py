@@ -45,7 +45,7 @@ class Outbound:
         self._rate_limit = RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return, for each host, the traffic of all connections that have ended."""
+        """Return the traffic of the ended connections to each host."""
         with self._lock:
             return dict(self._traffic)
 

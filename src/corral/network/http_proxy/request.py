@@ -2,8 +2,7 @@
 
 After `CONNECT host:port` all bytes are copied unchanged. A request with an absolute `http://` URL
 is rewritten for the server, and the URL's host replaces its Host field. The proxy also adds
-`Connection: close`, because a second request on the same connection could name another host without
-being checked.
+`Connection: close`, because a second request on the connection would not be checked.
 """
 
 from corral.network.addresses import address_or_none

@@ -117,7 +117,7 @@ class HttpProxy:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Reset the open connections. The report counts only connections that end within
+        """Reset the open connections. The report leaves out any that last longer than
         CLOSE_SECONDS.
         """
         self._closed.set()
