@@ -106,8 +106,8 @@ def allow(*entries):
 
 
 def system(tool):
-    """Return the path of a tool. /usr/bin comes first, because the user may be unable to read other
-    directories.
+    """Return the path of a tool, in /usr/bin if possible, because the user may be unable to read
+    other directories.
     """
     place = f"/usr/bin/{tool}"
     return place if os.access(place, os.X_OK) else shutil.which(tool)

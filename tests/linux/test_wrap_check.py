@@ -99,7 +99,7 @@ def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
 
 
 def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(user, scratch):
-    """Use a file whose servers are a comment in JSON, but not in YAML, and a link to this file."""
+    """Write a file that defines a server in YAML but not in JSON, and link a YAML name to it."""
     path = scratch / ".mcp.json"
     path.write_text('{ /* : 1, "mcpServers": [ {name: other, command: x} ], y: \n# */ "z": 1\n}')
     assert b"files checked: 1, findings: 0\n" in check(user, scratch).stdout

@@ -77,8 +77,8 @@ def _cmdline(pid: str) -> bytes:
 
 
 def wait_until_gone(argument: str) -> None:
-    """Wait until no process has `argument` in its command line. If one does not end, fail and show
-    its command line.
+    """Wait until no process has `argument` in its command line. If a process does not end in time,
+    fail and show its command line.
     """
     deadline = time.monotonic() + PATIENCE
     while found := processes(argument) or processes(argument):

@@ -234,9 +234,7 @@ def test_any_text_becomes_one_line(text):
 
 
 def test_denials_after_the_report_was_made_are_not_recorded(tmp_path):
-    """Add a denial after the report was made. This happens if a proxy's name lookup takes too
-    long.
-    """
+    """Add a denial after the report was made. This happens if a proxy's name lookup is slow."""
     path = tmp_path / "audit"
     fd = open_audit(str(path))
     denials = Denials(audit=Audit(fd))
