@@ -87,8 +87,8 @@ def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, n
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """Grant another mount of procfs. Its device number is not that of /proc, but corral must refuse
-    it, too.
+    """Grant another mount of procfs. corral must refuse it, although its device number differs from
+    that of /proc.
     """
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):

@@ -154,9 +154,7 @@ def test_a_connection_with_data_does_not_count_as_a_flood(scene):
 
 
 def test_empty_connections_count_as_a_flood(scene):
-    """Open connections that reach the server, but carry no data. The gateway must limit their rate,
-    too.
-    """
+    """Open connections that reach the server but carry no data. Their rate must be limited."""
     for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
         reached = _reached(scene)
@@ -196,8 +194,8 @@ def question(name: str) -> bytes:
 
 @pytest.mark.parametrize("together", [1, 60])
 def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
-    """Ask 1 or 60 questions at a time. Even for a client that never has many unanswered questions,
-    the rate must be limited.
+    """Ask 1 or 60 questions at a time. The rate must be limited even if only one question is open
+    at a time.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)

@@ -112,7 +112,7 @@ def test_the_chosen_node_installs_and_starts_a_package(user, env, registry, npm,
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools):
     versions = pathlib.Path.home() / ".pyenv" / "versions"
-    # For root, corral runs with the Python of the tests.
+    # Root's corral runs with the Python of the tests.
     own = ".".join(map(str, sys.version_info[:2]))
     others = [one.name for one in versions.iterdir() if not one.name.startswith(f"{own}.")]
     other = next(one for one in sorted(others) if one.startswith(("3.12.", "3.13.")))
@@ -481,7 +481,7 @@ def test_a_missing_npm_is_reported(user, env, registry, scratch):
     assert done.returncode == 127
     assert b"npm was not found on PATH" in done.stderr
     assert b"hint: install Node.js" in done.stderr
-    assert b"installing" not in done.stderr  # the control is the previous test
+    assert b"installing" not in done.stderr  # sanity check: the previous test
 
 
 @ONE_USER

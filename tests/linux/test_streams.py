@@ -144,8 +144,8 @@ for fd in range(3):
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
-    """Give the target pipes that this process also has open. In the same way, other programs may
-    have a log's pipe open.
+    """Give the target pipes that this process also has open, as other programs may have a log's
+    pipe open.
     """
     pipes = [os.pipe(), os.pipe(), os.pipe()]
     shared = [pipes[0][0], pipes[1][1], pipes[2][1]]

@@ -467,7 +467,7 @@ def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
 
 def test_wrap_does_not_grant_secrets_to_which_links_of_the_home_lead(desk):
     """Let `~/.ssh` be a link into a repository of settings, and the home itself a link. A project
-    may then name the other end of the link.
+    may then name the paths behind the links.
     """
     key, token = desk.put("dotfiles/ssh/id", "x"), desk.put(".config/gh/hosts.yml", "x")
     kept = desk.put("kept/data", "x")
@@ -799,8 +799,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
 
 
 def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(desk):
-    """Check the hint for a server of a client and for one of another file, and that a command with a secret in it is
-    not suggested, because the secret is masked.
+    """Check the hints for a client's server and for a server of another file. A command with a
+    secret must not be suggested, because the secret in it is masked.
     """
     words = {
         "a": ["/absent", "first"],

@@ -188,7 +188,7 @@ def test_the_filter_notifies_every_task_if_tasks_are_counted(namespaces):
 
 
 def allowed(rules) -> set[str]:
-    """Return the calls that the filter allows at least for some arguments, including all calls
+    """Return the calls that the filter allows for at least some arguments, including all calls
     without a rule.
     """
     asked = set(TABLES["x86_64"]) - set(rules)

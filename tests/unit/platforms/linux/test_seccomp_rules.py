@@ -231,7 +231,7 @@ WITHOUT_NAMESPACES = """
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_without_namespaces_no_file_is_opened_neither_for_reading_nor_for_writing(machine):
-    """Landlock does not check this access mode. With namespaces it is allowed."""
+    """Without namespaces, deny the access mode 3, which Landlock does not check."""
     for name, position in (("open", 1), ("openat", 2)):
         for namespaces in (True, False):
             filter_ = target(machine, namespaces=namespaces)

@@ -192,9 +192,8 @@ for _ in range(20):
 
 
 class Tree:
-    """A real process tree that shrinks during an exact measurement. The measurement asks again and
-    again whether it should stop, and `end_one` always answers no. From a certain call on, `end_one`
-    also kills a process.
+    """A real process tree that shrinks during an exact measurement. The measurement asks `end_one`
+    again and again whether to stop. The answer is always no, but later calls also kill a process.
     """
 
     def __init__(self, root):

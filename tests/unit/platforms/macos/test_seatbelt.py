@@ -545,8 +545,8 @@ def test_a_run_sees_its_files_and_grants():
     ids=["around", "the directory itself", "the program itself", "elsewhere"],
 )
 def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
-    """Check that the target cannot change its own files in a larger write grant, and can change those that the user
-    granted by their own path. It can execute them in both cases, but no other file of the grant.
+    """Check that the target can change its own files only if the user granted their own path, not a
+    directory around it. It can always execute them, but no files elsewhere in a grant.
     """
     main = f"{HOME}/p/server/main"
     program = Program(path=main, real=main, argv=(main,), reads=(f"{HOME}/p/server",))
