@@ -129,8 +129,8 @@ LAYERED = (
     [("read", "755", True), ("read", "700", False), ("write", "755", False)],
 )
 def test_grants_on_overlayfs_work_or_are_refused(mounting, scratch, access, mode, works):
-    """Grant directories on overlayfs, which does not support idmapped mounts. Without these, root's
-    target runs as another user and can use only files that are open to everyone.
+    """Grant directories on overlayfs, which does not support idmapped mounts. Root's target runs as
+    another user, so it can use only files there that are open to everyone.
 
     An ordinary user's target runs as that user and needs no idmapped mounts.
     """

@@ -358,8 +358,7 @@ STEERING = {
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
     """Let a project's configuration set PATH or a version manager's variable to a directory of the
-    project. corral must refuse this. It follows symlinks in these directories, because it assumes
-    that the user has chosen the directories.
+    project. corral must refuse this, because it follows symlinks in such directories.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
