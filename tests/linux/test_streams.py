@@ -172,8 +172,8 @@ for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fc
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_locks_of_a_shared_log_are_released(user, scratch, walls):
-    """Let the target lock two files that this process also has open. After the run these locks must
-    be gone, but an older lock of this process on a third file must be kept.
+    """Let the target lock two files that this process also has open. corral must remove these locks
+    after the run, but keep this process's own lock on a third file.
     """
     os.chown(scratch, user.uid, user.uid)
     files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]

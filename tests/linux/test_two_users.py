@@ -169,7 +169,7 @@ def test_root_keeps_its_files_in_its_own_home(root):
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """Use a symlink of root's to another user's directory. Root must not create a private directory
+    """Use root's symlink to another user's directory. Root must not create a private directory
     through it. Sanity check: a symlink to root's own directory works.
     """
     from corral.abi.private_directory import make_private_directory
