@@ -38,7 +38,7 @@ def render() -> str:
     for path in TABLES:
         table, _, name = path.rpartition(".")
         tables[table].append((name, type_name(path)))
-    # A type has to be defined before the types that use it, so nested tables come first and the policy comes last.
+    # A type has to be defined before its first use, so nested tables come first and the policy comes last.
     # Tables with the same type are written once.
     order = sorted(tables, key=lambda path: -path.count(".") if path else 1)
     return HEAD + "".join(

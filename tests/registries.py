@@ -103,7 +103,7 @@ class Registries:
         kind = "text/html" if request.path.startswith("/simple/") else "application/octet-stream"
         usual = {"Content-Length": str(len(body)), "Content-Type": kind}
         if request.path.startswith("/files/"):
-            # PyPI sends this header, too.
+            # PyPI also sends this header.
             usual["Cache-Control"] = "max-age=31536000, immutable"
         for name, value in {**usual, **headers}.items():
             request.send_header(name, value)

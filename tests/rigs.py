@@ -63,8 +63,8 @@ def cache(name: str) -> pathlib.Path:
 
 
 def definitions() -> pathlib.Path:
-    """Return the directory of agent-sandbox's definitions. It is the directory that CORRAL_AGENT_SANDBOX names, or else
-    `data/agent-sandbox` in a directory beside the checkout, or else the copy in the cache.
+    """Return the directory of agent-sandbox's definitions: the one that CORRAL_AGENT_SANDBOX names,
+    else `data/agent-sandbox` in a directory beside the checkout, else the copy in the cache.
     """
     if named := os.environ.get(DEFINITIONS):
         return pathlib.Path(named).absolute()
@@ -235,7 +235,7 @@ def declare(text: str | None) -> None:
         problems += [f"the rig {name} needs {what}" for what in RIGS[name].missing()]
     if problems:
         known = ", ".join([*RIGS, *GROUPS])
-        raise pytest.UsageError("; ".join(problems), f"rigs for {VARIABLE} and --rigs: {known}")
+        raise pytest.UsageError("; ".join(problems), f"known rigs: {known}")
 
 
 def need(*names: str) -> None:
@@ -318,9 +318,9 @@ def closing(reasons: Iterable[str]) -> str:
 
 
 def main(question: str, left_out: Iterable[str]) -> None:
-    """Answer a question of `.ci/run` about all rigs except `left_out`. For "packages", print the
-    packages that have to be installed. For "usable", print the rigs that can be used. For any other
-    question, print the rigs that cannot be used, and what they lack.
+    """Answer a question of `.ci/run` about all rigs except `left_out`. Print the packages to
+    install for "packages", the usable rigs for "usable", and otherwise the unusable rigs and what
+    they lack.
     """
     rigs = {name: rig.missing() for name, rig in RIGS.items() if name not in set(left_out)}
     if question == "packages":

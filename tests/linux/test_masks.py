@@ -449,9 +449,9 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Make each name a little longer than the one before. In an index with ten thousand names, the
-    last ones could have megabytes. corral must not build such names, because this would take
-    minutes.
+    """Use an index in which each name is a little longer than the one before. With ten thousand
+    names, the last would be megabytes long. corral must not build such names, because that would
+    take minutes.
     """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
@@ -519,7 +519,7 @@ def test_submodules_worktrees_and_bare_repositories_are_protected(tmp_path):
         ".git/worktrees/w/commondir",
         *(f"{base}/{name}" for base in (".git", *modules) for name in ("hooks", "config")),
     }
-    # One grant contains the worktree, and another one its repository.
+    # One grant contains the worktree, the other its repository.
     apart = find([grant(tmp_path / "w", "write"), grant(tmp_path / ".git", "read")])
     assert paths(apart, tmp_path) == {"w/.git"}
 

@@ -87,8 +87,8 @@ def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, n
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """Grant another mount of procfs. Its device number is not that of /proc, but corral must refuse
-    it, too.
+    """Grant another mount of procfs. corral must refuse it, although its device number differs from
+    that of /proc.
     """
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
@@ -129,10 +129,10 @@ LAYERED = (
     [("read", "755", True), ("read", "700", False), ("write", "755", False)],
 )
 def test_grants_on_overlayfs_work_or_are_refused(mounting, scratch, access, mode, works):
-    """Grant directories on overlayfs, which has no idmapped mounts. Root's target has another user
-    id than root, so it can use only files that are open to everyone.
+    """Grant directories on overlayfs, which does not support idmapped mounts. Root's target runs as
+    another user, so it can use only files there that are open to everyone.
 
-    An ordinary user's target has the user's own id, so it does not need idmapped mounts.
+    An ordinary user's target runs as that user and needs no idmapped mounts.
     """
     tree = make(mounting, scratch, "layers", ":")
     mounting.mounts = LAYERED.format(f"{tree}/layers", mounting.owner, mode)

@@ -106,8 +106,8 @@ def allow(*entries):
 
 
 def system(tool):
-    """Return the path of a tool. /usr/bin comes first, because the user may be unable to read other
-    directories.
+    """Return the path of a tool, in /usr/bin if possible, because the user may be unable to read
+    other directories.
     """
     place = f"/usr/bin/{tool}"
     return place if os.access(place, os.X_OK) else shutil.which(tool)
@@ -354,7 +354,7 @@ def test_musls_resolver_works(who, world, scratch, musl):
     said = run(who, musl, "good.test", "other.test", flags=flags).splitlines()
     assert said == ["good.test"] * 4 + ["Name does not resolve"] * 4
     [denial] = json.loads(report.read_text())["denials"]
-    # musl looks up both families three times, and then one family. These are seven questions.
+    # musl looks up both families three times, and then one family: seven questions.
     assert (denial["kind"], denial["destination"], denial["count"]) == ("name", "other.test", 7)
     assert world.arrived == [(PUBLIC, 80)] * 4
     assert run(who, musl, "other.test", flags=allow("other.test")).splitlines() == ["other.tes"] * 4
@@ -660,7 +660,7 @@ answer = [talked(7000), talked(7001)]
 
 
 def test_the_python_api_reads_the_users_config(world, ordinary):
-    """Run in a supervisor that the zygote has forked. The networks in the user's config must be
+    """Use a supervisor that the zygote has forked. The networks in the user's config must be
     reachable.
     """
     world.serve(web, port=8080)

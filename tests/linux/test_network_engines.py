@@ -158,8 +158,8 @@ def through_proxy(case, check, server, port, stack):
 
 
 def is_answered(client, server, gateway):
-    """Run the engine until the client is answered or refused. Return whether the client got an
-    answer, which the server sends only after it has received data.
+    """Run the engine until the client is answered or refused, and return whether it was answered.
+    The server answers only after it has received data.
     """
     deadline = time.monotonic() + PATIENCE
     waiting = [client, server, *([gateway] if gateway else [])]
@@ -186,7 +186,7 @@ def is_answered(client, server, gateway):
 
 
 def directly(case, check, port):
-    """Return whether the destination check allows a case. No engine and no server are involved."""
+    """Return whether the destination check allows a case, without an engine or a server."""
     try:
         destination = address_destination(parse_address(case.host), port)
     except ValueError:

@@ -44,8 +44,8 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it():
-    """Put another kind of descriptor into the channel before the listener arrives. Sampling does so
-    if it asks for the lists of System V objects during the start.
+    """Put another kind of descriptor into the channel before the listener arrives. This happens if
+    sampling asks for the lists of System V objects during the start.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()
@@ -119,9 +119,7 @@ class SlowDecider:
 
 
 def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Fork from eight threads at once. While a thread waits in its call, ctypes lets the other
-    threads run.
-    """
+    """Fork from eight threads at once. ctypes lets threads run while others wait in a call."""
     libc, number = ctypes.CDLL(None), TABLES[os.uname().machine]["clone"]
     results = Results()
     results.add(channel)

@@ -84,8 +84,8 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     closed.mkdir()
     os.rename(cache / "errors.py", closed / "errors.py")
     os.chown(closed, user.owner, user.owner)
-    # corral cannot search this directory, because it has no permissions. An earlier target may have
-    # removed the permissions, and this target would restore them.
+    # Without permissions, corral cannot search this directory. An earlier target may have removed
+    # them, and this target could restore them.
     closed.chmod(0)
     target = [user.python, "-c", REOPEN + WRITE, str(closed / "errors.py")]
     text, status = start()

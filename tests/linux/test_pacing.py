@@ -139,8 +139,8 @@ def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
 
 
 def test_a_connection_with_data_does_not_count_as_a_flood(scene):
-    """Sanity check: open more connections than the limit, but send data on each. None may have to
-    wait.
+    """Sanity check: open more connections than the limit, and send data on each. None may be
+    delayed.
     """
     for _ in range(gateway.MAX_FAILED + 50):
         client = scene.client((INSIDE, scene.port))
@@ -154,9 +154,7 @@ def test_a_connection_with_data_does_not_count_as_a_flood(scene):
 
 
 def test_empty_connections_count_as_a_flood(scene):
-    """Open connections that reach the server, but carry no data. The gateway must limit their rate,
-    too.
-    """
+    """Open connections that reach the server but carry no data. Their rate must be limited."""
     for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
         reached = _reached(scene)
@@ -196,8 +194,8 @@ def question(name: str) -> bytes:
 
 @pytest.mark.parametrize("together", [1, 60])
 def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
-    """Ask 1 or 60 questions at a time. Even for a client that never has many unanswered questions,
-    the rate must be limited.
+    """Ask 1 or 60 questions at a time. The rate must be limited even if only one question is open
+    at a time.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
@@ -239,8 +237,8 @@ def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """Leave the answers unread. The gateway must then close the connection, so that the client can
-    ask again at once. If an answer were only dropped, the client would wait for it a long time.
+    """Leave the answers unread. The gateway must close the connection, so that the client can ask
+    again at once. If the gateway only dropped answers, the client would wait a long time for them.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
@@ -329,8 +327,8 @@ def test_raw_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of connections from the broker wait in the gateway. All must fail at once when
-    the gateway opens them, because their address is guarded.
+    """Let hundreds of the broker's connections to a guarded address wait in the gateway. When it is
+    their turn, all must fail at once.
     """
     denials = Denials()
     check = DestinationCheck(

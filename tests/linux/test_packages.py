@@ -112,7 +112,7 @@ def test_the_chosen_node_installs_and_starts_a_package(user, env, registry, npm,
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools):
     versions = pathlib.Path.home() / ".pyenv" / "versions"
-    # For root, corral runs with the Python of the tests.
+    # Root's corral runs with the Python of the tests.
     own = ".".join(map(str, sys.version_info[:2]))
     others = [one.name for one in versions.iterdir() if not one.name.startswith(f"{own}.")]
     other = next(one for one in sorted(others) if one.startswith(("3.12.", "3.13.")))
@@ -122,7 +122,7 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     env = {**env, "PATH": f"{tools}:{env['PATH']}", "PYENV_ROOT": str(versions.parent)}
     done = user.corral("run", "--python", minor, "pypi:needs", env=env)
     assert done.stdout.decode().strip() == str(list(map(int, minor.split(".")))), done.stderr
-    # Sanity check: without the flag, the package gets the Python version of corral.
+    # Sanity check: without the flag, the package runs on corral's Python version.
     plain = user.corral("run", "pypi:needs", env=env)
     assert plain.stdout.decode().strip() == str(list(map(int, own.split(".")))), plain.stderr
     registry.files["/simple/newer/"] = (
@@ -161,9 +161,7 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("form", ["path", "version", "uv"])
 def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, tools, scratch, form):
-    """Choose the Python in three ways: by its path, by its version on PATH, and by its version in
-    uv's directory.
-    """
+    """Choose the Python by its path, its version on PATH, or its version in uv's directory."""
     python = debian_python.find()
     body = "import sys\n\ndef main():\n    print(list(sys.version_info[:2]))\n"
     registry.publish_wheel("needs", "1.0.0", {"needs.py": body}, {"needs": "needs:main"})
@@ -374,7 +372,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
     assert any(name.endswith(".downloads") for name in left(env))
     registry.held.pop(last).set()
     asked = []
-    for _ in range(2):  # first with the kept downloads, and as a sanity check without them
+    for _ in range(2):  # first with the kept downloads, then as a sanity check without them
         registry.asked.clear()
         assert said(user.corral(*words, env=env))["dep"] == "dep 2"
         assert left(env) == []
@@ -483,7 +481,7 @@ def test_a_missing_npm_is_reported(user, env, registry, scratch):
     assert done.returncode == 127
     assert b"npm was not found on PATH" in done.stderr
     assert b"hint: install Node.js" in done.stderr
-    assert b"installing" not in done.stderr  # the control is the previous test
+    assert b"installing" not in done.stderr  # sanity check: the previous test
 
 
 @ONE_USER
@@ -737,7 +735,7 @@ setup(name="built", version="1.0")
 @ONE_USER
 def test_a_source_archive_is_not_built(user, env, registry, tools, scratch):
     """Publish a package only as a source archive. corral must refuse it, because building it would
-    run the package's code. Sanity check: the same project as a wheel.
+    run the package's code. Sanity check: a wheel of the same project runs.
     """
     import io
     import tarfile

@@ -1,6 +1,4 @@
-"""Break the supervisor or the target while the start of a process waits for the supervisor's
-answer.
-"""
+"""Make the supervisor or the target fail while a process start waits for an answer."""
 
 from __future__ import annotations
 
@@ -92,7 +90,7 @@ def find_target(pid: int) -> int:
 
 
 def limit_descriptors(user, pid: int, most: int) -> None:
-    """Set the descriptor limit of another process of this user, which needs no privilege."""
+    """Set the descriptor limit of a user's process as the same user, which needs no privilege."""
     code = "import resource, sys; pid, most = map(int, sys.argv[1:])\n"
     code += "hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]\n"
     code += "resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))"
@@ -135,7 +133,7 @@ def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
     pidfd = os.pidfd_open(target)
     ending.register(pidfd, select.POLLIN)
     run.process.kill()
-    out, _ = run.process.communicate(timeout=PATIENCE)  # the last process of the run has ended
+    out, _ = run.process.communicate(timeout=PATIENCE)  # waits for the run's last process
     assert "started" not in out
     assert ending.poll(PATIENCE * 1000)
     os.close(pidfd)

@@ -116,7 +116,7 @@ def test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secre
 
 
 def test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed(any_caller):
-    """Change a mount while a spare is waiting, and then a file in /etc while another one is
+    """Change a mount while a spare is waiting, and then a file in /etc while another spare is
     waiting. The caller has a private mount namespace and a copy of /etc, so the host does not
     change.
     """
@@ -242,9 +242,8 @@ def test_a_pool_with_a_memory_limit_launches_without_spare_sandboxes(caller):
 
 
 def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
-    """Launch a command with a spare and without one, and compare the denials. A spare starts its
-    listener, resolver and gateway before its command is known. The same denials must be reported
-    nevertheless.
+    """Launch a command with a spare and without one, and compare the denials. They must be the
+    same, although a spare starts its listener, resolver and gateway before its command is known.
     """
     caller.run(
         "code = 'import os, socket\\n'\n"

@@ -175,7 +175,7 @@ def test_a_server_in_a_poetry_environment_in_the_cache_runs_after_the_hint_is_fo
     python = str(layout.home / venv / "bin/python")
     assert layout.runs_when_typed(python, "-m", "app")[1] == "app"
     script = layout.file("src/app/main.py", "import app; print('script')")
-    assert layout.runs(python, script) == "script"  # no flags: the project is the script's root
+    assert layout.runs(python, script) == "script"  # no flags needed
 
 
 def test_a_server_in_a_conda_environment_runs(layout):

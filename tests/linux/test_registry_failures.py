@@ -178,7 +178,7 @@ def test_a_registry_with_its_own_certificate_authority_works_if_a_variable_names
     refused = user.corral("run", word, env=env)
     assert refused.returncode == REFUSED
     assert b"the registry's certificate is not trusted" in refused.stderr
-    # The hint contains the setting that makes the installer trust the authority.
+    # The hint names the setting that makes the installer trust the authority.
     assert (variable.replace("npm_config_", "")).encode() in refused.stderr
     said(user.corral("run", word, env={**env, variable: str(scratch / "ca.pem")}))
 

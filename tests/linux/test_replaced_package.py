@@ -1,8 +1,8 @@
 """Remove corral's package while a target runs, or install another version over it. The run must end
 as usual.
 
-During its first half second the supervisor has not yet imported all modules that it may need. If
-the package is removed that early, the run may end early, but with the reason.
+In its first half second, the supervisor may still need to import modules. If the package is removed
+by then, the run may end early, but corral must report the reason.
 """
 
 import functools
@@ -61,8 +61,8 @@ class Removed(Run):
 
 
 class Upgraded(Removed):
-    """A run of a corral that is installed in a virtual environment. pip then replaces this corral
-    with an incompatible version.
+    """A run of corral from a virtual environment, in which pip then installs an incompatible
+    version.
     """
 
     def install(self, source: pathlib.Path) -> None:
@@ -88,8 +88,8 @@ module.
 
 @functools.cache
 def wheel(source: pathlib.Path, version: str) -> pathlib.Path:
-    """Pack the tests' copy of corral into a wheel with this version, and put the wheel beside the
-    copy's directory. pip needs no other files to install and remove the wheel.
+    """Return a wheel of the tests' copy of corral with this version, made beside that copy. It has
+    only the files that pip needs to install and remove it.
     """
     path, info = source.parent / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -235,7 +235,7 @@ POLICIES = {
 
 
 class RemovedUnderCaller(Removed):
-    """A caller of the Python API that uses a copy of the package."""
+    """A program that calls the Python API of a copy of the package."""
 
     def __init__(self, user, how: str, policy: dict[str, object]) -> None:
         self.package = user.home / "site"

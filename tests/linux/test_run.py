@@ -84,8 +84,8 @@ def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratch):
-    """Grant a directory, but not the directory above it, where corral is started. So the target starts elsewhere, and
-    finds only the absolute path.
+    """Start corral in a directory of which only a subdirectory is granted. The target then starts
+    elsewhere, so only the absolute path works.
     """
     place = scratch / "a b" / "project"
     place.mkdir(parents=True)
@@ -103,7 +103,7 @@ def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratc
     assert out == b""
     assert warning.startswith("corral: warning: the server starts in ")
     assert warning.endswith(f" and does not find ./project/file there: write {place}/file")
-    # The controls: the warning's advice, a server that starts where corral does, and a path that is not granted.
+    # Sanity checks: the warning's advice, a server that starts where corral does, and a path that is not granted.
     assert cat(f"{place}/file", place) == (b"found", [])
     assert cat("./project/file", place.parent) == (b"found", [])
     assert cat("./project/file") == (b"", [])

@@ -87,8 +87,8 @@ def test_a_start_needs_few_page_faults(environment):
 
 
 def test_the_zygote_has_few_modules(environment):
-    """Count the zygote's modules. A fork copies the zygote's page tables, so each module makes
-    every fork slower.
+    """Count the zygote's modules. Each one makes every fork slower, because a fork copies the
+    zygote's page tables.
     """
     argv = [sys.executable, "-I", "-c", ZYGOTE, str(SOURCE)]
     done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)

@@ -109,9 +109,8 @@ found.recv(1)
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls):
-    """Bind the target's stdin to an abstract name. The stdin is a socket that a client has made.
-    Another program on the host must still be able to bind the name. Sanity check: without walls,
-    the other program fails.
+    """Bind the target's stdin, a socket from the client, to an abstract name. Another program on
+    the host must still be able to use this name. Sanity check: without walls, it cannot.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     one, other = socket.socketpair()
@@ -145,8 +144,8 @@ for fd in range(3):
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
-    """Give the target pipes that this process also has open. In the same way, other programs may
-    have a log's pipe open.
+    """Give the target pipes that this process also has open, as other programs may have a log's
+    pipe open.
     """
     pipes = [os.pipe(), os.pipe(), os.pipe()]
     shared = [pipes[0][0], pipes[1][1], pipes[2][1]]
@@ -173,8 +172,8 @@ for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fc
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_locks_of_a_shared_log_are_released(user, scratch, walls):
-    """Let the target lock two files that this process also has open. After the run these locks must
-    be gone, but an older lock of this process on a third file must be kept.
+    """Let the target lock two files that this process also has open. corral must remove these locks
+    after the run, but keep this process's own lock on a third file.
     """
     os.chown(scratch, user.uid, user.uid)
     files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]
@@ -355,8 +354,8 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin(ordinary, scratch, killed):
-    """Kill corral. Init ends with corral and has no rights to the file, so the file's mode is not
-    restored. Sanity check: without a kill, corral restores the mode.
+    """Kill corral. Nothing restores the mode then, because init ends with corral and has no rights
+    to the file. Sanity check: without a kill, corral restores it.
     """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"

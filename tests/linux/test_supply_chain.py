@@ -109,7 +109,7 @@ def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
     user, env, registry, npm, scratch
 ):
     """Install with a setting that makes no difference to this package. A later start without the
-    setting must use the same installation.
+    setting must use this installation.
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
@@ -134,7 +134,7 @@ def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
         words = ("run", "--with", "dep", "pypi:thing")
         assert user.corral(*words, env=more).stdout == b"other\n"
         assert user.corral(*words, env=env).stdout == b"main\n"
-        # Sanity check: both starts share one installation if the other index has no `dep`.
+        # Sanity check: if the other index has no `dep`, both starts use the same installation.
         del other.files["/simple/dep/"]
         assert user.corral("cache", "rm", "thing", env=env).returncode == 0
         assert user.corral(*words, env=more).stdout == b"main\n"
@@ -358,8 +358,7 @@ STEERING = {
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
     """Let a project's configuration set PATH or a version manager's variable to a directory of the
-    project. corral must refuse this. It follows symlinks in these directories, because it assumes
-    that the user has chosen the directories.
+    project. corral must refuse this, because it follows symlinks in such directories.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -422,8 +421,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     # configuration is a file outside all projects.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
-    # Even in such a file, a symlink before `..` is refused, because a project could change it
-    # later.
+    # Even there, a symlink before `..` is refused, because a project could change it later.
     expected = (
         "is neither part of the server nor granted" if "link/.." in str(more) else "one  wrapped"
     )
@@ -473,8 +471,8 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     for words in (("status",), ("why", "one")):  # these commands still list the entry
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # Sanity checks: programs like these may start the project's own script, or get the other
-    # project's file as an argument that they do not run.
+    # Sanity checks: programs may start the project's own script, or get the other project's file
+    # as a mere argument.
     for usual in (
         ("./run", "server.py"),
         ("./plain", str(private)),

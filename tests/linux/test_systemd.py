@@ -151,9 +151,9 @@ def test_a_socket_that_is_not_a_bus_is_closed(tmp_path, words, error):
 
 
 class Listener:
-    """A fake systemd on the bus (with jeepney), which records the calls and answers them.
+    """A fake systemd on the bus, made with jeepney. It records the calls and answers them.
 
-    Every job ends with `result`. With `forged` the report comes from another client of the bus, so
+    Every job ends with `result`. With `forged`, another client of the bus reports the result, so
     corral must ignore it.
     """
 
@@ -287,7 +287,7 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
         manager._bus._deadline = time.monotonic() + 2
         with pytest.raises(TimeoutError):
             manager.start("corral-x.scope", [])
-    assert len(heard) == 1  # corral has requested one job, and has ignored the forged report
+    assert len(heard) == 1  # corral requested one job and ignored the forged report
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
@@ -343,7 +343,7 @@ def test_systemd_may_join_the_bus_later(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        # The signal shows that the asking thread is on the bus. Start the fake systemd only now.
+        # The signal shows that the thread is connected. Start the fake systemd only now.
         watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()

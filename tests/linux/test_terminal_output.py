@@ -229,7 +229,7 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """Download from a hostile address on a terminal. corral's progress line there contains the end
+    """Download from a hostile address on a terminal, where corral's progress line contains the end
     of the address.
     """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
@@ -241,8 +241,8 @@ def test_download_progress_is_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_progress_with_any_name_is_printed_as_text(user):
-    """Print a progress line with hostile names. The line must be safe, although corral already
-    refuses such addresses and packages.
+    """Print a progress line with hostile names. corral refuses such addresses and packages earlier,
+    but the line must be safe anyway.
     """
     code = "import sys\nfrom corral.servers.registry.download import show_progress\n"
     code += "show_progress(f'fetching {sys.argv[1]}')\nshow_progress('')\n"

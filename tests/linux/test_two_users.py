@@ -169,8 +169,8 @@ def test_root_keeps_its_files_in_its_own_home(root):
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """Let root create a private directory through a symlink to another user's directory.
-    Sanity check: a symlink to root's own directory.
+    """Use root's symlink to another user's directory. Root must not create a private directory
+    through it. Sanity check: a symlink to root's own directory works.
     """
     from corral.abi.private_directory import make_private_directory
 
@@ -193,8 +193,8 @@ except PermissionError:
 
 
 def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
-    """Try to plant a symlink in the directory of root's demo. The demo also tries its acts without
-    walls, so these acts would follow the symlink.
+    """Try to plant a symlink in the directory of root's demo. The demo would follow it when it
+    tries its acts without walls.
     """
     from corral.demo.decoys import Decoys
 

@@ -29,7 +29,7 @@ def installed(user, env, registry, npm):
     publish(registry)
     assert version(user, env) == "1.0.0"
     publish(registry, "1.1.0", dependencies={"dep": "^2.0.0"})
-    assert version(user, env) == "1.0.0"  # a newer version alone changes nothing
+    assert version(user, env) == "1.0.0"  # publishing a newer version changes nothing
 
 
 def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry, installed):

@@ -20,7 +20,7 @@ from corral.messages.client import Client
 KEEPS = "keep a home directory of its own between runs"
 CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 NO_INDEX = "http://127.0.0.1:9/simple"
-# This server offers tools whose names say what the server could see.
+# The names of this server's tools say what the server can see.
 SERVER = """\
 import json, os, sys
 seen = ["variable-" + name for name in ("API_TOKEN", "LEVEL", "HIDDEN") if name in os.environ]
@@ -433,8 +433,8 @@ def test_wraps_flags_become_the_servers_grants(desk):
 
 
 def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
-    """Check that `wrap` prints a command that grants the arguments of a wrapped server.
-    `--grant-arguments` alone does not change such a server.
+    """Use `--grant-arguments` with a server that is already wrapped. `wrap` must leave it
+    unchanged, and print a command that grants the arguments.
     """
     path = desk.config("cursor")
     corral = ("--corral", str(desk.corral_path))
@@ -467,7 +467,7 @@ def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
 
 def test_wrap_does_not_grant_secrets_to_which_links_of_the_home_lead(desk):
     """Let `~/.ssh` be a link into a repository of settings, and the home itself a link. A project
-    may then name the other end of the link.
+    may then name the paths behind the links.
     """
     key, token = desk.put("dotfiles/ssh/id", "x"), desk.put(".config/gh/hosts.yml", "x")
     kept = desk.put("kept/data", "x")
@@ -522,7 +522,7 @@ def test_a_command_that_this_host_would_refuse_is_not_written(desk):
     assert b"two  refused" in done.stdout
     assert b"/nowhere/at/all" in done.stdout
     assert path.read_bytes() == before
-    # only the client knows the value of this variable
+    # accepted, because only the client knows the value of this variable
     desk.does(*words, "--read", "${workspaceFolder}")
     assert "${workspaceFolder}" in entries(path)["two"]["args"]
 
@@ -788,8 +788,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     assert "does not start" not in desk.does("why", "fine")
     for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
-        # For `gone`, use the command that `status --json PATH` prints. It names the file instead of
-        # the client, and must work as well.
+        # For `gone`, use the command from `status --json PATH`, which names the file instead of the
+        # client.
         for command in (by_name[name] if name == "gone" else mend).split(" && "):
             words = shlex.split(command)[1:]
             desk.does(*words, *more.get(words[0], ()))
@@ -799,8 +799,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
 
 
 def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(desk):
-    """Check the hint for a server of a client and for one of another file, and that a command with a secret in it is
-    not suggested, because the secret is masked.
+    """Check the hints for a client's server and for a server of another file. A command with a
+    secret must not be suggested, because the secret in it is masked.
     """
     words = {
         "a": ["/absent", "first"],
@@ -1059,8 +1059,8 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
 
 
 def test_status_lists_all_clients_and_the_project(desk):
-    """Check that `status` also lists the current project. It must report a server that is started
-    by another program named corral.
+    """Check that `status` also lists the current project, and reports a server that another program
+    named corral starts.
     """
     desk.config("codex")
     desk.config("goose")
@@ -1141,8 +1141,8 @@ def test_a_clients_file_in_the_home_is_not_reported_as_a_project_file(desk):
 
 
 def test_printed_commands_run_nothing_else_when_copied(desk):
-    """Use a client's file with hostile server names and arguments. corral must quote them in the
-    commands that it prints.
+    """Use hostile server names and arguments. corral must quote them in the commands that it
+    prints.
     """
     place = desk.put("notes; touch x/a", "").parent
     entry = {"command": "/usr/bin/python3", "args": ["-c", "pass", str(place)]}
@@ -1229,7 +1229,7 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     }[runtime]
     done = desk.user.corral(*words, env={**desk.environment(), **index}, cwd=desk.home)
     assert done.returncode != 0
-    # The interpreter did run, and printed a version.
+    # The interpreter ran and printed a version.
     assert "is not a" not in done.stderr.decode() + done.stdout.decode()
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
@@ -1299,8 +1299,8 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
 
 
 def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
-    """Wrap a server whose `cwd` is a symlink, and then change the symlink's target. corral must
-    refuse to start the server as `cursor:notes`.
+    """Wrap a server whose `cwd` is a symlink, and then change the symlink's target. `corral run
+    cursor:notes` must then refuse to start the server.
     """
     for name in ("first", "second"):
         desk.put(f"work/{name}/server.py", "print('started')")

@@ -68,7 +68,7 @@ def test_the_check_accepts_wrapped_and_remote_servers(user, scratch, project):
     ],
 )
 def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, entry):
-    """A project could choose such an entry for this purpose. Other entries are the control."""
+    """Use entries that make `wrap` refuse a project's server. Sanity check: others pass."""
     box = {"command": "docker", "args": ["run", "image"]}
     held = {**WRAPPED, "envFile": "${userHome}/.env"}
     project(".mcp.json", other=entry, box=box, held=held)
@@ -90,7 +90,7 @@ def test_the_check_finds_servers_whose_keys_have_another_case(user, scratch, key
 
 
 def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
-    """corral cannot tell which of them a client starts."""
+    """Use two servers of the same name. corral cannot tell which of them a client starts."""
     path = scratch / "list.json"
     for second, code in (("b", 0), ("a", 1)):
         servers = [{**WRAPPED, "name": "a"}, {**WRAPPED, "name": second}]
@@ -102,7 +102,7 @@ def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
 def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(
     tmp_path, monkeypatch, capsys
 ):
-    """Use a file whose servers are a comment in JSON, but not in YAML, and a link to this file. The
+    """Write a file that defines a server in YAML but not in JSON, and link a YAML name to it. The
     check runs in this process, because the user's Python may have no PyYAML.
     """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

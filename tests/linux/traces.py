@@ -1,7 +1,7 @@
 """Find what is left of a run: mounts, files, and processes that have a unique argument.
 
-Every process of a sandbox starts as a fork of corral. So it has corral's command line, which
-contains the argument. The target gets the argument, too.
+Every process of a sandbox starts as a fork of corral, so its command line is corral's and contains
+the argument. The target gets the argument as well.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _cmdline(pid: str) -> bytes:
 
 
 def wait_until_gone(argument: str) -> None:
-    """Wait until no process has `argument` in its command line. If one does not end, fail and show
-    its command line.
+    """Wait until no process has `argument` in its command line. If a process does not end in time,
+    fail and show its command line.
     """
     deadline = time.monotonic() + PATIENCE
     while found := processes(argument) or processes(argument):

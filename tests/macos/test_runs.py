@@ -166,7 +166,7 @@ def test_kill_9_of_corral_ends_the_tree(mac):
     daemon = int(process.stdout.readline())
     assert not gone(daemon)
     os.kill(process.pid, signal.SIGKILL)
-    assert process.stdout.read() == b""  # end of file, so every process that could write has ended
+    assert process.stdout.read() == b""  # end of file: no process can write any more
     process.communicate()
     assert gone(daemon)
 

@@ -1,5 +1,5 @@
-"""Use the official SDKs as clients of published servers, with the guard and without it. Everything
-has to work in the same way.
+"""Use the official SDKs as clients of published servers. Everything has to work in the same way
+with and without the guard.
 """
 
 from __future__ import annotations
@@ -261,8 +261,7 @@ def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
     """Check that the scanner finds the poisoned description of a tool, and finds nothing in a clean
     tool with the same name.
 
-    `inspect` starts the server in a sandbox. Without `inspect`, the scanner would have to start the
-    server without a sandbox.
+    The scanner itself would start the server without a sandbox. `inspect` starts it in one.
     """
     scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
     shutil.copy(HERE / "hostile.py", tmp_path)

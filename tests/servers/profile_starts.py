@@ -1,5 +1,5 @@
-"""List how the tests start each profile's server without an account: with which arguments and
-variables. For each server that they do not start, give the reason.
+"""List the arguments and variables with which the tests start each profile's server without an
+account. For each server that they do not start, give the reason.
 """
 
 from __future__ import annotations

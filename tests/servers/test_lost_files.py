@@ -2,8 +2,8 @@
 
 The server has to report a failure, or corral has to name the lost file.
 
-The published server is excel-mcp-server, which reported that it had created a workbook although the
-workbook was lost. A small stand-in server that does the same is tested without a rig.
+The published server, excel-mcp-server, reported a lost workbook as created. A small server that
+does the same is tested without a rig.
 """
 
 from __future__ import annotations

@@ -42,9 +42,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def home():
-    """Return a home directory with an SSH key. It also contains the packages that earlier test runs
-    have installed.
-    """
+    """Return a home directory with an SSH key and the packages that earlier test runs installed."""
     place = rigs.cache("servers")
     (place / ".ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
     (place / ".ssh" / "id_ed25519").write_text("a key")
@@ -87,8 +85,8 @@ def work(tmp_path, environment):
 
 
 def filled(item: object, words: dict[str, str]) -> object:
-    """Return a copy of `item` in which `words[name]` replaces each `{name}`. Strings inside dicts,
-    lists and tuples are changed too.
+    """Return a copy of `item` with each `{name}` replaced by `words[name]`, also in strings inside
+    dicts, lists and tuples.
     """
     if isinstance(item, str):
         for name, value in words.items():
@@ -230,8 +228,7 @@ def test_a_published_server_cannot_do_forbidden_acts(
         targets["spawn"] = ""
     policy = json.dumps({"version": 1, **filled(dict(server.policy), words)})
     for act, target in targets.items():
-        # The profiles of some servers grant access to paths in the arguments. So the secret's path
-        # is in the code and not in an argument.
+        # Some profiles grant the paths in the arguments, so the secret's path is in the code.
         argv = [*start, acts[act].format(target=target)]
         control = subprocess.run(argv, env=environment, check=False, timeout=60)
         assert control.returncode == 0, act

@@ -1,5 +1,5 @@
-"""Skip tests whose requirements the host does not meet. Turn off hypothesis's limits of time,
-because machines may be slow.
+"""Skip tests whose requirements the host does not meet. Turn off hypothesis's time limits, because
+machines may be slow.
 """
 
 from __future__ import annotations

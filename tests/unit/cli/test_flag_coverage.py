@@ -1,4 +1,4 @@
-"""Test when flags that a command already has would allow a denied access."""
+"""Test whether the flags of a command already allow a denied access."""
 
 import shlex
 

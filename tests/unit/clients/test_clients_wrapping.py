@@ -29,8 +29,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can contain, with two exceptions. A command cannot
-# contain NUL. And for some characters, `json.dumps` writes an escape that TOML does not accept.
+# The characters of configuration files, without NUL, which a command cannot contain, and without
+# those that `json.dumps` escapes in a way that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -347,7 +347,7 @@ def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(
 
 
 def test_a_long_list_of_servers_is_read_in_linear_time():
-    """A project can make such a list. With quadratic time this one would take half a minute."""
+    """Use a list from a project. Reading it in quadratic time takes half a minute."""
     servers = [{"name": f"s{at}", "command": "x"} for at in range(60_000)]
     start = time.process_time()
     found = read_servers(jsonc, json.dumps({"mcpServers": [*servers, servers[0]]}))
@@ -393,7 +393,7 @@ def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
     ],
 )
 def test_no_other_sandbox_is_assumed_for_what_a_project_names(entry):
-    """Only VS Code has `sandboxEnabled`, and its table is `servers`, which is the control."""
+    """Only VS Code knows `sandboxEnabled`. Sanity check: it counts in VS Code's `servers`."""
     done = wrap(f'{{"mcpServers": {{"a": {entry}}}}}', jsonc, REQUEST)
     assert [one.state for one in done.outcomes] == ["wrapped"]
     boxed = '{"servers": {"a": {"command": "x", "sandboxEnabled": true}}}'
@@ -827,9 +827,9 @@ def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_registry(name):
-    """Check that an entry is refused if its `env` chooses a registry. The registry's URL could
-    contain any of the user's environment variables, such as ${TOKEN}. The installer would then send
-    the variable's value to the registry.
+    """Check that an entry is refused if its `env` chooses a registry. The URL could contain
+    ${TOKEN} or any other variable of the user, and the installer would send its value to the
+    registry.
     """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"

@@ -89,9 +89,9 @@ def test_a_flag_is_quoted_as_one_word_for_a_shell():
 
 @pytest.mark.parametrize(("name", "whole"), [("x" * 300, False), ("hunter2", False), ("x", True)])
 def test_a_command_in_a_reason_is_whole_or_left_out(name, whole):
-    """Add denials whose reason contains a command with a path. If the path is too long, or has a
-    secret that must be masked, the printed command would make another file. The reason must then
-    leave the command out. With an ordinary path, the command is kept.
+    """Add denials whose reason contains a command with a path. If the path is too long or contains
+    a secret, corral would print another path, so the reason must leave the command out. With an
+    ordinary path, the command is kept.
     """
     denials = Denials()
     denials.hide_secrets(lambda: lambda text: hide(text, "hunter2"))
@@ -234,9 +234,7 @@ def test_any_text_becomes_one_line(text):
 
 
 def test_denials_after_the_report_was_made_are_not_recorded(tmp_path):
-    """Add a denial after the report was made. This happens if a proxy's name lookup takes too
-    long.
-    """
+    """Add a denial after the report was made. This happens if a proxy's name lookup is slow."""
     path = tmp_path / "audit"
     fd = open_audit(str(path))
     denials = Denials(audit=Audit(fd))

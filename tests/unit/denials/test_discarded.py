@@ -32,9 +32,8 @@ def test_mkdir_is_suggested_only_if_the_directory_is_missing(tmp_path, name):
 def test_a_write_grant_is_never_suggested_for_a_directory_that_programs_share(
     tmp_path, path, granted
 ):
-    """Check that corral suggests a grant of the file alone if other programs also use its
-    directory. The target chose the path. With a grant of the whole directory, the target could put
-    files there that other programs run.
+    """Check that corral suggests only the file if other programs use its directory. With a grant of
+    the whole directory, the target could put files there that these programs run.
     """
     line = describe_discarded([Discarded(path=path, bytes=5)], home=str(tmp_path), whole=True)
     assert line.endswith(f"then --write {granted}")

@@ -346,8 +346,8 @@ def test_all_versions_of_a_server_get_the_same_object_name(one, other):
 
 
 def test_selectors_match_the_pods_of_this_server_only():
-    """Check that the selectors do not match the pods of a Helm chart. Such pods often have the
-    standard label `app.kubernetes.io/name`, and its value may be this server's name.
+    """Check that the selectors do not match the pods of a Helm chart, even if their standard label
+    `app.kubernetes.io/name` is this server's name.
     """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}
@@ -471,9 +471,9 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """Check two things in the template. Its network policy allows nothing, because without a policy
-    its sandboxes could reach the internet. It also does not let a SandboxClaim set environment
-    variables, because such a claim would not get a warm sandbox.
+    """Check that the template's network policy allows nothing, because without a policy its
+    sandboxes could reach the internet. A SandboxClaim may not set environment variables, because it
+    would then not get a warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}

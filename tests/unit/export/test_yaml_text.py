@@ -10,7 +10,7 @@ yaml = pytest.importorskip("yaml")
 TEXTS = st.one_of(
     st.text(), st.sampled_from(["yes", "No", "null", "~", "1", "0x1", "1.5", "a: b", "- a", "# a", "", " a", "a\nb\n", "a\n b\nc\n", "2026-01-01", "=", "<<", "\x85", "\u2028"])
 )  # fmt: skip
-KEYS = TEXTS.filter(lambda text: len(text) < 80)  # short keys, because YAML limits their length
+KEYS = TEXTS.filter(lambda text: len(text) < 80)  # YAML limits the length of keys
 SCALARS = st.one_of(TEXTS, st.booleans(), st.integers(), st.none())
 VALUES = st.recursive(
     SCALARS, lambda inner: st.one_of(st.lists(inner), st.dictionaries(KEYS, inner)), max_leaves=20

@@ -90,8 +90,8 @@ def test_names_that_occur_twice_or_are_not_plain_are_marked():
 
 
 def test_hostile_definitions_take_linear_time_and_memory():
-    """Try strings and names for which a quadratic search would take hours. Also try nested keys so
-    long that storing the position of each would use up all memory.
+    """Try strings and names for which a quadratic search would take hours, and nested keys so long
+    that storing the position of each would use up all memory.
     """
     assert marks_of("<" + " " * 400_000) == []
     assert marks_of("<  / system >") == [("addressed", HERE)]

@@ -89,7 +89,7 @@ def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name
     assert (problem["id"], problem["error"]["code"]) == (1, REFUSED)
     assert f"mcp.{table}.deny" in problem["error"]["message"]
     assert seen.denied[0][1] == name
-    # Without an id, this message is a notification. The guard drops it, because some servers would
+    # A message without an id is a notification. The guard drops it, because some servers would
     # obey it.
     routed = guard.from_client(line(method=method, params=params))
     assert (routed.onward, routed.back) == (b"", b"")
@@ -288,7 +288,7 @@ def test_an_answer_without_a_request_is_dropped():
 
 def test_an_answer_is_checked_by_the_method_of_its_request():
     """Send answers that look like answers to another method. The guard must still apply the rules
-    for the method that was requested.
+    for the requested method.
     """
     guard, _ = make(deny={"tools": ["b"]})
     ask(guard, "tools/list", identity=1)

@@ -48,7 +48,7 @@ def test_a_long_time_without_requests_allows_no_more_than_one_burst():
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0, 5)), max_size=60))
 def test_no_client_exceeds_the_burst_and_the_rate(turns):
     """Use up random amounts at random times, whenever the limit does not require a pause. The total
-    must not exceed the burst, plus the rate times the elapsed time, plus one amount.
+    must not exceed burst + rate * elapsed time + one amount.
     """
     clock = Clock()
     limit = RateLimit(clock, burst=16, rate=10)

@@ -229,7 +229,7 @@ def test_the_hosts_own_addresses_are_refused():
     ],
 )
 def test_an_address_is_accepted_once_all_suggested_remedies_are_admitted(text, named):
-    """Try an address. While corral refuses it and suggests another address to admit, admit that
+    """Try an address. Whenever corral refuses it and suggests an address to admit, admit that
     address and try again.
     """
     admitted = []

@@ -169,8 +169,8 @@ def test_ordinary_directories_are_accepted_as_roots(path):
 
 
 def test_protected_directories_are_found_under_other_names():
-    """Name the protected directories by a short name and through a link. corral must find their
-    real paths, and refuse these.
+    """Name the protected directories by a short name and through a link. corral must find and
+    refuse their real paths.
     """
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
     known = windows.known_directories(

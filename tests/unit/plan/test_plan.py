@@ -21,8 +21,8 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return one option for each control. `needs` gives the capabilities that a control's option
-    needs. All other options need nothing.
+    """Return one option for each control. Each needs the capabilities that `needs` lists for
+    its control, or none.
     """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}

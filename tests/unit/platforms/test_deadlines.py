@@ -87,7 +87,7 @@ def test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory(clo
     assert clock.now == 1000.0 + deadlines.GRACE_SECONDS
     watched.run_due()
     assert child.acts[-1] == "kill"
-    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # no further sample was taken
+    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # no more samples were taken
 
 
 def test_a_signal_interrupts_a_sample(clock):

@@ -1,5 +1,5 @@
-"""Test two things about private directories: how they are removed while another process replaces
-their entries, and how a kept home gets its links to granted paths.
+"""Test how private directories are removed while another process replaces their entries, and how a
+kept home gets its links to granted paths.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ def victim(tmp_path):
 
 
 def swap_before(monkeypatch, name, path, victim):
-    """Replace `path` with a link to `victim` just before the first call of `os.NAME`. NAME is the
-    argument `name`.
-    """
+    """Replace `path` with a link to `victim` just before `os`'s function `name` first runs."""
     real = getattr(os, name)
 
     def swapped(*arguments, **options):
@@ -141,8 +139,8 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
 
 @pytest.fixture(params=["renameat2", "rename"])
 def renaming(request, monkeypatch):
-    """Return the call that renames a server's own file: renameat2 on Linux, and rename on other systems and on file
-    systems such as NFS.
+    """Return the module and the name of the call that renames a server's own file: renameat2 on
+    Linux, and rename on other systems and on file systems such as NFS.
     """
     if request.param == "renameat2" and sys.platform != "linux":
         pytest.skip("this system has no renameat2")
@@ -157,7 +155,9 @@ def _unsupported(*_):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system has no renameat2")
 def test_a_servers_own_file_is_renamed_in_one_step(tmp_path, monkeypatch):
-    """Check that no placeholder is made, which would be left if corral were killed before the rename."""
+    """Check that corral makes no placeholder, which would remain if corral were killed before the
+    rename.
+    """
     (tmp_path / "out.txt").write_text("the server's own")
     (tmp_path / "reports").mkdir()
     names, made, rename = ["out.txt", "reports"], [], linux.renameat2
@@ -206,7 +206,7 @@ def test_two_runs_at_once_do_not_replace_the_servers_own_file(tmp_path, monkeypa
 
     monkeypatch.setattr(*renaming, late)
     run_directories.make_links(str(tmp_path), links)
-    assert others  # make sure that the other run did start
+    assert others  # the other run did start
     assert os.readlink(tmp_path / "out.txt") == "/granted"
     assert (tmp_path / "out.txt.before-grant").read_text() == "the server's own"
 
@@ -239,9 +239,7 @@ def test_a_full_disk_is_an_error_if_a_file_must_be_renamed(
 @pytest.mark.usefixtures("renaming")
 @pytest.mark.parametrize("ending", [".before-grant", "x" * 245])
 def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
-    """Try to rename a file to a name that is taken, or that is longer than 255 bytes. The start
-    must not fail.
-    """
+    """Let the file's new name be taken, or be longer than 255 bytes. The start must not fail."""
     name = "out" + ending.removeprefix(".before-grant")
     for path in (name, "out.before-grant"):
         (tmp_path / path).write_text(path)
@@ -275,7 +273,7 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
     assert os.path.samefile(home / "a", victim)
     assert os.stat(victim).st_uid == 0
     run_directories.make_links(str(home), [("b/notes", "/granted")])
-    assert os.stat(home / "b").st_uid == 4321  # Sanity check: a real directory is given away
+    assert os.stat(home / "b").st_uid == 4321  # Sanity check: a directory gets the home's owner
 
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
@@ -332,9 +330,7 @@ def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
 
 
 def fork_start(step, waiting, start):
-    """Fork a process that waits until all other processes have closed `start`, and then applies the
-    step.
-    """
+    """Fork a process that applies the step once all other processes have closed `start`."""
     pid = os.fork()
     if pid:
         return pid

@@ -57,9 +57,7 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """A replacement for the event that ends the proxy. With this event, every pause of the proxy
-    lasts until the proxy is closed.
-    """
+    """An event for the end of the proxy, with which every pause lasts until the proxy is closed."""
 
     def __init__(self):
         super().__init__()
@@ -326,8 +324,7 @@ def test_requests_go_through_the_hosts_own_proxy(run, web):
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
     assert running.open(f"http://other.test:{port}/")[0] == 403
-    # An address that the guard refuses is not sent to the host's proxy, even if the policy names
-    # it.
+    # The host's proxy never gets an address that the guard refuses, even if the policy names it.
     assert running.open("http://224.0.0.1/")[0] == 502
     assert upstream.rows() == []
     assert [row[0] for row in running.rows()] == ["name", "guard"]
@@ -435,7 +432,7 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
     """Stop the clock, so that each connection beyond the rate limit waits until the proxy is
-    closed. Each waiting connection occupies one of the proxy's handlers, until no handler is free.
+    closed. These connections occupy the proxy's handlers until none is free.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
@@ -521,8 +518,8 @@ def test_what_a_target_sent_before_its_end_still_arrives(ends):
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_cut_data_does_not_look_complete_after_the_other_direction_has_ended(is_slow):
-    """Let a server end its own data before it reads, with and without small socket buffers, so that
-    all or only a part of the target's data arrives by the end of the run.
+    """Let a server end its own data before it reads. With small socket buffers, only a part of the
+    target's data arrives before the run ends. With large buffers, all of it does.
     """
     size = 8192 if is_slow else 4 << 20
     text = os.urandom(100_000)

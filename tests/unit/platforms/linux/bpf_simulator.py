@@ -39,7 +39,7 @@ def decode(raw: bytes, longest: int = 4096) -> Program:
             if at + 1 + max(if_true, if_false) >= len(program):
                 raise ValueError(f"{at}: branch past the end")
         elif code not in {AND, RETURN}:
-            raise ValueError(f"{at}: instruction {code:#x} is not used by any filter here")
+            raise ValueError(f"{at}: unknown instruction {code:#x}")
     if program[-1][0] != RETURN:
         raise ValueError("the last instruction does not return")
     return program

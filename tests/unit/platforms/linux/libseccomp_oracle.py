@@ -20,8 +20,8 @@ X86_64 = 0xC000003E
 # the same tests, so the number of cubes is five times smaller.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# A cube is a set of calls, described by their arguments. It maps the number of an argument to
-# (mask, value). An argument that is not in the cube may have any value.
+# A cube maps the number of an argument to (mask, value). An argument that is not in the cube may
+# have any value.
 Cube = dict[int, tuple[int, int]]
 
 
@@ -95,8 +95,8 @@ def cubes(rule) -> list[tuple[Cube, int]]:
 
 
 def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
-    """Compile the rules to a program for x86_64. The syscall numbers may be those of another
-    architecture, because libseccomp uses them unchanged.
+    """Compile the rules to a program for x86_64. They may have another architecture's syscall
+    numbers, because libseccomp uses the numbers unchanged.
     """
     context = library.seccomp_init(unknown)
     assert context

@@ -15,7 +15,7 @@ HELLO = (
     b"\x02\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00"
     b"\x03\x01s\x00\x05\x00\x00\x00Hello\x00\x00\x00"
 )
-# The arguments of a call that makes systemd create a scope. These bytes were written by hand.
+# The arguments of a call that makes systemd create a scope, encoded by hand.
 ARGUMENTS = (
     b"\x07\x00\x00\x00a.scope\x00" b"\x04\x00\x00\x00fail\x00" b"\x00\x00\x00"
     b"\x34\x00\x00\x00" b"\x00\x00\x00\x00"

@@ -21,8 +21,8 @@ def channel():
 
 
 def refuse(monkeypatch, number, times):
-    """Make the first `times` attempts to send descriptors fail with the error `number`. Return a
-    list that gets an entry for each failure.
+    """Make the first `times` attempts to send descriptors fail with errno `number`. Each failure
+    adds an entry to the returned list.
     """
     send, refused = sockets.send_descriptors, []
 

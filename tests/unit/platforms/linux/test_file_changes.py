@@ -251,8 +251,8 @@ def test_a_call_is_denied_if_its_thread_cannot_be_started(monkeypatch):
 
 
 def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypatch):
-    """Check that the thread that changes files answers every call with EPERM if it cannot switch
-    from its own rights to the target's.
+    """Check that the thread that changes files answers every call with EPERM if it cannot switch to
+    the target's rights.
     """
     import _thread
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the namespace t
 
 @pytest.fixture
 def links(tmp_path):
-    """Return a function that returns the links for grants of paths below `tmp_path`."""
+    """Return a function that finds the links for grants of paths below `tmp_path`."""
     real = tmp_path / "var" / "home"
     (real / "me" / "notes" / "inner").mkdir(parents=True)
     (tmp_path / "home").symlink_to("var/home")
@@ -50,7 +50,7 @@ def test_a_link_above_a_directory_of_the_sandbox_is_replaced_by_a_link_to_the_gr
 
 
 def test_a_link_in_the_place_of_a_file_of_the_sandbox_is_not_made(links, tmp_path):
-    """Let `/etc/hosts` be a link to a granted file. corral makes a file of its own there."""
+    """Let `/etc/hosts` be a link to a granted file. corral needs this path for its own file."""
     (tmp_path / "hosts").symlink_to("var/home/me/notes")
     assert links("hosts") == {"hosts": "var/home/me/notes"}
     assert links("hosts", made=["hosts"]) == {}

@@ -1,5 +1,5 @@
-"""Test the cache of compiled filters: a filter is used again without a new compilation, but a file
-that is damaged or belongs to another user is ignored.
+"""Test the cache of compiled filters: a kept filter is not compiled again, but a damaged file or
+another user's file is ignored.
 """
 
 import os

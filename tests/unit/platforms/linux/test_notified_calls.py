@@ -80,7 +80,7 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
     assert judge(asked, names, {}).verdict == "deny"
-    # `corral learn` only records these calls, which are allowed without a broker
+    # Without a broker these calls are allowed, and `corral learn` records them.
     watched = {"socket_watch": Yes()}
     goes_on = name in {"connect", "bind"}
     assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")
@@ -188,7 +188,7 @@ def test_the_filter_notifies_every_task_if_tasks_are_counted(namespaces):
 
 
 def allowed(rules) -> set[str]:
-    """Return the calls that the filter allows at least for some arguments, including all calls
+    """Return the calls that the filter allows for at least some arguments, including all calls
     without a rule.
     """
     asked = set(TABLES["x86_64"]) - set(rules)

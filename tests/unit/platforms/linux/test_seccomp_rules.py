@@ -126,8 +126,8 @@ def libseccomp():
     return libseccomp_oracle.load()
 
 
-# Rules that were already compared with all argument tuples. If other filter options give the same
-# rule again, a sample of the tuples is enough.
+# Rules that were already compared with all argument tuples. If a later filter has the same rule, a
+# sample of the tuples is enough.
 COMPARED = set()
 
 
@@ -231,7 +231,7 @@ WITHOUT_NAMESPACES = """
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_without_namespaces_no_file_is_opened_neither_for_reading_nor_for_writing(machine):
-    """Landlock does not check this access mode. With namespaces it is allowed."""
+    """Without namespaces, deny the access mode 3, which Landlock does not check."""
     for name, position in (("open", 1), ("openat", 2)):
         for namespaces in (True, False):
             filter_ = target(machine, namespaces=namespaces)
@@ -406,7 +406,7 @@ def test_unix_sockets_need_permission_and_only_stream_pairs_exist(junk, flags):
         args = (1 | junk, kind | flags | junk, 0)
         assert closed("socket", *args) == EPERM
         assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
-        # Pairs of datagram sockets are denied, because the target could connect one of the two to
+        # Pairs of datagram sockets are denied, because the target could connect one of them to
         # another socket on the host. For unix sockets, SOCK_RAW means SOCK_DGRAM.
         assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
 
@@ -718,9 +718,8 @@ def test_only_harmless_socket_options_can_be_set(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_target_cannot_install_a_listener_with_a_broker(machine):
-    """Check that the target cannot install its own listener. The kernel asks only the listener of
-    the newest filter that notifies. With a listener of its own, the target could allow itself
-    connections that the supervisor would deny.
+    """Check that the target cannot install its own listener. The kernel asks only the newest
+    listener, so the target could allow itself connections that the supervisor would deny.
     """
     held = brokered(machine)
     for flags in (8, 8 | 32, 8 | 1 | JUNK):

@@ -45,8 +45,8 @@ def test_every_step_can_be_applied_and_verified_and_has_a_stage(step):
 
 
 def test_opened_descriptors_are_closed_once():
-    """Release the results twice, and check that their descriptors are closed only once. If a
-    service has taken over a socket, the service closes it, so it must stay open here.
+    """Release the results twice. Each descriptor must be closed only once. A socket that a service
+    has taken over must stay open, because the service closes it.
     """
     results = Results()
     given, taken = os.pipe()

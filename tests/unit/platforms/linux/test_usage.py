@@ -192,9 +192,8 @@ for _ in range(20):
 
 
 class Tree:
-    """A real process tree that shrinks during an exact measurement. The measurement asks again and
-    again whether it should stop, and `end_one` always answers no. From a certain call on, `end_one`
-    also kills a process.
+    """A real process tree that shrinks during an exact measurement. The measurement asks `end_one`
+    again and again whether to stop. The answer is always no, but later calls also kill a process.
     """
 
     def __init__(self, root):
@@ -208,8 +207,8 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """Kill one process in each call after the first 23. These 23 calls are made while the
-        measurement reads all processes for the first time.
+        """Kill one process per call after the first 23 calls. During those, the measurement reads
+        all processes for the first time.
         """
         self.questions += 1
         if self.is_exact and self.questions > 23 and self.sharing:
@@ -354,8 +353,8 @@ def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limi
 
 @LINUX
 def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
-    """Replace all processes except one after the measurement has listed them, and before it reads
-    their memory. The remaining process shares 32 MiB with ten new processes that are not on this
+    """Replace all processes except one after the measurement has listed them and before it reads
+    their memory. The remaining process shares 32 MiB with ten new processes, which are not on the
     list. The whole 32 MiB must count.
     """
     with Child(REPLACING) as pid:

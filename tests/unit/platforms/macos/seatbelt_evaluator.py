@@ -121,8 +121,8 @@ class Profile:
         return tuple(self.resolve(part) if isinstance(part, list) else part for part in item)
 
     def allows(self, act: Act) -> bool:
-        """Return whether the profile allows the act. Raise an error if the release does not define
-        the operation.
+        """Return whether the profile allows the act. Raise an error if this macOS release does not
+        define the operation.
         """
         operation = tables.ALIASES.get(act.operation, act.operation)
         levels = classes_of(operation, self.known)

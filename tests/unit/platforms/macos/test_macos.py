@@ -359,7 +359,7 @@ def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Let corral ask for the number of processes, and let this number grow before corral reads the
+    """Let the number of processes grow after corral has asked for it and before corral reads the
     list.
     """
     living = list(range(1, 10001))
@@ -413,7 +413,7 @@ def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
         probes.try_inside(results, str(missing), os.getpid())
-    # Sanity check: for a readable file the error says that reading succeeded.
+    # Sanity check: the probe notices that a readable file can be read.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
         probes.try_inside(results, str(kept), os.getpid())
@@ -464,9 +464,8 @@ def test_the_bindings_fail_clearly_on_other_systems():
 
 
 def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
-    """Check that the watcher does not import sqlite3 and _scproxy, because their libraries open
-    guarded descriptors. The watcher closes all inherited descriptors, and macOS kills a process
-    that closes a guarded one.
+    """Check that the watcher imports neither sqlite3 nor _scproxy. Their libraries open guarded
+    descriptors, and macOS would kill the watcher when it closes its inherited descriptors.
     """
     code = (
         "import sys, corral.platforms.macos.backend, corral.platforms.macos.spawn, corral.supervisor.start\n"

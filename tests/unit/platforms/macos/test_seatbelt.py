@@ -359,9 +359,7 @@ def shaped(path):
 
 @given(STRANGE)
 def test_the_text_of_a_profile_is_the_same_for_every_path(path):
-    """Check that the profile's text does not depend on the path, because the text refers to paths
-    only through parameters.
-    """
+    """Check that the profile's text refers to paths only through parameters."""
     text, parameters = seatbelt_profile.profile(shaped(path))
     assert text == seatbelt_profile.profile(shaped("/plain"))[0]
     assert {value for _, value in parameters} == {path}
@@ -547,8 +545,8 @@ def test_a_run_sees_its_files_and_grants():
     ids=["around", "the directory itself", "the program itself", "elsewhere"],
 )
 def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
-    """Check that the target cannot change its own files in a larger write grant, and can change those that the user
-    granted by their own path. It can execute them in both cases, but no other file of the grant.
+    """Check that the target can change its own files only if the user granted their own path, not a
+    directory around it. It can always execute them, but no files elsewhere in a grant.
     """
     main = f"{HOME}/p/server/main"
     program = Program(path=main, real=main, argv=(main,), reads=(f"{HOME}/p/server",))
@@ -566,8 +564,8 @@ def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
-    """Check that a framework Python may execute `Python.app`, which then replaces it in the same
-    process. Try several names, because the names of the framework and of this program vary.
+    """Check that a framework Python may execute `Python.app`, which replaces it in the same
+    process. Try several names, because the framework and the program have no fixed names.
     """
     version = f"{os.path.realpath(tmp_path)}/{name}.framework/Versions/3.9"
     images = f"{version}/Resources/Python.app/Contents/MacOS"

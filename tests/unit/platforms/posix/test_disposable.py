@@ -16,7 +16,7 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_of_a_probe_is_reported_as_its_cause():
-    """Make a process that the probe has forked fail, and then the probe itself. The error of the
+    """Let a process that the probe has forked fail, and then the probe itself. The error of the
     forked process must be reported, because it is the cause.
     """
 
