@@ -70,7 +70,7 @@ class Spare:
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
-        poll.register(channel, select.POLLRDHUP)  # no command is read before the sandbox is ready
+        poll.register(channel, select.POLLRDHUP)  # read no command before the sandbox is ready
         for service in self.child.services:
             poll.register(service.fileno(), select.POLLIN)
         while True:

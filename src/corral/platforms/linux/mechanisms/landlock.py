@@ -117,7 +117,7 @@ class Landlock:
     def verify(self, _results: Results) -> None:
         """Check that the host's root directory cannot be listed.
 
-        Skip the check if "/" is in `read`. That is the case in a sandbox with a private root.
+        Skip this in a sandbox with a private root, where "/" is in `read`.
         """
         if "/" in self.read:
             return

@@ -184,10 +184,10 @@ SOCKET_OPTIONS = {
     SOL_IP: (1,),  # TOS
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
-# These options can be set, but that has no effect. Resolvers give up if they cannot set RECVERR,
+# Setting these options succeeds, but has no effect. Resolvers give up if they cannot set RECVERR,
 # MTU_DISCOVER and PKTINFO. The target's datagram sockets do not have these options, because they
-# are not internet sockets. LINGER is ignored because the last process that closes such a socket has
-# to wait: the target could send its socket to the supervisor, and so make the supervisor wait.
+# are not internet sockets. With LINGER, the last process that closes a socket has to wait. This
+# could be the supervisor, because the target could send it the socket.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -616,10 +616,7 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return a rule that passes a call to the supervisor where `rule` allows the call.
-
-    The rule denies the same calls as `rule`.
-    """
+    """Return `rule`, but pass the calls that it allows to the supervisor."""
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule
     return tuple((when, _notified_action(one)) for when, one in rule[0]), _notified_action(rule[1])

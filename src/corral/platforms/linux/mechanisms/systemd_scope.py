@@ -109,9 +109,9 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Return the slice that systemd would choose.
+    """Return the slice for scopes. systemd would choose the same one.
 
-    A later run can find the scope, because the slice is always the same.
+    The slice is fixed, so that a later run can find the scope.
     """
     return "app.slice" if os.geteuid() else "system.slice"
 
@@ -156,8 +156,8 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Close all descriptors and wait. With an open pipe, the client would think that the server
-    runs.
+    """Close all descriptors and wait. An open pipe would make the client think that the server
+    still runs.
     """
     init.follow_supervisor()
     if os.getppid() != parent:
