@@ -336,7 +336,7 @@ def _own_descriptor(text: str) -> int | None:
 
 
 def join(base: str, text: str) -> str:
-    """Join a relative path to `base`, and resolve each `..` at the start of the path.
+    """Join a relative path to `base`, and resolve the `..` that the path starts with.
 
     This is safe because `base` contains no symlinks. Any later `..` stays in the path, because the
     name before it may be a symlink.

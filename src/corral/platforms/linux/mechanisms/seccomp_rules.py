@@ -113,8 +113,8 @@ CLONE_NEW_ANY = sum(CLONE_NEW)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# No process of the target may become a subreaper. Otherwise an orphan could get a new parent twice
-# while the supervisor counts the tree, and would not be counted.
+# No process of the target may become a subreaper. Otherwise an orphan could change its parent twice
+# while the supervisor counts the tree, and would be missed.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -542,9 +542,9 @@ def _without_namespaces(
 ) -> dict[str, Rule]:
     """Return the rules that protect the host's files and processes in a run without namespaces.
 
-    Linux lets a program open a file in access mode 3, neither for reading nor for writing. Landlock
-    does not check this, and the descriptor is good for locks, extended attributes and some ioctls,
-    so the filter denies it.
+    The filter denies access mode 3, which opens a file neither for reading nor for writing.
+    Landlock does not check this mode, although it permits locks, extended attributes and some
+    ioctls.
     """
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
@@ -557,8 +557,8 @@ def _without_namespaces(
     if not broker:
         rules["bind"] = _netlink_binds(notified=file_changes)
     own = _own_process_only(own_pid)
-    # With Landlock's signal scope, no rules for signals are needed. Landlock denies signals to
-    # processes outside the sandbox. Unlike the rules, it permits signals to the caller's children.
+    # Landlock's signal scope replaces the rules for signals. Unlike the rules, it permits signals
+    # to the caller's children.
     rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 

@@ -5,9 +5,8 @@ properties, and systemd puts init into it. systemd changes nothing inside a dele
 corral can make a leaf there, as `cgroup` describes. The leaf's settings make the kernel kill the
 whole tree at once when memory runs out.
 
-systemd removes an empty unit at once, and the kernel's counts would be lost. So an idle process
-stays in the scope beside the leaf until corral has read the counts. It ends when the supervisor
-ends.
+systemd removes an empty unit at once, and the kernel's counts with it. So an idle process stays in
+the scope beside the leaf until corral has read the counts. It ends when the supervisor ends.
 """
 
 from __future__ import annotations
