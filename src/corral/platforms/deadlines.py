@@ -179,7 +179,7 @@ class Deadlines:
 
         Without the pause a target could hide most of its memory by starting and ending processes
         all the time. Processes start during the pause only if the target makes the kernel resume
-        them. Then return the quick measurement, which is an upper bound.
+        them. If so, return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:

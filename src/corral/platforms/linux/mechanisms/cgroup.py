@@ -193,7 +193,7 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 
 
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
-    """Return (mount point, directory of the process's cgroup) from the contents of these files.
+    """Return (mount point, cgroup directory) of a process, from its mountinfo and cgroup files.
 
     A mount may show only a part of the hierarchy. Prefer a mount that shows the process's cgroup.
     If there is none, return the mount point for both.

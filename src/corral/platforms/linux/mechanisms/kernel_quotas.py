@@ -45,7 +45,7 @@ class KernelQuotas:
                 path = f"user/max_inotify_{kind}"
                 abi.write_file(f"/proc/sys/{path}", share)
                 if _read(path) != [share]:
-                    raise OSError(0, f"the value was not set to {share}", f"/proc/sys/{path}")
+                    raise OSError(0, f"setting {share} had no effect", f"/proc/sys/{path}")
         for path, (position, most) in IPC.items():
             _lower(path, position, most)
 

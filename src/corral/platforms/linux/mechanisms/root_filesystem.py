@@ -313,7 +313,7 @@ class _NewRoot:
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        # Binds below the mask need mount points in it, so `enter` makes it read-only only later.
+        # Binds below the mask need mount points in it, so `enter` makes it read-only afterwards.
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
@@ -389,7 +389,7 @@ class _NewRoot:
             abi.move_mount(tree, *self._point(path, directory=directory))
             self._forget_parents(path)
         except FileNotFoundError:
-            raise OSError(0, "the mount point would have to be created on the host", path) from None
+            raise OSError(0, "corral does not create mount points on the host", path) from None
         finally:
             os.close(tree)
 
@@ -429,7 +429,7 @@ class _NewRoot:
         try:
             fd = abi.openat2(parent, name, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
         except FileNotFoundError:
-            raise OSError(0, "the mount point would have to be created on the host", path) from None
+            raise OSError(0, "corral does not create mount points on the host", path) from None
         if os.fstat(fd).st_dev in self.devices:
             self.own.add(fd)
         return fd

@@ -201,7 +201,7 @@ def _sockets(
     """Return the rules for sockets.
 
     With namespaces or the broker, the target may make TCP and UDP sockets. Their protocol must be 0
-    or the protocol's own number. MPTCP, SCTP, SMC and raw sockets are denied.
+    or, to match the type, IPPROTO_TCP or IPPROTO_UDP. MPTCP, SCTP, SMC and raw sockets are denied.
 
     An unknown family fails as on a kernel that does not support it, because clients can handle this
     error. Only the types SOCK_STREAM and SOCK_DGRAM are allowed. This also denies AF_INET with
@@ -277,7 +277,7 @@ def _brokered() -> dict[str, Rule]:
 def _netlink_binds(*, notified: bool) -> Rule:
     """Return the rule for `bind` without namespaces and without a broker.
 
-    In this mode the target has only pairs of unix sockets, and netlink sockets. It must not bind
+    The target then has only netlink sockets and pairs of unix sockets. It must not bind
     unix sockets, because their abstract names belong to the host.
 
     The filter sees only the length of the address, so it denies all lengths except that of a

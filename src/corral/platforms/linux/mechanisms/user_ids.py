@@ -76,7 +76,7 @@ class SetIds:
     def verify(self, _results: Results) -> None:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
             ids = f"uid {self.uid} and gid {self.gid}"
-            raise OSError(0, f"the process does not have {ids}, although they were set")
+            raise OSError(0, f"setting {ids} had no effect")
         if self.drop_groups and os.getgroups():
             raise OSError(0, "the process still has supplementary groups")
 
