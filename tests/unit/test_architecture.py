@@ -247,8 +247,8 @@ def test_only_abi_imports_ctypes():
 
 
 def test_native_modules_are_imported_only_on_their_system():
-    """Some modules exist only on one system. Check that they are imported in functions or behind
-    sys.platform, because all of corral's modules must be importable on every system.
+    """Check that modules that exist only on one system are imported in functions or behind
+    sys.platform, so that all of corral's modules can be imported on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}

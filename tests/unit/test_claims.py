@@ -249,8 +249,8 @@ VALUE = "\0"
 
 def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
     """Find the strings in corral's source that may be printed, each up to its first semicolon.
-    Return two forms of each: a list of its fixed parts that have at least two words, and a pattern
-    in which an inserted value matches anything.
+    Return for each the fixed parts of at least two words, and a pattern that accepts any inserted
+    value.
     """
     found = []
     for path in SOURCE.rglob("*.py"):

@@ -155,9 +155,8 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """Close the descriptor of the cache file, and check that later imports use Python's own loader.
-    corral's processes close all descriptors that they do not need. With `reused`, the descriptor's
-    number then belongs to another file.
+    """Close the descriptor of the cache file, as corral's processes do. Later imports must use
+    Python's own loader. With `reused`, another file has the descriptor's number by then.
     """
     start(site)
     code = f"""

@@ -127,8 +127,8 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities to name in an error: only the first one. For a wall, add the
-    first one that the last option needs, because the last option may be easier to set up.
+    """Return the first missing capability, to name it in an error. For a wall, also return the
+    first one that the last option needs, because that option may be easier to set up.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []

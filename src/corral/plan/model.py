@@ -53,7 +53,7 @@ class Results:
     def get(self, kind: type[Kind]) -> Kind:
         value = self.find(kind)
         if value is None:
-            raise OSError(0, f"no step before this one made a {kind.__name__}")
+            raise OSError(0, f"no earlier step made a {kind.__name__}")
         return value
 
     def release(self) -> None:

@@ -126,7 +126,7 @@ class Deadlines:
     def account(self, reaped: Reaped) -> Reaped:
         """Return `reaped` with the run's usage.
 
-        The system and the samples both report usage. Return the higher value of each pair. Raise
+        For each value, use the higher of what the system reported and what was sampled. Raise
         SupervisionError if the run was ended because its usage could not be measured.
         """
         if self._sampling_error:
@@ -178,8 +178,8 @@ class Deadlines:
         """Pause the tree and measure its memory exactly.
 
         Without the pause a target could hide most of its memory by starting and ending processes
-        all the time. If processes start even during the pause, the target is making the kernel
-        resume them. In this case return the quick measurement, which is an upper bound.
+        all the time. Processes start during the pause only if the target makes the kernel resume
+        them. If so, return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:
@@ -187,7 +187,7 @@ class Deadlines:
                 self.child.signal(SIGSTOP)  # again, because new processes may have started
                 time.sleep(STOP_SECONDS)
                 usage = self.child.measure(exact=True, interrupted=interrupted)
-                if usage.steady:  # an interrupted measurement counts as steady
+                if usage.steady:  # also true if the measurement was interrupted
                     return usage
             return quick
         finally:
@@ -203,7 +203,7 @@ class Deadlines:
             used = self.child.measure(interrupted=lambda: True)
             self._cpu_seen = max(self._cpu_seen, used.cpu)
         except OSError:
-            pass  # kill the tree anyway, and report too little CPU time
+            pass  # kill the tree anyway; the report then shows too little CPU time
         self.child.kill()
 
 

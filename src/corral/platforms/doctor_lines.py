@@ -37,7 +37,7 @@ def format_lines(
 
 
 def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
-    """Add to each line how the project knows that the capability works.
+    """Append to each line how its capability is known to work, such as "[seen under Wine]".
 
     If any line says "read", add a last line that explains this word.
     """

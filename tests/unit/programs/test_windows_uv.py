@@ -15,7 +15,7 @@ import pytest
 import rigs
 from corral.programs import windows_pe_resources, windows_shims
 
-RECIPE = 1  # a part of the cache's key: add 1 whenever the code below changes
+RECIPE = 1  # part of the cache's key: increase it when the code below changes
 VERSION = "0.13.7"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps")
 COMPILER = "x86_64-w64-mingw32-gcc"

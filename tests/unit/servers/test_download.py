@@ -207,8 +207,8 @@ def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
 
 
 def test_a_name_with_many_silent_addresses_is_refused_at_the_deadline(registry, monkeypatch):
-    """Make each address of a name use up the time until the deadline. corral must not try another
-    address after the deadline.
+    """Let the first of many addresses use up the time until the deadline. corral must not try the
+    second one.
     """
     tried = []
     clock = itertools.count(0, 400.0)

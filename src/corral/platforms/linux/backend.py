@@ -145,7 +145,7 @@ def find_spare_maker(plan: Plan) -> SpareMaker | None:
 
 
 def rehearse(_plan: Plan) -> None:
-    """Do nothing, because the first run is as fast as later ones."""
+    """Do nothing: on Linux the first run is as fast as later ones."""
 
 
 def probe(_wanted: Collection[str] = (), /) -> tuple[Finding, ...]:

@@ -52,11 +52,10 @@ def _outer_filter(status: list[str]) -> str:
 
 
 def _root() -> str:
-    """Return the identity of the root directory, the id of its mount, and the id of the mount above
-    it.
+    """Return the ids of the root directory, of its mount and of the parent mount.
 
-    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The root
-    directory can be the same in both, but the mount above it differs.
+    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The two can
+    have the same root directory, but their parent mounts differ.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]

@@ -32,9 +32,7 @@ PATH_MAX = 4096
 
 @record
 class TargetIds:
-    """The target's ids on the host. If `taken` is true, a `with` block gives them to the current
-    thread.
-    """
+    """The target's ids on the host. With `taken`, a `with` block switches this thread to them."""
 
     uid: int
     gid: int
@@ -55,10 +53,9 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return ids that a `with` block always takes, even if this thread can read the target
-        without them.
+        """Return these ids with `taken` set, unless this thread already has them.
 
-        If the block connects to a unix socket, the server then sees the target's ids.
+        Connect to a unix socket with them, so that its server sees the target's ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 

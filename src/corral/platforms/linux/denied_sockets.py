@@ -1,7 +1,6 @@
-"""Report that a target tried to use the network, if the run has no network namespace and no allowed
-host.
+"""Report attempts to use the network in runs without a network namespace and without allowed hosts.
 
-In such a run the call `socket` itself is denied, so corral never sees which address or name the
+In these runs the call `socket` itself is denied, so corral never sees which address or name the
 target wanted to reach. To see it, corral would have to give the target a socket in the host's
 network. So the report only recommends `corral learn`, which shows the names.
 """

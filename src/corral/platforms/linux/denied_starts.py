@@ -207,9 +207,9 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the name of the program that a list of words would start.
 
-    The words are usually a program's arguments, which begin with the program itself. They can also
-    be the paths that Python tries: one for each directory in PATH, all with the program's name at
-    the end. Return "" if the words are environment variables.
+    Usually the words are the program's arguments, and the first is the program itself. They can
+    also be the paths that Python tries, one for each directory in PATH, which all end in the
+    program's name. Return "" if the words are environment variables.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

@@ -49,8 +49,10 @@ class DescriptorChannel:
         self._received: dict[bytes, list[int]] = {}
 
     def leave(self) -> None:
-        """Close the supervisor's end in a process of the sandbox. A listener that has not arrived
-        yet is then closed when the supervisor ends, and no call waits for it for ever.
+        """Close the supervisor's end in a process of the sandbox.
+
+        Otherwise a listener that is still in the channel when the supervisor ends would stay open,
+        and calls would wait for ever.
         """
         os.close(self.outer)
 

@@ -267,8 +267,8 @@ def find_file(
     """Return an O_PATH descriptor of the file that a call would change.
 
     Read the caller's memory and descriptors first, and check afterwards that the caller is still
-    waiting. If the caller has ended, another process may have its pid, and corral may have read
-    that process.
+    waiting. Otherwise corral may have read another process, which got the pid after the caller
+    had ended.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -302,7 +302,7 @@ def find_file(
 def _find_open_file(
     finder: Finder, thread: CallingThread, number: int, *, by_path: bool = True
 ) -> int:
-    """Look up an open file of the caller by its path, and check that the path leads to this file.
+    """Find a file that the caller has open. Raise OSError if its path now leads to another file.
 
     `by_path` is true for a call with a path such as /proc/self/fd/3, and false for a call with a
     descriptor, such as fchmod. A call with a descriptor fails if it was opened with O_PATH.
@@ -336,7 +336,7 @@ def _own_descriptor(text: str) -> int | None:
 
 
 def join(base: str, text: str) -> str:
-    """Join a relative path to `base`, and resolve each `..` at the start of the path.
+    """Join a relative path to `base`, and resolve the `..` that the path starts with.
 
     This is safe because `base` contains no symlinks. Any later `..` stays in the path, because the
     name before it may be a symlink.
@@ -358,7 +358,7 @@ def clean(text: str) -> str:
 
 
 class Finder:
-    """Finds files in places that the target may change."""
+    """Finds files by their paths, but only inside places."""
 
     def __init__(self, places: Sequence[Place], own: Identity = (0, 0)) -> None:
         self._places = places

@@ -60,7 +60,7 @@ class Entry:
 
 @record
 class Layout:
-    """The result of the survey, and the paths of this run.
+    """The facts about the host that a plan needs, and the paths of this run.
 
     `home` is the home in the sandbox, and `host_home` is the user's home on the host. If root
     started the run, `owners` contains (path, uid, gid) for each grant, for the state directory, and

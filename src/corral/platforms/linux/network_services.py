@@ -40,7 +40,7 @@ def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServ
 
 
 def open_broker(results: Results, denials: Denials) -> SocketBroker:
-    """Open the broker before the target's exec, because the target may call it at once."""
+    """Open the broker. Do this before the target's exec, because the target may call it at once."""
     from corral.network.destinations import check_from_policy
     from corral.network.gateway import gateway
     from corral.platforms.linux.mechanisms.brokered_sockets import PreparedSockets

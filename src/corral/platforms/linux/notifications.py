@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     class Decider(Protocol):
         """Decides a notified call while the calling thread waits.
 
-        After each call the listener calls `pause_seconds`, and decides no other call for that time.
-        The callers wait.
+        After each decision, `pause_seconds` returns how long the next callers have to wait.
         """
 
         def decide(self, call: str, request: Notification) -> Decision: ...

@@ -34,10 +34,7 @@ UNKNOWN = "an unknown address"
 
 @record
 class NotifiedCall:
-    """A call's decider, and the answers that the decider may give.
-
-    The decider `path_watch` only answers "continue".
-    """
+    """A call's decider, and the answers that it may give."""
 
     decider: Decider
     may: tuple[Verdict, ...]
@@ -92,8 +89,8 @@ SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
 # that the target passes to connect and bind.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
-# If a run has neither namespaces nor the broker, the supervisor binds the netlink sockets. This is
-# also true for `corral learn`.
+# Without namespaces and without the broker, the supervisor binds netlink sockets, even in
+# `corral learn`.
 NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))

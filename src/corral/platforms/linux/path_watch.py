@@ -138,9 +138,9 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` with the name and the path of each call that creates a file.
+    """Passes the name and path of each call that creates a file to `then`.
 
-    This happens once the kernel may execute the call. At most MAX_READ paths are read.
+    The call does not wait for `then`. At most MAX_READ paths are read.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:

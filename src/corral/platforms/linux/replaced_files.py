@@ -109,7 +109,7 @@ class ReplacedFiles:
         try:
             watch = abi.inotify_add_watch(self._inotify, path, events | flags)
         except (PermissionError, FileNotFoundError, NotADirectoryError):
-            return  # the target is denied access too, or `_compare` reports the path
+            return  # the target has no access either, or `_compare` reports the missing path
         paths = self._paths.setdefault(watch, [])
         if path not in paths:
             paths.append(path)
@@ -154,7 +154,7 @@ class ReplacedFiles:
         try:
             write_at_once(2, line)
         except OSError:
-            pass  # the report also contains the warning
+            pass  # the run's report repeats the warning
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:

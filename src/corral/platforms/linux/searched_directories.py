@@ -99,8 +99,7 @@ class SearchedDirectories:
     def list_names(self, fd: int, seen: os.stat_result, most: int) -> tuple[list[str], list[str]]:
         """Return the names in an open directory, and the names of its subdirectories.
 
-        Stop after `most` names. Only a small directory without subdirectories is always listed
-        completely.
+        Stop after `most` names, except in a small directory without subdirectories.
         """
         is_small = seen.st_nlink == 2 and seen.st_size <= MAX_LEAF_BYTES
         if is_small and self._counts_links and seen.st_dev == self._device:

@@ -89,7 +89,7 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return the address that the socket claims to have, in the family of the peer's address.
+        """Return a loopback address of the peer's family, to report as the socket's address.
 
         On an IPv6 socket, return an IPv4 address as a mapped address. Otherwise glibc's getaddrinfo
         would abort the program.

@@ -36,9 +36,8 @@ GONE = select.POLLHUP | select.POLLRDHUP
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
     """Return a function that makes a spare for a plan, or None if the plan cannot use one.
 
-    A plan cannot use a spare if the supervisor has to apply a step for each run, or if the streams
-    must be known from the start. The MCP guard needs the streams from the start, and so does a run
-    without Landlock.
+    A plan cannot use a spare if the supervisor has to apply a step for each run. It also cannot use
+    one if the streams must be known from the start, as for the MCP guard or without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -70,7 +69,7 @@ class Spare:
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
-        poll.register(channel, select.POLLRDHUP)  # no command is read before the sandbox is ready
+        poll.register(channel, select.POLLRDHUP)  # read no command before the sandbox is ready
         for service in self.child.services:
             poll.register(service.fileno(), select.POLLIN)
         while True:

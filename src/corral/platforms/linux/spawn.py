@@ -85,7 +85,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Remember the streams and the home for the command that this sandbox will execute."""
+        """Remember the streams and the home of the command that this sandbox will execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -328,8 +328,8 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
     """Return the deciders that report denials.
 
-    In `corral learn`, `plan` is None. `corral learn` watches all paths itself, so only denied
-    process starts have to be reported.
+    `plan` is None in `corral learn`, which watches all paths itself. Only denied process starts
+    are then reported here.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
@@ -374,7 +374,7 @@ def _clone(
     try:
         child = Child(pid, pidfd, ours, results, plan, path_watch=path_watch)
     except OSError:
-        abi.pidfd_send_signal(pidfd, SIGKILL)  # it has no children yet
+        abi.pidfd_send_signal(pidfd, SIGKILL)  # init has no children yet
         os.waitpid(pid, 0)
         raise
     results.add(init.InitProcess(pid=pid))

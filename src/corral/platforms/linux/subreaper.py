@@ -83,8 +83,8 @@ class ParentDeathSignal:
 def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
-    # If this process died with the supervisor, the processes that the target has started would keep
-    # running. From now on, the end of file on the control pipe shows that the supervisor has died.
+    # Do not die with the supervisor, because processes that the target has started would keep
+    # running. The end of file on the control pipe shows that the supervisor has died.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 SCOPE = "signal scope"
 # The target may read these files. They contain user and machine names, but no passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# With `network.allow` the target cannot read these files. With them a resolver could find a name's
-# real address, but the policy allows only the name. Without these files every resolver asks
-# 127.0.0.1, where corral answers.
+# The target cannot read these files with `network.allow`. In them a resolver could find a name's
+# real address, but the policy allows only the name. Without them every resolver asks 127.0.0.1,
+# where corral answers.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
     "set XDG_STATE_HOME to a directory that only root can write to and every user can search, such"
@@ -55,7 +55,7 @@ def place_state(layout: Layout) -> Layout:
     """Return the layout with a state directory that the target can reach.
 
     If root runs corral, the target has another user id and cannot reach root's own state directory.
-    In all other cases the layout stays unchanged.
+    Otherwise return the layout unchanged.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout
@@ -129,10 +129,9 @@ def _state(program: Program, layout: Layout, links: tuple[tuple[str, str], ...])
 
 
 def _file_changes(policy: Policy, layout: Layout, *, broker: bool) -> Iterator[Step]:
-    """Yield the steps for calls that the supervisor makes on the target's behalf.
+    """Yield the step that lets the supervisor change modes and times for the target.
 
-    These are changes to modes and times. Without a broker, the supervisor also binds netlink
-    sockets.
+    Without a broker, also yield the step that lets it bind netlink sockets.
     """
     from corral.platforms.linux.mechanisms import writable_places
 
@@ -226,9 +225,9 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Describe the read-only paths inside write grants. corral has to refuse them.
+    """Describe the read-only paths inside write grants.
 
-    Landlock cannot remove rights below a writable directory.
+    corral refuses them, because Landlock cannot remove rights below a writable directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
@@ -244,7 +243,7 @@ def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[s
     """Describe the paths that the target could not open with its own user id.
 
     The target has another user id if root runs corral. The program's own files can be among these
-    paths, because only root can read root's cache.
+    paths, for example if they are in root's cache.
     """
     wanted = {"read": user_ids.READ, "write": user_ids.WRITE}
     paths = [

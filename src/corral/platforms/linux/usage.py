@@ -71,7 +71,7 @@ orphan to the list.
 
 
 class Budget:
-    """How many descriptors and how many bytes of mapping lists a measurement may still read."""
+    """The number of descriptors and the bytes of mapping lists that may still be read."""
 
     def __init__(self) -> None:
         self.descriptors = MAX_DESCRIPTORS
@@ -126,9 +126,7 @@ def measure(
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:
-    """Return the living descendants of `root`, the CPU ticks of the tree, and its number of
-    threads.
-    """
+    """Return the living descendants of `root`, and the tree's CPU ticks and number of threads."""
     ticks = tasks = 0
     pids: list[int] = []
     for pid in (root, *tree(root)):
@@ -174,8 +172,8 @@ def _children(pid: int) -> list[int]:
 
     When a thread ends, its children move to the list of the first living thread. A first pass may
     miss children that move meanwhile, so a second pass looks for them. It stops at the first living
-    thread, because they are in this thread's list. Otherwise a target whose threads keep ending
-    could make one walk last for minutes.
+    thread, whose list contains them. Otherwise a target whose threads keep ending could make one
+    walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)

@@ -44,11 +44,10 @@ share below a hundredth needs a period longer than PERIOD.
 
 @record
 class Base:
-    """A cgroup directory in which corral can create leaves, and the controllers that the leaves
-    get.
+    """A cgroup in which corral can create leaves.
 
-    If `manager` is true, the directory belongs to systemd, and systemd creates a cgroup for the
-    leaf in this directory.
+    `controllers` lists the controllers that leaves get. If `manager` is true, the cgroup belongs
+    to systemd, and systemd creates a scope for the leaf in it.
     """
 
     path: str
@@ -61,7 +60,7 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add the kernel's numbers, and the limits that were reached, to the result of a run.
+        """Return `reaped` with the kernel's counts and the limits that were reached.
 
         Call this before the leaf is removed.
         """
@@ -181,7 +180,7 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """Return the mount point of cgroup v2, and the directory of a process below the mount point.
+    """Return the mount point of cgroup v2, and the directory of a process's cgroup below it.
 
     This also works if cgroup v1 is mounted beside v2.
     """
@@ -194,10 +193,10 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 
 
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
-    """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
+    """Return (mount point, cgroup directory) of a process, from its mountinfo and cgroup files.
 
-    A mount may show only a part of the hierarchy. Prefer a mount that shows this process's cgroup.
-    If there is none, the mount point is also the own directory.
+    A mount may show only a part of the hierarchy. Prefer a mount that shows the process's cgroup.
+    If there is none, return the mount point for both.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -250,9 +249,9 @@ def settings(
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
-        # Turn swap off, because memory.max does not limit swapped memory. If memory runs out, the
-        # kernel kills the whole group, because a server that has lost some of its processes does
-        # not work.
+        # Turn swap off, because memory.max does not limit swapped memory. Make the kernel
+        # kill the whole group if memory runs out, because a server that has lost some of its
+        # processes does not work.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:
@@ -300,7 +299,7 @@ def kill(path: str) -> None:
     try:
         write(f"{path}/cgroup.kill", "1")
     except OSError:
-        pass  # before Linux 5.14 this file does not exist; the end of init then kills the tree
+        pass  # Linux before 5.14 lacks this file; there the tree dies when init ends
 
 
 def is_leaf(path: str) -> bool:

@@ -32,7 +32,7 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """Makes a mount for each bind. In this mount the owner's files belong to the target.
+    """Makes a mount for each bind, in which the owner's files belong to the target.
 
     Each entry of `binds` is (bind, uid, gid) with the ids of the files' owner. `uid` and `gid` are
     the target's ids. All of these are ids on the host, not in the target's namespace.

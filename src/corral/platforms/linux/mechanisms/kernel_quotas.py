@@ -1,9 +1,8 @@
 """Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
 
 What a target uses in its user namespace also counts against the quotas of the user who runs corral.
-Without lower quotas a target could, for example, use up that user's inotify instances. The number
-of System V objects and message queues is limited for another reason: the supervisor has to read the
-list of all these objects.
+Without lower quotas a target could, for example, use up that user's inotify instances. System V
+objects and message queues are limited because the supervisor has to read the list of all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class KernelQuotas:
                 path = f"user/max_inotify_{kind}"
                 abi.write_file(f"/proc/sys/{path}", share)
                 if _read(path) != [share]:
-                    raise OSError(0, f"the value was not set to {share}", f"/proc/sys/{path}")
+                    raise OSError(0, f"setting {share} had no effect", f"/proc/sys/{path}")
         for path, (position, most) in IPC.items():
             _lower(path, position, most)
 

@@ -117,7 +117,7 @@ class Landlock:
     def verify(self, _results: Results) -> None:
         """Check that the host's root directory cannot be listed.
 
-        Skip the check if "/" is in `read`. That is the case in a sandbox with a private root.
+        Skip this in a sandbox with a private root, where "/" is in `read`.
         """
         if "/" in self.read:
             return
@@ -137,7 +137,7 @@ def scope_signals() -> None:
     os.kill(parent, 0)
     ruleset = abi.landlock_create_ruleset(struct.pack("=QQQ", REFER, 0, SIGNALS))
     try:
-        _add_rules(ruleset, ("/",), REFER)  # without a rule, Landlock always denies REFER
+        _add_rules(ruleset, ("/",), REFER)  # without this rule, Landlock would deny REFER
         abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
         abi.landlock_restrict_self(ruleset)
     finally:

@@ -41,9 +41,7 @@ class Loopback:
             os.close(fd)
 
     def verify(self, _results: Results) -> None:
-        """Check that there is a route to loopback, but no route to TEST-NET-1, a network without
-        hosts.
-        """
+        """Check that there is a route to loopback, but none to TEST-NET-1 (192.0.2.0/24)."""
         if not self.alone:
             return
         fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)

@@ -1,9 +1,9 @@
 """Find the paths in granted directories that the target must not see or must not change.
 
 corral *hides* these in every grant: credentials, browser and client data, shell start-up files and
-`.env` files. It *protects* these in write grants, which means that they are read-only:
-version-control directories and the files that they use, editor tasks, direnv files, and client
-configuration. It does not mask a path that the user grants by name.
+`.env` files. In write grants it *protects* these, which makes them read-only: version-control
+directories and the files that they use, editor tasks, direnv files, and client configuration. It
+does not mask a path that the user grants by name.
 
 `package.json`, `Makefile` and sources are not protected, because they run only when the user starts
 them, and a coding server has to change them.
@@ -53,7 +53,7 @@ LISTABLE = os.R_OK | os.X_OK
 MAX_READ_DEPTH = 2
 """The number of levels that the search enters in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
-MAX_PATH = 4000  # in bytes; the kernel accepts 4095, but the target can make longer paths
+MAX_PATH = 4000  # in bytes; the kernel accepts 4095, and a target can nest directories deeper
 
 
 @record
@@ -166,10 +166,8 @@ class _Search:
                         self.repository(f"{above}/{name}", above)
 
     def walk(self, top: str, empty: Container[str], *, writable: bool) -> None:
-        """Search a grant level by level.
-
-        If the search reaches MAX_ENTRIES or MAX_SECONDS in a huge inner tree, the upper levels have
-        then already been searched.
+        """Search a grant level by level, so that a huge inner tree does not use up MAX_ENTRIES or
+        MAX_SECONDS before the upper levels are searched.
         """
         searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
@@ -237,7 +235,7 @@ class _Search:
         """Hide the `.env` files in a directory. Return whether it has such files or is a
         repository.
 
-        If the target can write to the repository, record the repository for `project`.
+        Record a repository that the target can write to, so that `project` covers it later.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -302,8 +300,7 @@ class _Search:
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
         """Return whether the user granted the path's repository by name, for writing.
 
-        That is the case if the write grant is, for example, `.git` itself and not the project
-        around it.
+        An example is a write grant for `.git` itself instead of the project around it.
         """
         return any(
             os.path.basename(grant) in VERSION_CONTROL

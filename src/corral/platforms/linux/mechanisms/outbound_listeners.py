@@ -1,9 +1,9 @@
 """Create sockets in the target's network namespace. Init sends them to the supervisor.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
-With `network.allow`, local routes send the packets for all addresses to loopback. So a connection
-to any address reaches corral's listener on the same port, and the accepted socket shows which
-address the target wanted.
+With `network.allow`, local routes lead all addresses to loopback. So a connection to any address
+reaches corral's listener on the same port, and the accepted socket shows which address the target
+wanted.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ BACKLOG = 128
 
 @record
 class HostSockets:
-    """Maps ports to the listening sockets on the host, until a service takes the sockets over."""
+    """The listening sockets on the host by port, until a service takes them over."""
 
     fds: dict[int, int]
 

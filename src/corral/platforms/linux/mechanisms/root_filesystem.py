@@ -94,7 +94,7 @@ class OpenedSources:
 
 @record
 class DetachedTrees:
-    """Detached mounts that replace sources. The keys are the sources' paths on the host."""
+    """Detached mounts to use in place of sources. The keys are the sources' paths on the host."""
 
     fds: dict[str, int]
 
@@ -313,14 +313,14 @@ class _NewRoot:
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        # A bind below the mask needs a mount point, so `enter` makes the mask read-only later.
+        # Binds below the mask need mount points in it, so `enter` makes it read-only afterwards.
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
     def _make_empty(self, *, directory: bool) -> int:
         """Make an empty file or directory in the private space, where the target cannot reach it.
 
-        Keep its name, because the kernel does not mount an unlinked file (ENOENT).
+        Do not unlink it, because the kernel does not mount unlinked files (ENOENT).
         """
         self.made += 1
         name = f".space/{self.made}"
@@ -389,7 +389,7 @@ class _NewRoot:
             abi.move_mount(tree, *self._point(path, directory=directory))
             self._forget_parents(path)
         except FileNotFoundError:
-            raise OSError(0, "the mount point would have to be created on the host", path) from None
+            raise OSError(0, "corral does not create mount points on the host", path) from None
         finally:
             os.close(tree)
 
@@ -429,7 +429,7 @@ class _NewRoot:
         try:
             fd = abi.openat2(parent, name, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
         except FileNotFoundError:
-            raise OSError(0, "the mount point would have to be created on the host", path) from None
+            raise OSError(0, "corral does not create mount points on the host", path) from None
         if os.fstat(fd).st_dev in self.devices:
             self.own.add(fd)
         return fd

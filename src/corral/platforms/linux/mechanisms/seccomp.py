@@ -88,10 +88,10 @@ class Seccomp:
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
         """Load the filter with a listener, and return whether that worked.
 
-        Another seccomp filter around corral can prevent a listener. Return False in that case if
-        this run can do without a listener. The caller then loads a filter without one. Process
-        starts and changes to modes and times are still denied, but corral does not see these
-        denials. Raise OSError for any other failure, and if the run needs the listener.
+        Another seccomp filter around corral can prevent a listener. If this run does not need one,
+        return False, so that the caller loads a filter without a listener. That filter still denies
+        process starts and changes to modes and times, but corral does not see these denials. In
+        all other cases raise OSError.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -115,7 +115,7 @@ class Seccomp:
         return True
 
     def verify(self, _results: Results) -> None:
-        """Check that the filter denies what no policy allows, and what this policy denies."""
+        """Try calls that the filter must deny or pass to the supervisor."""
         if not is_filtered():
             raise OSError(0, "the filter has no effect")
         if not self.subprocess:

@@ -113,8 +113,8 @@ CLONE_NEW_ANY = sum(CLONE_NEW)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# No process of the target may become a subreaper. Otherwise an orphan could get a new parent twice
-# while the supervisor counts the tree, and would not be counted.
+# No process of the target may become a subreaper. Otherwise an orphan could change its parent twice
+# while the supervisor counts the tree, and would be missed.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -184,10 +184,10 @@ SOCKET_OPTIONS = {
     SOL_IP: (1,),  # TOS
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
-# These options can be set, but that has no effect. Resolvers give up if they cannot set RECVERR,
+# Setting these options succeeds, but has no effect. Resolvers give up if they cannot set RECVERR,
 # MTU_DISCOVER and PKTINFO. The target's datagram sockets do not have these options, because they
-# are not internet sockets. LINGER is ignored because the last process that closes such a socket has
-# to wait: the target could send its socket to the supervisor, and so make the supervisor wait.
+# are not internet sockets. With LINGER, the last process that closes a socket has to wait. This
+# could be the supervisor, because the target could send it the socket.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -201,7 +201,7 @@ def _sockets(
     """Return the rules for sockets.
 
     With namespaces or the broker, the target may make TCP and UDP sockets. Their protocol must be 0
-    or the protocol's own number. MPTCP, SCTP, SMC and raw sockets are denied.
+    or, to match the type, IPPROTO_TCP or IPPROTO_UDP. MPTCP, SCTP, SMC and raw sockets are denied.
 
     An unknown family fails as on a kernel that does not support it, because clients can handle this
     error. Only the types SOCK_STREAM and SOCK_DGRAM are allowed. This also denies AF_INET with
@@ -277,7 +277,7 @@ def _brokered() -> dict[str, Rule]:
 def _netlink_binds(*, notified: bool) -> Rule:
     """Return the rule for `bind` without namespaces and without a broker.
 
-    In this mode the target has only pairs of unix sockets, and netlink sockets. It must not bind
+    The target then has only netlink sockets and pairs of unix sockets. It must not bind
     unix sockets, because their abstract names belong to the host.
 
     The filter sees only the length of the address, so it denies all lengths except that of a
@@ -542,9 +542,9 @@ def _without_namespaces(
 ) -> dict[str, Rule]:
     """Return the rules that protect the host's files and processes in a run without namespaces.
 
-    Linux lets a program open a file in access mode 3, neither for reading nor for writing. Landlock
-    does not check this, and the descriptor is good for locks, extended attributes and some ioctls,
-    so the filter denies it.
+    The filter denies access mode 3, which opens a file neither for reading nor for writing.
+    Landlock does not check this mode, although it permits locks, extended attributes and some
+    ioctls.
     """
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
@@ -557,8 +557,8 @@ def _without_namespaces(
     if not broker:
         rules["bind"] = _netlink_binds(notified=file_changes)
     own = _own_process_only(own_pid)
-    # With Landlock's signal scope, no rules for signals are needed. Landlock denies signals to
-    # processes outside the sandbox. Unlike the rules, it permits signals to the caller's children.
+    # Landlock's signal scope replaces the rules for signals. Unlike the rules, it permits signals
+    # to the caller's children.
     rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 
@@ -616,10 +616,7 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return a rule that passes a call to the supervisor where `rule` allows the call.
-
-    The rule denies the same calls as `rule`.
-    """
+    """Return `rule`, but pass the calls that it allows to the supervisor."""
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule
     return tuple((when, _notified_action(one)) for when, one in rule[0]), _notified_action(rule[1])

@@ -5,9 +5,8 @@ properties, and systemd puts init into it. systemd changes nothing inside a dele
 corral can make a leaf there, as `cgroup` describes. The leaf's settings make the kernel kill the
 whole tree at once when memory runs out.
 
-systemd removes an empty unit at once, and the kernel's counts would be lost. So an idle process
-stays in the scope beside the leaf until corral has read the counts. It ends when the supervisor
-ends.
+systemd removes an empty unit at once, and the kernel's counts with it. So an idle process stays in
+the scope beside the leaf until corral has read the counts. It ends when the supervisor ends.
 """
 
 from __future__ import annotations
@@ -109,9 +108,9 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Return the slice that systemd would choose.
+    """Return the slice for scopes. systemd would choose the same one.
 
-    A later run can find the scope, because the slice is always the same.
+    The slice is fixed, so that a later run can find the scope.
     """
     return "app.slice" if os.geteuid() else "system.slice"
 
@@ -156,8 +155,8 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Close all descriptors and wait. With an open pipe, the client would think that the server
-    runs.
+    """Close all descriptors and wait. An open pipe would make the client think that the server
+    still runs.
     """
     init.follow_supervisor()
     if os.getppid() != parent:

@@ -93,7 +93,7 @@ class TaskCount:
     def decide(self, call: str, request: Notification) -> Decision:
         if self._threads_only and call != THREAD:
             return DENIED
-        self._allowed.pop(request.pid, None)  # when a thread makes a call, its last clone has ended
+        self._allowed.pop(request.pid, None)  # this thread's last clone must have ended
         if self._room <= 0:
             self._count()
         if self._room <= 0:
@@ -121,10 +121,10 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return how much processor time a thread had used when it was first seen in its clone.
+    """Return a thread's processor time, in nanoseconds, when it was first seen in its clone.
 
-    The time is in nanoseconds. Return None if the thread can no longer be in its clone. `before` is
-    the result for this thread at the last count, or None at the first count.
+    Return None if the thread can no longer be in its clone. `before` is the thread's result at the
+    last count, or None at the first count.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]

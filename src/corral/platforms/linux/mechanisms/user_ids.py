@@ -76,7 +76,7 @@ class SetIds:
     def verify(self, _results: Results) -> None:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
             ids = f"uid {self.uid} and gid {self.gid}"
-            raise OSError(0, f"the process does not have {ids}, although they were set")
+            raise OSError(0, f"setting {ids} had no effect")
         if self.drop_groups and os.getgroups():
             raise OSError(0, "the process still has supplementary groups")
 
@@ -107,8 +107,7 @@ def choose(uid: int, gid: int) -> IdMaps:
 
     - If an ordinary user runs corral, the target has this user's ids.
     - If root runs corral, the target has ids that own no files, if this namespace has such ids.
-    - But if root lacks a capability in NEEDED, as in a container that drops all capabilities, the
-      target has root's ids on the host.
+      Without the capabilities in NEEDED, which some containers drop, it has root's ids.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)

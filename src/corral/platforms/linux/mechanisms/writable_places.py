@@ -1,8 +1,8 @@
 """Open the places where a target without namespaces may write, for `file_changes`.
 
 corral changes modes and times only of files in these places. It opens the places before the start.
-A place is the opened file, not its path, just as in Landlock's rules. So nothing changes if another
-file later takes the path of a grant.
+A place is the opened file, not its path, just as in Landlock's rules. So a file that later
+takes the path of a grant is not a place.
 """
 
 from __future__ import annotations

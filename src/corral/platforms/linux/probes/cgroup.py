@@ -76,10 +76,7 @@ def is_cgroup(finding: Finding) -> bool:
 
 
 def doctor_lines(findings: list[Finding]) -> list[Line]:
-    """Return a line for the proven controllers, and a line for the absent ones.
-
-    The second line gives the reason.
-    """
+    """Return a line for the proven controllers, and a line that says why others are absent."""
     proven = [item for item in findings if item.status == "proven"]
     absent = [item for item in findings if item.status != "proven"]
     names = ", ".join(item.capability.removeprefix(PREFIX) for item in absent)
@@ -184,7 +181,7 @@ def _spin() -> int:
 
 
 def _is_throttled(base: cgroup.Base, quota: str) -> bool:
-    """Return whether cpu.max slows down a process that runs in a loop.
+    """Return whether the kernel throttles a busy loop under this quota.
 
     Wait until the kernel reports throttling, or until the process has used far more than MIN_QUOTA.
     """
@@ -216,10 +213,10 @@ def _io(base: cgroup.Base) -> str:
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether io.max delays a read.
+    """Return whether a read is delayed in a cgroup with these settings.
 
     A read is delayed if its process waits and the kernel has not counted any bytes. The duration of
-    the read proves little on a busy host, so it is not used.
+    the read is not used, because it proves little on a busy host.
     """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0

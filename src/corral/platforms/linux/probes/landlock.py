@@ -75,7 +75,7 @@ def deny_signal() -> str:
     hint="a newer kernel: Linux 7.1 or later, whose Landlock can deny connections to unix sockets",
 )
 def deny_foreign_socket() -> str:
-    """Check that streams and datagrams reach only sockets in the same domain."""
+    """Check that stream and datagram sockets can reach only sockets in the same domain."""
     with tempfile.TemporaryDirectory() as directory:
         theirs = [_bind(f"{directory}/{kind}", kind) for kind in SOCKET_KINDS]
 

@@ -141,7 +141,7 @@ def _try_sandbox() -> str:
     # After the trial the plan executes "/". This must fail, because "/" is a directory. If another
     # step failed, the sandbox does not work on this host.
     if failed is None or failed.step != "exec":
-        raise failed or StepFailed("trial", "the plan could execute a directory")
+        raise failed or StepFailed("trial", "executing a directory did not fail")
     return words
 
 

@@ -29,7 +29,7 @@ capability counts as absent until the next boot if the connection comes too late
     "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
 )
 def catch_connection() -> str:
-    """Check that a listener in the namespace gets a connection to an address that no host has."""
+    """Check that a connection to an address without a host reaches a listener in the namespace."""
     results = Results()
     channel = DescriptorChannel()
     results.add(channel)
@@ -68,7 +68,7 @@ def catch_connection() -> str:
     hint="a kernel with network namespaces that their owner may join",
 )
 def connect_into() -> str:
-    """Check that only a socket from the same namespace can reach a port in a namespace."""
+    """Check that a port in a namespace can be reached only from the same namespace."""
     results = Results()
     port_read, port_write = os.pipe()
 

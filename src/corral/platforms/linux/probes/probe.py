@@ -52,7 +52,7 @@ def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
     if pid == 0:
         init.follow_supervisor()
         os.close(go_write)
-        if os.read(go_read, 1) == b"\0":  # without this byte the parent has failed
+        if os.read(go_read, 1) == b"\0":  # at end of file the parent has failed
             act()
             os._exit(0)
         os._exit(1)

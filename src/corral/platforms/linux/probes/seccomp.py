@@ -64,7 +64,7 @@ def exec_with_cookie() -> str:
     word="reported",
 )
 def report_start() -> str:
-    """Check that a listener receives the fork of a process with a filter, and can deny the fork."""
+    """Check that a listener receives a fork under a filter and can deny it."""
     disposable.fork_once()
     channel = DescriptorChannel()
     pid = os.fork()

@@ -125,7 +125,7 @@ def _serve(
     notifications.close()
     ours.sendall(b".")
     if ours.recv(1) != ABSENT:
-        raise RuntimeError("a call without a listener is not refused")
+        raise RuntimeError("a call was not refused after the listener had closed")
     broker.close()
     gateway.close()
     how = (

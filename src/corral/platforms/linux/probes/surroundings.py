@@ -52,7 +52,7 @@ def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
         around = "container" if engine else "sandbox"
-        # If the outer sandbox is one of corral's own, corral cannot use seccomp inside it either.
+        # Inside one of corral's own sandboxes, corral cannot use seccomp either.
         inside = "" if seccomp.is_filtered() else f"; inside, {_walls_left()}"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
