@@ -1,7 +1,7 @@
 """List, measure and remove the home directories that servers keep between runs (`state = true`).
 
-On Windows such a home is part of the server's AppContainer profile, and Windows removes it when
-corral deletes the profile. So on Windows this module lists no homes.
+On Windows this module lists no homes, because each is part of the server's AppContainer profile and
+is deleted with the profile.
 """
 
 import os

@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.002
 
 
 class Tree:
-    """The processes of one target. Each call of `walk` looks for them again.
+    """The processes of one target, which each call of `walk` looks for again.
 
     `grouped` is True if `root` has not been reaped, so that no other process can have its pid. The
     tree then includes all processes in the group of `root`, and all processes whose responsible

@@ -71,8 +71,7 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 class TreeWatcher:
     """Watches the target's tree, and kills it when the target or corral ends. Then removes the
-    private directory `directory`, in case corral could not. `marker` is the marker in the target's
-    profile.
+    private directory, in case corral could not. `marker` identifies the target's Seatbelt profile.
     """
 
     def __init__(

@@ -100,8 +100,8 @@ def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
-    """Write the name of the failed step and its error to the exec pipe, then exit. If `error` does
-    not name a step, write `where` in its place.
+    """Write the failed step and its error to the exec pipe, then exit. `where` is the step if
+    `error` does not name one.
     """
     if isinstance(error, OSError):
         error = StepFailed(where, error)

@@ -86,8 +86,8 @@ class TreeCopy:
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
     """List the files to copy. Leave out the relative names `without`, and everything below them.
 
-    Raise Unsuitable if the tree contains a special file, a link to a directory, or a link to a path
-    outside the tree. Raise it too if the tree has too many files, or is too large.
+    Raise Unsuitable if the tree is too large, has too many files, or contains a special file, a
+    link to a directory, or a link to a path outside the tree.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)

@@ -143,8 +143,8 @@ def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) ->
 
 
 def check_closed(path: str, handle: int) -> None:
-    """Raise OSError if the access list lets every AppContainer use the object, or use objects that
-    are created in it.
+    """Raise OSError if the access list lets every AppContainer use the object, or new objects in
+    it.
     """
     raw = win32_security.read_security(handle)
     if access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) & USES:

@@ -50,8 +50,8 @@ class Exceptions:
     below them gets less access too.
 
     `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
-    grant. `secret` lists the closed objects for which corral also checks that their lists do not
-    give access to all AppContainers.
+    grant. corral also checks that the lists of `secret` objects do not give access to all
+    AppContainers.
     """
 
     closed: frozenset[str] = frozenset()
@@ -84,7 +84,7 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # get no entry, because this user cannot change their lists
+    foreign: tuple[str, ...] = ()  # this user cannot change their lists, so they get no entry
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
     watched: tuple[str, ...] = ()  # files that do not exist, but that other programs would run

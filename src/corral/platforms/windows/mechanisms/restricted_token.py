@@ -75,8 +75,8 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes administrator rights from an AppContainer's token, if corral itself has them. The
-    documentation of Windows does not say whether Windows removes them.
+    """Removes corral's administrator rights, if it has any, from an AppContainer's token. Microsoft
+    does not document whether Windows removes them.
     """
 
     name = "filtered_token"

@@ -60,8 +60,8 @@ class Relay:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. Call this only after the shim has ended. As long as the shim runs, a
-        thread reads from the pipes, so they stay open.
+        """Close the pipes. Call this after the shim has ended, because otherwise a thread still
+        reads from the pipes and they stay open.
         """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()
