@@ -65,7 +65,7 @@ def request_digest(
     for group in groups:
         total.update(len(group).to_bytes(8, "big"))
         for part in group:
-            # Hash the lengths, too. Otherwise different inputs could be joined to the same bytes.
+            # Hash the lengths too, because different inputs could be joined to the same bytes.
             total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
 

@@ -86,8 +86,8 @@ class Tree:
         return list(found.values())
 
     def _is_recognized(self, row: Process) -> bool:
-        """Return whether the marker or the responsible process of a new process shows that it
-        belongs to the tree. Check each process only once, because none can join a tree later.
+        """Return whether a new process belongs to the tree, by its marker or its responsible
+        process. Check each process only once, because none can join a tree later.
         """
         if row.unique in self._known or row.unique in self._others:
             return False

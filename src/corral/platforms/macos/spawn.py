@@ -68,7 +68,7 @@ class Child:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
         except (ProcessLookupError, BrokenPipeError):
-            pass  # the watcher has ended, which the pipe `end` reports
+            pass  # the watcher has ended; the pipe `end` reports this
 
     def kill(self) -> None:
         self.signal(SIGKILL)

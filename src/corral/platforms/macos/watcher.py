@@ -150,7 +150,7 @@ class TreeWatcher:
         try:
             os.write(self._pipes.answers, answer)
         except BrokenPipeError:
-            pass  # corral has ended, which `control` reports
+            pass  # corral has ended; the end of `control` then ends the watcher
 
     def _end(self) -> NoReturn:
         """Kill the tree and report its end. Once corral has closed `control`, remove the private

@@ -108,8 +108,8 @@ class State:
 
     `inside` is the path at which the target sees this directory. `links` lists the symlinks to
     make, as pairs (name in the home, granted path). Symlinks from earlier runs stay, but the target
-    cannot use them without a grant for their path. `owner` is None, unless root runs corral for a
-    target with another user id. Then it is the target's uid and gid.
+    cannot use them without a grant for their path. `owner` is the target's uid and gid if root runs
+    corral and the target has another user id, otherwise None.
     """
 
     name = "state_directory"
@@ -131,7 +131,7 @@ class State:
             self._make()
         elif os.stat(self.path).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             # The server has removed its own access to its home, so it could not start there again.
-            # `access` would not tell root so.
+            # The mode shows this even to root, for whom `access` always succeeds.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
@@ -338,7 +338,7 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
 def remove_whole(path: str) -> None:
     """Remove a directory with everything below it, whatever its depth and modes. Raise OSError if
     any part of it cannot be removed. Owners are not compared, so the caller must ensure that no
-    process changes the directory in the meantime.
+    other process changes the directory.
     """
     top = _open_top(path)
     try:

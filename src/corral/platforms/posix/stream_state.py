@@ -109,8 +109,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only the file's owner or root can change the aspects outside OF_OPEN_FILE. If root
-            # runs corral, corral does not restore these aspects of another user's file.
+            # Only the file's owner or root can change the aspects outside OF_OPEN_FILE. corral
+            # restores these aspects only as the owner, even if it runs as root.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None

@@ -212,8 +212,7 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether an object is a link or a mount point. OneDrive's reparse points are neither of
-    them.
+    """Return whether an object is a link or a mount point. OneDrive's reparse points are neither.
     """
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False
@@ -288,8 +287,8 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return the part of each name in `at_home` that is below the directory `in_home`, in lower
-    case. Both `at_home` and `in_home` are relative to the user's profile.
+    """Return the names in `at_home` that are below `in_home`, relative to it and in lower case.
+    `at_home` and `in_home` are relative to the user's profile.
     """
     if not in_home:
         return frozenset()

@@ -63,8 +63,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The target must not rename the directories above these objects. It could put another
-        # directory in their place, and the exceptions would not apply to the content of that.
+        # The target must not rename the directories above these objects. Otherwise it could put
+        # another directory in their place, to which the exceptions would not apply.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -257,9 +257,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    Set fewer entries if an earlier run has kept those of this grant, and the root object still has
-    its entry. Then set only the entries of objects with less access than the grant gives. These may
-    be new, and may have inherited too much access from their directory.
+    If an earlier run has kept the entries, and the root object still has its entry, set only the
+    entries of objects with less access than the grant gives. These may be new, and may have
+    inherited too much access from their directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -93,5 +93,5 @@ class Relay:
 
 
 def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials) -> Relay:
-    """Open the relay for a plan. `pipes` are the pipe from its inner end and the pipe to it."""
+    """Open the relay for a plan. `pipes` lead from and to its inner end."""
     return Relay(*pipes, Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials)))
