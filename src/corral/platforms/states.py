@@ -70,8 +70,8 @@ def _read_server(path: str) -> ServerId:
 
 
 def measure(path: str) -> int:
-    """Return the total size of the files below `path`, in bytes. Do not follow symlinks. Stop
-    after the directory in which the number of entries reaches MAX_ENTRIES.
+    """Return the total size of the files below `path`, in bytes. Do not follow symlinks, and open
+    no more directories after MAX_ENTRIES entries.
     """
     total = seen = 0
     pending = [path]

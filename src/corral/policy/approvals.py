@@ -104,8 +104,8 @@ def request_from(
 
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
-    """Approve what a directory's file requests now. Raise PolicyError if this is no longer what the
-    user saw, whose digest is `expected`.
+    """Approve what a directory's file requests now. Raise PolicyError if the digest is not
+    `expected`, because the request then differs from what the user saw.
     """
     request = request_for(directory)
     if request is None:

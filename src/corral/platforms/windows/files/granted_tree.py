@@ -212,8 +212,7 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether an object is a link or a mount point. OneDrive's reparse points are neither.
-    """
+    """Return whether an object is a link or a mount point. OneDrive's objects are neither."""
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False
     return bool(win32_files.reparse_tag(handle) & NAME_SURROGATE)

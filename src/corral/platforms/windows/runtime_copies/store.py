@@ -156,8 +156,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # The files in `pointing` may name paths in other trees. These paths are replaced by paths
-        # in the copies, which contain the copies' keys. So this copy's key depends on all keys.
+        # In the files of `pointing`, paths in other trees are replaced by paths in their copies,
+        # which contain the keys of these copies. So this copy's key depends on those keys.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
