@@ -201,8 +201,8 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # `(version 1)` has a rule for process-info-codesignature alone. A rule for process-info* does
-    # not override that rule, so this operation needs its own rules.
+    # process-info-codesignature is listed too, because `(version 1)` has a rule for it, which a
+    # rule for process-info* does not override.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
