@@ -2,7 +2,7 @@
 
 corral uses this token only if the user's policy allows it. The token's only privilege is to
 traverse directories, and administrators' groups in it can only deny access. The target can write an
-object only if the access list allows this to the user, and also to Everyone or to this logon. At
+object only if its access list allows this to the user, and also to Everyone or to this logon. At
 Low integrity the target cannot write objects with a higher label. The files, registry keys,
 processes and windows of ordinary programs are labelled Medium.
 
