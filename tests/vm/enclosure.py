@@ -64,8 +64,8 @@ def main() -> None:
             "LANG": "C.UTF-8",
         }
         os.execvpe(command[0], command, environment)
-    # The machine must not be PID 1, because PID 1 cannot abort(). So this process is PID 1. When it
-    # ends, all processes that the machine has left behind end, too.
+    # This process is PID 1, not the machine, because PID 1 cannot abort(). When it ends, the kernel
+    # kills all processes that the machine left behind.
     while True:
         pid, status = os.wait()
         if pid == child:

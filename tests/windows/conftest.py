@@ -142,9 +142,9 @@ if sys.platform == "win32":
 
     @pytest.fixture
     def tmp_path():
-        """Make a directory with the default access list. pytest would make it with mode 0o700. In
-        an elevated process only administrators could then open it, but a target does not have an
-        administrator's rights.
+        """Make a directory with the default access list. With pytest's mode 0o700, only
+        administrators could open a directory of an elevated process, and a target is not one of
+        them.
         """
         top = pathlib.Path(tempfile.gettempdir()).resolve()
         path = top / f"corral-tests-{os.urandom(6).hex()}"

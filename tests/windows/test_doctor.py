@@ -49,11 +49,9 @@ def keeps(step: Job) -> bool:
     ],
 )
 def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capability, step):
-    """Check that `doctor` reports a limit as absent if the system drops the limit. Wine drops every
-    limit.
-
-    If the system keeps a limit, the test accepts any status: real Windows may keep a limit that has
-    no effect, such as UI limits in a nested job, and `doctor` reports such a limit as absent.
+    """Check that `doctor` reports a limit as absent if the system drops it, as Wine does. If the
+    system keeps a limit, accept any status: real Windows may keep a limit that has no effect, such
+    as UI limits in a nested job.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found

@@ -136,8 +136,8 @@ def test_stopping_a_run_ends_the_targets_input_from_a_console(plan, monkeypatch)
 
 
 def test_input_that_arrives_after_the_targets_input_ended_is_discarded(plan, monkeypatch, tmp_path):
-    """Write to the target's input after corral has ended it. The bytes must not go to another file
-    that has got the descriptor's number in the meantime.
+    """Write to the target's input after corral has ended it. The bytes must not go to a file that
+    now has the descriptor's number.
     """
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])

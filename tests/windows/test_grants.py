@@ -86,8 +86,8 @@ def test_a_junction_stops_the_walk(tree, tmp_path):
 
 
 def test_a_directory_replaced_during_the_walk_is_refused(tree, tmp_path):
-    """Replace `sub` with a junction during the walk. The walk then opens an object outside of the
-    tree, and notices this from the handle's path.
+    """Replace `sub` with a junction during the walk. The walk then opens an object outside the
+    tree, and must notice this from the handle's path.
     """
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file.txt").write_text("secret")

@@ -194,9 +194,7 @@ def test_job_messages_report_processes(read_back):
 
 
 def test_only_the_streams_are_inherited(read_back):
-    """Check that the target does not inherit a supervisor handle that is inheritable but not in the
-    list of handles to inherit.
-    """
+    """Check that the target inherits only the listed handles, and no other inheritable handle."""
     read, write = os.pipe()
     os.set_inheritable(read, True)
     value = _handle(read)

@@ -80,8 +80,8 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether the memory has to be measured exactly, because a quick measurement exceeds
-        the limit. A quick measurement counts a shared page once for each process.
+        """Return whether a quick measurement exceeds the memory limit, so that an exact one is
+        needed. The quick one counts a shared page once for each process.
         """
         limit = self.asked.memory
         return limit is not None and usage.memory > limit >= usage.certain

@@ -1,7 +1,7 @@
 """List, measure and remove the home directories that servers keep between runs (`state = true`).
 
-On Windows such a home is part of the server's AppContainer profile, and Windows removes it when
-corral deletes the profile. So on Windows this module lists no homes.
+On Windows this module lists no homes, because each is part of the server's AppContainer profile and
+is deleted with the profile.
 """
 
 import os
@@ -70,8 +70,8 @@ def _read_server(path: str) -> ServerId:
 
 
 def measure(path: str) -> int:
-    """Return the total size of the files below `path`, in bytes. Do not follow symlinks. Stop
-    after the directory in which the number of entries reaches MAX_ENTRIES.
+    """Return the total size of the files below `path`, in bytes. Do not follow symlinks, and open
+    no more directories after MAX_ENTRIES entries.
     """
     total = seen = 0
     pending = [path]

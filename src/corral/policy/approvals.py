@@ -65,7 +65,7 @@ def request_digest(
     for group in groups:
         total.update(len(group).to_bytes(8, "big"))
         for part in group:
-            # Hash the lengths, too. Otherwise different inputs could be joined to the same bytes.
+            # Hash the lengths too, because different inputs could be joined to the same bytes.
             total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
 
@@ -104,8 +104,8 @@ def request_from(
 
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
-    """Approve what a directory's file requests now. Raise PolicyError if this is no longer what the
-    user saw, whose digest is `expected`.
+    """Approve what a directory's file requests now. Raise PolicyError if the digest is not
+    `expected`, because the request then differs from what the user saw.
     """
     request = request_for(directory)
     if request is None:

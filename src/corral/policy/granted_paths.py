@@ -116,10 +116,9 @@ def _append(file: str, entries: bytes) -> None:
 
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
-    """Refuse grants that resolve to different files than before, and record new ones.
-
-    If the record cannot be read or written, for instance because the disk is full, raise
-    PolicyError if the path of any grant contains a symlink. Otherwise only return a warning.
+    """Refuse grants that resolve to different files than before, and record new ones. If the record
+    cannot be read or written (on a full disk, for instance), refuse grants through symlinks, and
+    return a warning if there are none.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
@@ -166,12 +165,12 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a grant must have if its path was never recorded. Usually this is
-    the grant's own real path, so the grant is accepted.
+    """Return the real path that a grant must have if its path was never recorded. This is usually
+    its own real path, so the grant is accepted.
 
-    Paths directly in a directory such as /tmp are never recorded, so a target may have replaced
-    such a path with a symlink. For a grant that leads through such a symlink, return its path as
-    written. This differs from its real path, so the grant is refused.
+    corral never records a path directly in a directory such as /tmp, so a target may have replaced
+    it with a symlink. For a grant through such a symlink return the path as written, so that the
+    grant is refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

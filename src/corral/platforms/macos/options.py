@@ -124,9 +124,9 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Return the jetsam option for the default memory limit. Return none if the target may start
-    processes, because jetsam limits a single process. Return none if the policy sets the limit,
-    because sampling enforces it then.
+    """Return the jetsam option for the default memory limit, or none if the target may start
+    processes, because jetsam limits a single process. A limit that the policy sets is enforced by
+    sampling instead.
     """
     if policy.subprocess or "memory" in policy.stated:
         return ()

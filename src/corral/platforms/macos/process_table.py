@@ -56,8 +56,8 @@ class ProcessTable:
     def has_marker(self, pid: int, marker: str) -> bool:
         """Return whether a process's profile contains this marker.
 
-        The marker is a service name that the profile allows the process to look up. The profile
-        must also deny a different name, because some other program's profile may allow every name.
+        The marker is a service name that the profile allows the process to look up. Another
+        program's profile may allow every name, so check that a different name is denied.
         """
         try:
             return (

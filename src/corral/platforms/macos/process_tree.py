@@ -35,7 +35,7 @@ PAUSE_SECONDS = 0.002
 
 
 class Tree:
-    """The processes of one target. Each call of `walk` looks for them again.
+    """The processes of one target, which each call of `walk` looks for again.
 
     `grouped` is True if `root` has not been reaped, so that no other process can have its pid. The
     tree then includes all processes in the group of `root`, and all processes whose responsible
@@ -86,8 +86,8 @@ class Tree:
         return list(found.values())
 
     def _is_recognized(self, row: Process) -> bool:
-        """Return whether the marker or the responsible process of a new process shows that it
-        belongs to the tree. Check each process only once, because none can join a tree later.
+        """Return whether a new process belongs to the tree, by its marker or its responsible
+        process. Check each process only once, because none can join a tree later.
         """
         if row.unique in self._known or row.unique in self._others:
             return False

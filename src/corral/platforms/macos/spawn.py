@@ -68,7 +68,7 @@ class Child:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
         except (ProcessLookupError, BrokenPipeError):
-            pass  # the watcher has ended, which the pipe `end` reports
+            pass  # the watcher has ended; the pipe `end` reports this
 
     def kill(self) -> None:
         self.signal(SIGKILL)
@@ -92,7 +92,7 @@ class Child:
         raise NotImplementedError  # Seatbelt hides files with rules, not with mounts over them
 
     def measure(self, **_: object) -> Usage:
-        """Ask the watcher for the tree's usage. If the target has ended, return a usage of zero."""
+        """Return the tree's usage from the watcher, or zero if the target has ended."""
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:
@@ -187,7 +187,7 @@ def _become_watcher(
             _become_target(plan, results, stdio, start_read, pipes.exec_result)
         os.close(start_read)
         os.close(pipes.exec_result)
-        # With the watcher's copy of `exec_result` closed, only the target can write to this pipe.
+        # Now only the target can write to `exec_result`.
         pipes = replace(pipes, exec_result=-1, start=start_write)
         directory = results.find(run_directories.PrivateDirectory)
         marker = seatbelt.find_marker(plan.steps)

@@ -230,9 +230,8 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the programs that a launcher of Python executes, or none for other programs. In a
-    framework build, `python` is only a launcher. The frameworks are Python, Python3 (Apple's) and
-    PythonT (free-threaded).
+    """Return the programs that `python` executes if it is the launcher of a framework build. The
+    frameworks are Python, Python3 (Apple's) and PythonT (free-threaded).
     """
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")

@@ -71,8 +71,7 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 class TreeWatcher:
     """Watches the target's tree, and kills it when the target or corral ends. Then removes the
-    private directory `directory`, in case corral could not. `marker` is the marker in the target's
-    profile.
+    private directory, in case corral could not. `marker` identifies the target's Seatbelt profile.
     """
 
     def __init__(
@@ -151,7 +150,7 @@ class TreeWatcher:
         try:
             os.write(self._pipes.answers, answer)
         except BrokenPipeError:
-            pass  # corral has ended, which `control` reports
+            pass  # corral has ended; the end of `control` then ends the watcher
 
     def _end(self) -> NoReturn:
         """Kill the tree and report its end. Once corral has closed `control`, remove the private

@@ -44,8 +44,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # If `attempt` forks, and its child raises an error, the child runs this line too. The
-            # child's error is read first, because its parent waits for it and then writes.
+            # A child of `attempt` that raises an error also writes here. It writes first, because
+            # its parent waits for it.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)

@@ -66,8 +66,8 @@ def set_limit(name: str, value: int) -> None:
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because Linux then does not run a core dump handler.
-    With 0 it would run the handler.
+    """Return the limits to set. CORE is 1, because with 0 Linux would still run a core dump
+    handler.
     """
     values = [("CORE", 1)]
     if limits.memory is not None:

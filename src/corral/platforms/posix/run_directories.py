@@ -108,8 +108,8 @@ class State:
 
     `inside` is the path at which the target sees this directory. `links` lists the symlinks to
     make, as pairs (name in the home, granted path). Symlinks from earlier runs stay, but the target
-    cannot use them without a grant for their path. `owner` is None, unless root runs corral for a
-    target with another user id. Then it is the target's uid and gid.
+    cannot use them without a grant for their path. `owner` is the target's uid and gid if root runs
+    corral and the target has another user id, otherwise None.
     """
 
     name = "state_directory"
@@ -131,7 +131,7 @@ class State:
             self._make()
         elif os.stat(self.path).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             # The server has removed its own access to its home, so it could not start there again.
-            # `access` would not tell root so.
+            # The mode shows this even to root, for whom `access` always succeeds.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
@@ -151,9 +151,9 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # Wait while another run makes the same home. Otherwise that run could give the home to
-            # the target too early: this run would then refuse to make root's directories in it. A
-            # target cannot hold this lock, because it cannot open `above`.
+            # Wait while another run makes the same home. If that run gave the home to its target
+            # first, this run would refuse to make root's directories in it. A target cannot take
+            # this lock, because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -261,11 +261,10 @@ def _rename_to_unused(name: str, new: str, above: int) -> None:
 
 
 def _rename_to_reserved(name: str, new: str, above: int) -> None:
-    """Do the work of `_rename_to_unused` where the system or the file system, such as NFS, cannot.
-
-    `rename` replaces an existing file. So first make an empty file or directory with the new name,
-    which only one of two runs can do. If this process is killed in between, the empty file is left,
-    and the new name is taken.
+    """Do the work of `_rename_to_unused` without renameat2, which not every system and file system
+    has. `rename` replaces an existing file. So first reserve the new name with an empty file or
+    directory, which only one of two runs can make. If this process is killed before the rename, the
+    name stays reserved.
     """
     is_directory = stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
     if is_directory:
@@ -281,12 +280,10 @@ def _rename_to_reserved(name: str, new: str, above: int) -> None:
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory and give it to the owner of its parent directory. If the directory belonged
-    to root, the parent's owner could not remove files from it.
-
-    Before the owner is changed, another run's target may replace the new directory with a hard link
-    to one of root's files. So open the directory with a flag that refuses files, and change the
-    owner of the descriptor.
+    """Make a directory and give it to its parent's owner, who could not remove files from root's
+    directory. Meanwhile another run's target may replace the new directory with a hard link to one
+    of root's files. So open it with a flag that refuses files, and change the owner through the
+    descriptor.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -341,7 +338,7 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
 def remove_whole(path: str) -> None:
     """Remove a directory with everything below it, whatever its depth and modes. Raise OSError if
     any part of it cannot be removed. Owners are not compared, so the caller must ensure that no
-    process changes the directory in the meantime.
+    other process changes the directory.
     """
     top = _open_top(path)
     try:
@@ -353,8 +350,8 @@ def remove_whole(path: str) -> None:
 
 
 def _open_top(path: str) -> int:
-    """Open a directory. If its permissions do not allow this, restore them first. A target owns the
-    home that it keeps between runs, so it may have removed its own permissions.
+    """Open a directory, and restore its permissions if necessary. A target may have removed those
+    of the home that it keeps between runs.
     """
     try:
         return os.open(path, DIRECTORY)
@@ -383,8 +380,8 @@ def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) 
     """Empty a directory. Move deeper directories up into `top`, because a tree can be too deep for
     a path or for Python's stack.
 
-    Raise OSError if a directory in `top` does not belong to `owner`. None allows any owner. Also
-    raise it if a deeper directory and its parent have different owners. `mixed` allows this.
+    Raise OSError if a directory in `top` does not belong to `owner` (None allows any owner), or if
+    a deeper directory and its parent have different owners (unless `mixed`).
     """
     while names := _some_names(top):
         for name in names:
@@ -425,8 +422,8 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
     """Make a directory accessible and open it. Raise OSError if the directory does not belong to
     `owner`. If `owner` is None, accept any user.
 
-    On Linux, check the owner and change the mode through one descriptor. Between the two calls, the
-    target may replace the directory with a symlink or another directory.
+    On Linux, check the owner and change the mode through one descriptor, because the target may
+    replace the directory between the two calls.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH, but elsewhere chmod can refuse to follow a symlink.

@@ -39,9 +39,8 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the processes that copy a file to the target's stdin. Wait for the processes that
-        copy its output. The target has ended, and its pipe ends are closed, so they end when they
-        have written everything.
+        """Kill the processes that copy a file to the target's stdin. Wait for those that copy its
+        output: they end when they have written everything, because the target has ended.
         """
         self.started()
         for pid in self.readers:

@@ -81,8 +81,8 @@ def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
 
 
 def _reopen_pipe(fd: int, opened: list[int]) -> int:
-    """Return a new descriptor of an unnamed pipe. Return `fd` itself if it is not such a pipe, or
-    if the pipe cannot be opened again.
+    """Open an unnamed pipe again and return the new descriptor. Return `fd` if this is not
+    possible.
     """
     if sys.platform != "linux":
         return fd
@@ -109,8 +109,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only the file's owner or root can change the aspects outside OF_OPEN_FILE. If root
-            # runs corral, corral does not restore these aspects of another user's file.
+            # Only the file's owner or root can change the aspects outside OF_OPEN_FILE. corral
+            # restores these aspects only as the owner, even if it runs as root.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -170,8 +170,8 @@ def _set_flags(fd: int, value: object) -> None:
 
 
 def _get_locks(fd: int) -> object:
-    """Return the kinds of locks on the open file. If the client has the file open too, such locks
-    remain after the run. Leave out locks that belong to a process.
+    """Return the kinds of locks that belong to the open file, not to a process. They remain after
+    the run if the client also has the file open.
     """
     if sys.platform != "linux":
         return None
@@ -210,8 +210,8 @@ def _get_attributes(fd: int) -> object:
 
 
 def _attribute_names(fd: int) -> set[str]:
-    """Return the names of all attributes except `security.*`, because the kernel itself drops some
-    of those when the file is written.
+    """Return the names of the extended attributes. Leave out `security.*`, because the kernel drops
+    some of these when the file is written.
     """
     if sys.platform != "linux":
         return set()
@@ -247,8 +247,8 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral is in the foreground of this terminal. If it is not, the shell has
-    changed the settings for its own use, and the kernel suspends a process that changes them.
+    """Return whether corral is in the foreground of this terminal. In the background it must not
+    change the settings: they are the shell's, and the kernel would suspend corral.
     """
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()

@@ -28,7 +28,7 @@ UMASK = 0o022
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
     """Make the three streams the descriptors 0, 1 and 2. Return duplicates of `pipes`, because a
-    stream may replace a pipe that has one of these numbers.
+    stream may take over the number of a pipe.
     """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
@@ -100,8 +100,8 @@ def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
-    """Write the name of the failed step and its error to the exec pipe, then exit. If `error` does
-    not name a step, write `where` in its place.
+    """Write the failed step and its error to the exec pipe, then exit. `where` is the step if
+    `error` does not name one.
     """
     if isinstance(error, OSError):
         error = StepFailed(where, error)

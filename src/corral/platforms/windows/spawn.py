@@ -77,8 +77,8 @@ class Child:
         raise NotImplementedError  # on Windows files are hidden by access lists, not by mounts
 
     def reap(self) -> Reaped:
-        """End all processes that are left after the first one has ended. Return the exit code of
-        the first one in the form of a POSIX wait status.
+        """End the processes that outlived the first one. Return the exit code of the first one as a
+        POSIX wait status.
         """
         code = abi.exit_code(self.pidfd)
         self._job.end()

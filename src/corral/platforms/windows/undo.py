@@ -1,8 +1,8 @@
 """Undo the changes that a run made outside its processes, when the run ends or in a later run.
 
-Of each access list, corral removes only entries with its own SIDs, and only if no other run uses
-them. Each granted root has a mutex for this. corral locks the mutex, checks whether another run
-uses the root's entries, removes them, records this in the journal, and unlocks the mutex.
+From access lists, corral removes only entries with its own SIDs, and only if no other run uses
+them. It locks the root's mutex while it checks this, removes the entries, and records the removal
+in the journal.
 """
 
 from __future__ import annotations

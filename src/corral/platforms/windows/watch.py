@@ -1,9 +1,8 @@
 """Watch one job until its first process has ended.
 
 Windows has no SIGTERM. To stop a target, corral closes the target's input, waits, and then kills
-the whole job. If the client writes to the target directly, corral cannot close the input. The job
-also ends when its first process ends, and when the supervisor ends, because only the supervisor has
-a handle to it.
+the whole job. It cannot close the input if the client writes to the target directly. The job also
+ends with its first process, and with the supervisor, which has the only handle to it.
 
 Ctrl-C, Ctrl-Break and the console's close event reach only corral, because the target does not
 share corral's console.

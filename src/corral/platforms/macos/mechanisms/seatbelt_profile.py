@@ -201,8 +201,8 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # `(version 1)` has a rule for process-info-codesignature alone. A rule for process-info* does
-    # not override that rule, so this operation needs its own rules.
+    # process-info-codesignature is listed too, because `(version 1)` has a rule for it, which a
+    # rule for process-info* does not override.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
@@ -249,18 +249,17 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
     """Yield the rules for all paths. Outer paths come first, so the rule for the deepest path
-    decides. If a path has rules of several kinds, the last kind in `kinds` decides. For example, a
-    grant of a hidden path makes that path visible.
+    decides. If a path has rules of several kinds, the last kind in `kinds` decides: for example, a
+    grant of a hidden path makes it visible.
 
     In a read grant, the target cannot write files. In a write grant, it cannot execute files or map
     them as code, because the files remain after the run. Both rules also apply if one grant is
-    inside the other. The program's own files (NEEDED) are an exception: the target can execute them
-    even inside a write grant, and even if it can change them.
+    inside the other. The target can always execute the program's own files (NEEDED), even files
+    that it can change.
 
     At any depth in a grant, ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories
-    from changes. These rules come after the rule for the grant, and before the rules for paths
-    inside the grant. A grant of a single `.env` file or repository therefore overrides them. The
-    rules for the program's own files override them too.
+    from changes. A grant of a single `.env` file or repository overrides these rules, because the
+    rules for paths inside the grant come later. So do the rules for the program's own files.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]
@@ -299,9 +298,7 @@ def _environment_files(top: str, operations: str) -> Iterator[str]:
 
 
 def hides_environment_file(view: View, path: str) -> bool:
-    """Return whether the rules hide this `.env` file. As in `_layers`, the rule for the deepest
-    path around the file decides.
-    """
+    """Return whether the rules hide this `.env` file. The rule for the deepest path decides."""
     around = [one for one in (*view.read, *view.write) if not _is_environment_file(one)]
     hiding = [one.count("/") + 1 for one in around if is_inside(path, one)]
     named = (one for one in (*view.read, *view.write) if _is_environment_file(one))

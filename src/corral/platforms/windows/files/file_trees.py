@@ -86,8 +86,8 @@ class TreeCopy:
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
     """List the files to copy. Leave out the relative names `without`, and everything below them.
 
-    Raise Unsuitable if the tree contains a special file, a link to a directory, or a link to a path
-    outside the tree. Raise it too if the tree has too many files, or is too large.
+    Raise Unsuitable if the tree is too large, has too many files, or contains a special file, a
+    link to a directory, or a link to a path outside the tree.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)
@@ -148,8 +148,7 @@ def _linked_name(source: str, path: str) -> str:
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     above, name = os.path.split(target)
     if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
-        # Compare the real path, because the link may name this tree by a different path, such as
-        # one that contains a link.
+        # Compare the real path, because the link may lead to this tree through another link.
         target = os.path.join(os.path.realpath(above), name)
     if not is_inside(target, source):
         raise Unsuitable(f"{shown} is a link to a path outside this directory")

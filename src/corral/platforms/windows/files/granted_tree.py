@@ -143,8 +143,8 @@ def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) ->
 
 
 def check_closed(path: str, handle: int) -> None:
-    """Raise OSError if the access list lets every AppContainer use the object, or use objects that
-    are created in it.
+    """Raise OSError if the access list lets every AppContainer use the object, or new objects in
+    it.
     """
     raw = win32_security.read_security(handle)
     if access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) & USES:
@@ -212,9 +212,7 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether an object is a link or a mount point. OneDrive's reparse points are neither of
-    them.
-    """
+    """Return whether an object is a link or a mount point. OneDrive's objects are neither."""
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False
     return bool(win32_files.reparse_tag(handle) & NAME_SURROGATE)
@@ -288,8 +286,8 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return the part of each name in `at_home` that is below the directory `in_home`, in lower
-    case. Both `at_home` and `in_home` are relative to the user's profile.
+    """Return the names in `at_home` that are below `in_home`, relative to it and in lower case.
+    `at_home` and `in_home` are relative to the user's profile.
     """
     if not in_home:
         return frozenset()

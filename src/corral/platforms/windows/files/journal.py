@@ -1,8 +1,8 @@
 """Record on disk what a run changes outside its processes, before the run changes it.
 
-Each run has one journal file. The file lists the AppContainer profile, every granted root, and the
-capability in the entries of each root. The run keeps the file locked. The kernel unlocks it when
-the run ends for any reason. The rules are:
+Each run has one journal file. The file lists the AppContainer profile, and every granted root with
+the capability that its entries name. The run keeps the file locked, and the kernel unlocks it
+however the run ends. The rules are:
 
 - A root's entries are in use while the file of a live run lists their capability. They are also in
   use while another file records that the user wants to keep them.
@@ -180,8 +180,8 @@ def keep(directory: str, root: Root) -> None:
     try:
         replace_file(path, encode(Entry(profile="", roots=(root,))))
     except PermissionError:
-        # Windows does not replace a file while another process reads it. The existing file has the
-        # same content, so the new one is not needed.
+        # Windows does not replace a file while another process reads it. The file already has this
+        # content, so nothing is lost.
         if not os.path.exists(path):
             raise
 

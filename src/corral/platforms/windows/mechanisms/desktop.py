@@ -122,8 +122,8 @@ def station_entry() -> bytes:
 
 
 def _check(desktop: Desktop) -> None:
-    """Raise OSError if the desktop has the wrong name, or if the window station has no entry for
-    the target. Raise it too if one of the two is not labelled Low.
+    """Raise OSError unless the desktop has its planned name, the window station has an entry for
+    the target, and both are labelled Low.
     """
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:

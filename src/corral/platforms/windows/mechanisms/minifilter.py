@@ -36,9 +36,8 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver caches an answer by operation and path only, so it should not cache an answer that
-# depends on other fields. A time of 0 does not turn the cache off, but means the default time. Such
-# an answer therefore gets the shortest possible time.
+# The driver caches answers by operation and path only. An answer that depends on other fields gets
+# the shortest time that works: a time of 0 would mean the default time.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -66,8 +65,8 @@ ABSENCES = {
 
 @record
 class Checks:
-    r"""Decides whether an operation is allowed. `read` and `write` list the granted roots. They are
-    the driver's own paths (`\Device\HarddiskVolume3\...`), but in upper case.
+    r"""Decides whether an operation is allowed. `read` and `write` are the granted roots, as the
+    driver writes them (`\Device\HarddiskVolume3\...`) but in upper case.
     """
 
     read: tuple[str, ...] = ()

@@ -128,9 +128,7 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return the message that configures the driver to deny every operation for which it gets no
-    answer from corral.
-    """
+    """Return the message that makes the driver deny each operation that corral does not answer."""
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
 

@@ -50,8 +50,8 @@ class Exceptions:
     below them gets less access too.
 
     `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
-    grant. `secret` lists the closed objects for which corral also checks that their lists do not
-    give access to all AppContainers.
+    grant. corral also checks that the lists of `secret` objects do not give access to all
+    AppContainers.
     """
 
     closed: frozenset[str] = frozenset()
@@ -63,8 +63,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The target must not rename the directories above these objects. It could put another
-        # directory in their place, and the exceptions would not apply to the content of that.
+        # The target must not rename the directories above these objects. Otherwise it could put
+        # another directory in their place, to which the exceptions would not apply.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -84,7 +84,7 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # get no entry, because this user cannot change their lists
+    foreign: tuple[str, ...] = ()  # this user cannot change their lists, so they get no entry
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
     watched: tuple[str, ...] = ()  # files that do not exist, but that other programs would run
@@ -257,9 +257,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    Set fewer entries if an earlier run has kept those of this grant, and the root object still has
-    its entry. Then set only the entries of objects with less access than the grant gives. These may
-    be new, and may have inherited too much access from their directory.
+    If an earlier run has kept the entries, and the root object still has its entry, set only the
+    entries of objects with less access than the grant gives. These may be new, and may have
+    inherited too much access from their directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -2,8 +2,8 @@
 
 corral uses this token only if the user's policy allows it. The token's only privilege is to
 traverse directories, and administrators' groups in it can only deny access. The target can write an
-object only if the object's access list allows it twice: to the user, and to Everyone or this logon.
-At Low integrity the target cannot write objects with a higher label. The files, registry keys,
+object only if its access list allows this to the user, and also to Everyone or to this logon. At
+Low integrity the target cannot write objects with a higher label. The files, registry keys,
 processes and windows of ordinary programs are labelled Medium.
 
 The token does not restrict reads or the network. corral does not set the integrity level of an
@@ -75,8 +75,8 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes administrator rights from an AppContainer's token, if corral itself has them. The
-    documentation of Windows does not say whether Windows removes them.
+    """Removes corral's administrator rights, if it has any, from an AppContainer's token. Microsoft
+    does not document whether Windows removes them.
     """
 
     name = "filtered_token"

@@ -283,10 +283,9 @@ def _cpu_rate(plain: Job) -> str:
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
-    """Start two busy processes, one after the other. Return the CPU seconds that each has used when
-    the second one ends.
-
-    The second one ends after a fixed CPU time, so the result does not depend on a clock.
+    """Start a busy process, and then a second one beside it. Return the CPU seconds that each has
+    used when the second one ends. It ends after a fixed CPU time, so the result does not depend on
+    a clock.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:

@@ -60,8 +60,8 @@ class Relay:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. Call this only after the shim has ended. As long as the shim runs, a
-        thread reads from the pipes, so they stay open.
+        """Close the pipes. Call this after the shim has ended, because otherwise a thread still
+        reads from the pipes and they stay open.
         """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()
@@ -93,5 +93,5 @@ class Relay:
 
 
 def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials) -> Relay:
-    """Open the relay for a plan. `pipes` are the pipe from its inner end and the pipe to it."""
+    """Open the relay for a plan. `pipes` lead from and to its inner end."""
     return Relay(*pipes, Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials)))

@@ -45,8 +45,8 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` contains its
     environment variables. `ui` and `bits` are the target's own restrictions, because the target can
-    take over the shim. Switch off `childless`, `memory` or `read_back` only on a host where no
-    probe has shown that this feature works.
+    take over the shim. Switch off `childless`, `memory` or `read_back` only if no probe has shown
+    that it works on this host.
     """
 
     name = "relay"

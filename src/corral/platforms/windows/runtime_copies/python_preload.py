@@ -52,9 +52,7 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return a function that calls the `_winapi` function `call` with a local name in place of a
-    pipe's global name.
-    """
+    """Wrap a `_winapi` function, so that it gets a local name in place of a pipe's global name."""
 
     def called(name: str, *arguments: object) -> object:
         if name.lower().startswith(PIPES) and not name.upper().startswith(LOCAL_PIPES.upper()):

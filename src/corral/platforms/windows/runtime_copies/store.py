@@ -53,8 +53,8 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """Makes the copies that are still missing. `program` is the copy to start. Paths inside a
-    `granted` path are used where they are, even if a copy contains them too.
+    """Makes the copies that are still missing. `program` is the copy to start. The target uses
+    files in `granted` paths directly, even if they are in a copy too.
     """
 
     name = "runtime_copies"
@@ -104,7 +104,7 @@ class Store:
 
 class OpenCopies:
     """Keeps the mark files of used copies open. Windows does not delete open files, so `collect`
-    cannot remove these copies in the meantime.
+    cannot remove these copies.
     """
 
     def __init__(self) -> None:
@@ -156,8 +156,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # The files in `pointing` may name paths in other trees. These paths are replaced by paths
-        # in the copies, which contain the copies' keys. So this copy's key depends on all keys.
+        # In the files of `pointing`, paths in other trees are replaced by paths in their copies,
+        # which contain the keys of these copies. So this copy's key depends on those keys.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
@@ -205,9 +205,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return the interpreter without its editable installs, whose files are outside its own
-    directories.
-    """
+    """Return the interpreter without its editable installs, which are in other directories."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
