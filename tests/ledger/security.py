@@ -888,7 +888,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "hg-subrepositories",
-                "The target can also make the subrepositories that a `.hgsub` names.",
+                "The target can also create the subrepositories that a `.hgsub` names.",
                 (f"{MASKS}::test_mercurial_subrepositories_are_not_searched",),
             ),
             (
