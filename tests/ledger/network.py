@@ -91,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-rebinding",
-        sentence="So if the name has another address the next time, this address is checked, too.",
+        sentence="It does this for each connection, so if the name has another address the next time, this address is checked, too.",
         tests=(
             f"{ALLOWLIST}::test_a_name_is_checked_again_for_each_connection",
         ),
