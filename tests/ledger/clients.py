@@ -75,7 +75,7 @@ CLAIMS: tuple[Claim, ...] = (
             ("why-failure", "If the last run failed, corral records how.", (f"{GRANT}::test_why_says_how_a_run_without_denials_failed", "tests/unit/denials/test_kept.py::test_a_failed_run_is_stored_without_denials")),
             (
                 "grant-own-file",
-                "The server may already have made a file in its kept home under the name of a file that you grant later. corral then renames the server's file to `NAME.before-grant`.",
+                "If you grant a file whose name the server already uses in its kept home, corral renames the server's file to `NAME.before-grant`.",
                 (
                     "tests/linux/test_home.py::test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home",
                     "tests/unit/platforms/test_run_directories.py::test_a_servers_own_file_does_not_hide_a_grant",

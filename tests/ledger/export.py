@@ -79,7 +79,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-lock",
-            "corral never writes a Containerfile for a bundle, and not for a package that was installed with `--allow-install-scripts` either, because the package may have written its own lock file.",
+            "corral never writes a Containerfile for a bundle, or for a package that was installed with `--allow-install-scripts`, because such a package may have written its own lock file.",
             ANY,
             (
                 f"{BUILD}::test_a_bundle_with_the_files_of_a_package_gets_no_containerfile",

@@ -91,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-rebinding",
-        sentence="So if the name has another address the next time, this address is checked, too.",
+        sentence="It does this for each connection, so if the name has another address the next time, this address is checked, too.",
         tests=(
             f"{ALLOWLIST}::test_a_name_is_checked_again_for_each_connection",
         ),
@@ -241,7 +241,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-paced",
-        sentence="So that a target cannot waste this time, corral limits the rate of the target's requests after 256 failed connections, 256 DNS queries or 128 stray packets at once.",
+        sentence="To keep a target from wasting this time, corral limits the rate of the target's requests after 256 failed connections, 256 DNS queries or 128 stray packets at once.",
         tests=(
             "tests/linux/test_pacing.py::test_refused_connections_are_read_at_a_limited_rate",
             "tests/inside/test_network.py::test_a_flood_of_refused_connections_is_read_at_a_limited_rate",

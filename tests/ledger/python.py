@@ -57,7 +57,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-environment",
-        sentence="corral passes the variables in `env` on to the server, and treats those as secrets whose names look like secrets.",
+        sentence="corral passes the variables in `env` on to the server. If the name of a variable looks like that of a secret, corral treats the variable as a secret.",
         tests=(
             f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",
             f"{PROFILES}::test_parameters_for_an_sdk_name_every_variable_once",

@@ -888,7 +888,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "hg-subrepositories",
-                "The target can also make the subrepositories that a `.hgsub` names.",
+                "The target can also create the subrepositories that a `.hgsub` names.",
                 (f"{MASKS}::test_mercurial_subrepositories_are_not_searched",),
             ),
             (
@@ -941,7 +941,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-names",
-                "Without namespaces it has one directory in `/tmp`, which is closed to other users. The name of this directory is new for each run, with 32 random bits.",
+                "Without namespaces it has one directory in `/tmp`, which is closed to other users. Each run gives this directory a new name with 32 random bits.",
                 (
                     f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",
                     f"{TWO_USERS}::test_named_sockets_of_a_process_are_found",
