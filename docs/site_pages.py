@@ -153,8 +153,8 @@ def on_page_content(html: str, *, page: Page, **_: object) -> str:
 
 
 def _text_of(content: str) -> str:
-    """Return HTML without its tags, for use in an attribute. Do not escape apostrophes, because the
-    theme escapes some titles again.
+    """Return the text of some HTML, escaped for an attribute. Leave apostrophes as they are,
+    because the theme escapes some titles a second time.
     """
     text = unescape(TAG.sub("", PERMALINK.sub("", content)))
     return escape(text, quote=False).replace('"', "&quot;")

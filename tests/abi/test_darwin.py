@@ -127,7 +127,7 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
-    """Check that a wrong statement of each kind is found, and that correct statements are accepted."""
+    """Check that every kind of wrong statement is found. Sanity check: correct ones are accepted."""
     calls = prototypes()
     wrong = {
         "constant": "RUSAGE_INFO_V4 == 3",

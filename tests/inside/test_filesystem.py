@@ -499,8 +499,8 @@ answer = {
 @BOTH_TIERS
 def test_a_write_grant_belongs_to_the_user(user, scratch):
     """Check that the target owns the files that it creates in a write grant, and can move a file to
-    another directory there. The first version of Landlock denies such a move, so `shutil.move` then
-    copies the file.
+    another directory there. The first version of Landlock denies such a move, but `shutil.move` can
+    still copy the file.
     """
     code = """
 import shutil
@@ -612,8 +612,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    # A virtual machine may share the host's files. Even its root can then read /etc/shadow only if
-    # the user who runs the machine can.
+    # If a virtual machine shares the host's files, its root can read only what the user who runs
+    # the machine can read.
     expected = "done" if user.uid == 0 and can_read("/etc/shadow") else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected

@@ -234,8 +234,8 @@ def lock(fd: int, *, wait: bool) -> None:
 def lock_dead(path: str) -> int:
     """Lock the leftover file of a dead process, and return its descriptor.
 
-    Return -1 if the process is alive, because it still holds the lock. Also return -1 if the file
-    does not belong to this user, because callers remove the file or the paths that it lists.
+    Return -1 if the process is alive. Also return -1 if another user owns the file, because callers
+    remove the paths that it lists.
     """
     fd = open_own(path)
     try:

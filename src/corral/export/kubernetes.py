@@ -61,8 +61,8 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     SandboxClaim for agent-sandbox.
 
     Secrets are in the template, because a claim that sets variables gets no warm sandbox. The
-    volume claim is in the template too, because the sandboxes of a pool cannot share one volume
-    claim.
+    template also makes a volume claim for each sandbox, because the sandboxes of a pool cannot
+    share one.
     """
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:
