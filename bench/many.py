@@ -111,8 +111,8 @@ _ACTIVITY = (counters.WAKE_UPS, counters.CPU)
 
 
 def settle(take: Callable[[], Sample], before: Sample) -> Sample:
-    """Take a sample every second until no counter in `PASSING` is higher than in `before`, for at
-    most a minute. Return the last sample.
+    """Take a sample every second, for at most a minute, until no counter in `PASSING` is higher
+    than in `before`. Return the last sample.
 
     The first samples may be too high, because a process may still be ending, and because the kernel
     frees unused keys late on a busy machine.

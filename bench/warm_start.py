@@ -37,8 +37,8 @@ def in_a_row(measured):
 
 
 def launch_and_wait(launch=corral.launch, *, timed_wait: bool = True) -> float:
-    """Return the milliseconds until the target has ended. If `timed_wait` is false, return the
-    milliseconds until `launch` has returned: the target's program has then been started.
+    """Return the milliseconds until the target has ended or, if `timed_wait` is false, until
+    `launch` has returned.
     """
     started = time.perf_counter_ns()
     sandbox = launch(

@@ -1,7 +1,6 @@
 """Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for x86_64 and arm64.
 
-The tests find the names in the modules themselves. So you have to add a new name here only if it is not in Apple's public
-headers.
+The tests find the names themselves. Add a name here only if it is not in Apple's public headers.
 """
 
 from __future__ import annotations

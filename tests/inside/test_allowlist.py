@@ -136,8 +136,8 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
     # Sanity check: with the rules that the report suggests, the target reaches the denied
-    # destinations. Leave out the rules for port 443: the report has such a row for each address
-    # among the target's arguments.
+    # destinations. Leave out the rules for port 443, which are suggested only because the addresses
+    # are among the target's arguments.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))

@@ -234,8 +234,8 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Check that the target cannot change files that git, an editor, a client or direnv run
-    unasked. The directories around these files cannot be renamed.
+    """Check that the target cannot change files that git, an editor, a client or direnv run without
+    asking the user, and cannot rename the directories around them.
     """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
@@ -436,9 +436,9 @@ def elsewhere(user):
 
 @BOTH_TIERS
 def test_landlock_protects_named_pipes_in_a_read_grant(user, scratch, elsewhere):
-    """Check when the target can write to a named pipe in a read grant. A read-only mount allows
-    this, but Landlock denies it. With mounts, Landlock allows it below directories that the sandbox
-    makes private, such as /tmp.
+    """Check that Landlock stops the target from writing to a named pipe in a read grant, which a
+    read-only mount would allow. With namespaces, Landlock allows it below directories that the
+    sandbox makes private, such as /tmp.
     """
     kind = subprocess.run(["stat", "-f", "-c", "%T", elsewhere], capture_output=True, check=True)
     if kind.stdout == b"overlayfs\n" and user.uid == 0 and user.tier == "walled":

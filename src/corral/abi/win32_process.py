@@ -1,7 +1,6 @@
 """Bind calls that create processes, wait for them, and measure their resource usage.
 
-Callbacks are CFUNCTYPE, because only 64-bit Windows is supported, and it has a single calling
-convention.
+Callbacks are CFUNCTYPE, because 64-bit Windows has a single calling convention.
 """
 
 import ctypes
