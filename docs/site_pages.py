@@ -183,7 +183,9 @@ def on_post_page(output: str, *, page: Page, **_: object) -> str:
     search dialog, and the title and description for shared links, because the theme has none.
     """
     if loaded := LOADED.search(output):
-        raise PluginError(f"{page.file.src_uri} would load from another host: {loaded[0]}")
+        raise PluginError(
+            f"{page.file.src_uri} would load something from another host: {loaded[0]}"
+        )
     shared = "".join(
         f'<meta property="og:{name}" content="{page.meta[name]}">'
         for name in ("title", "description")
