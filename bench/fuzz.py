@@ -186,7 +186,7 @@ TARGETS = {
 
 
 def fuzz(name: str, seconds: int, found: pathlib.Path) -> None:
-    """Fuzz one parser in this process. atheris ends the process."""
+    """Fuzz one parser. atheris ends this process."""
     import atheris  # type: ignore[import-not-found]
 
     with atheris.instrument_imports(include=["corral"]):

@@ -149,8 +149,8 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.network.gateway.gateway import Gateway
     from corral.network.rules import parse_rules
 
-    # The gateway connects to the same port number that its client connected to, so the gateway has
-    # to listen on the server's port number.
+    # The gateway connects to the port number that its client used, so it has to listen on the
+    # server's port number.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
     pid = os.fork()
     if pid:

@@ -3,9 +3,9 @@
 The starts and the time are divided into equal shares. Before each sample the script makes one share
 of the starts, then waits until one share of the time has passed. A counter in `MARGINS` fails if
 its median in the last quarter of the samples exceeds its median in the third quarter by more than
-its margin. This finds a leak of one descriptor in a thousand starts. Memory may grow by one part in
-a hundred, and all other counters must not grow. At the end the script ends the servers and checks
-that their processes and files are gone. It does not judge times.
+its margin. This finds a leak of one descriptor in a thousand starts. Memory may grow by 1%, and all
+other counters must not grow. At the end the script ends the servers and checks that their processes
+and files are gone. It does not judge times.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def judge(samples: Samples) -> tuple[Ratio, ...]:
-    """Return how much each checked counter grew from the third quarter of the samples to
-    the last.
+    """Return how much each checked counter grew in the last quarter of the samples, compared with
+    the quarter before it.
     """
     if len(samples) < FEWEST_SAMPLES:
         raise SystemExit(f"too few samples: {len(samples)} (at least {FEWEST_SAMPLES} are needed)")
@@ -111,8 +111,8 @@ _ACTIVITY = (counters.WAKE_UPS, counters.CPU)
 
 
 def settle(take: Callable[[], Sample], before: Sample) -> Sample:
-    """Take a sample every second until no counter in `PASSING` is higher than in `before`, for at
-    most a minute. Return the last sample.
+    """Take a sample every second, for at most a minute, until no counter in `PASSING` is higher
+    than in `before`. Return the last sample.
 
     The first samples may be too high, because a process may still be ending, and because the kernel
     frees unused keys late on a busy machine.

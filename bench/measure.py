@@ -117,8 +117,8 @@ def interleave(
 
 
 def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str, str]:
-    """Remove the PYTHON* variables from an environment, and add `extra`. PYTHON* variables could
-    turn off bytecode caching for some contenders.
+    """Add `extra` to an environment, and remove its PYTHON* variables, which could turn off
+    bytecode caching for some contenders.
     """
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     return {**kept, **extra}

@@ -155,7 +155,7 @@ PARTS = (
 
 
 def serve(listener: socket.socket) -> None:
-    """Accept connections forever, and answer the request line of each."""
+    """Accept connections forever, and answer the line that each client sends."""
     block = bytearray(BLOCK)
     while True:
         end = listener.accept()[0]
@@ -216,8 +216,8 @@ def client(
 def find_python() -> str:
     """Return the path of the system's Python, or of this interpreter if the system has none.
 
-    Without namespaces, root's target runs under a different user id, which may not read a Python in
-    root's home.
+    This interpreter may be in root's home. Without namespaces, root's target has another user id
+    and may not read it there.
     """
     return SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
 
@@ -242,8 +242,8 @@ def flood_section(
     compared: Mapping[str, Start],
     environment: Mapping[str, str],
 ) -> Section:
-    """Measure the flood once in each tier. More rounds are not needed, because other processes do
-    not change the supervisor's CPU time.
+    """Measure the flood once in each tier. Once is enough, because other processes do not change
+    the supervisor's CPU time.
     """
     amount = REFUSED_CONNECTS // 4 if options.quick else REFUSED_CONNECTS
     ratios, notes = [], []

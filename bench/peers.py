@@ -126,8 +126,8 @@ def install(directory: str, packages: Sequence[str] = (), checkout: str = CHECKO
 
 
 def write_scripts(python: str, directory: str) -> dict[str, str]:
-    """Write the console scripts that pip and uv generate, and return the path of each. Only one of
-    the two has installed corral, but the benchmark measures both scripts.
+    """Write the console scripts that pip and uv generate, and return their paths. Both are
+    measured, although only one of the two has installed corral.
     """
     paths = {}
     for installer, text in SCRIPTS.items():
@@ -150,8 +150,8 @@ NOTICES = {
 def write_silent_script(python: str, directory: str) -> str:
     """Write a console script for a copy of corral that does not report denials.
 
-    The copy imports the same modules as corral. corral is not patched at run time, because the
-    patch would have to import modules first, which would change the measured time.
+    corral is copied, because changing it at run time would import modules early, and so change the
+    measured time.
     """
     code = "import corral, os; print(os.path.dirname(corral.__file__))"
     done = subprocess.run([python, "-c", code], capture_output=True, check=True, text=True)

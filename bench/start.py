@@ -154,9 +154,7 @@ def cold(
 def compare(
     stats: Mapping[str, Stats], ours: str, budgets: Mapping[str, float]
 ) -> tuple[Ratio, ...]:
-    """Compare `ours` with every contender except the variants of corral and /bin/true without a
-    sandbox.
-    """
+    """Compare `ours` with all contenders except /bin/true alone and the variants of corral."""
     return tuple(
         measure.ratio(f"{ours} / {name}", stats[ours], other, budgets.get(name))
         for name, other in stats.items()

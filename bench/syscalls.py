@@ -29,7 +29,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the calls and the workloads that the options name, or all of them."""
+    """Return the chosen calls and workloads, or all of them if the user chose none."""
     if options.call or options.workload:
         return tuple(options.call or ()), tuple(options.workload or ())
     return tuple(CALLS), WORKLOADS

@@ -176,8 +176,8 @@ def try_server(kind: str, name: str, work: str, env: dict[str, str]) -> dict[str
 
 
 def make_home(work: str, name: str, env: dict[str, str]) -> dict[str, str]:
-    """Make a home with empty caches, and run corral's probes there, so that the measured starts do
-    not run them.
+    """Make a home with empty caches. Run corral's probes there now, so that no measured start has
+    to.
     """
     home = env | {"HOME": f"{work}/{name}"}
     os.mkdir(home["HOME"])

@@ -37,8 +37,8 @@ def in_a_row(measured):
 
 
 def launch_and_wait(launch=corral.launch, *, timed_wait: bool = True) -> float:
-    """Return the milliseconds until the target has ended. If `timed_wait` is false, return the
-    milliseconds until `launch` has returned: the target's program has then been started.
+    """Return the milliseconds until the target has ended or, if `timed_wait` is false, until
+    `launch` has returned.
     """
     started = time.perf_counter_ns()
     sandbox = launch(
@@ -117,8 +117,8 @@ def main() -> int:
         back_to_back = measure.interleave(
             rows, max(1, task["rounds"] // 4), warm_up=1, cpu=cpu.read
         )
-        # Pools are measured separately, because a spare would be made while the next contender
-        # runs.
+        # Pools are measured separately, because making the next spare would slow down the next
+        # contender.
         with corral.Pool() as pool:
             pooled = measure.interleave(
                 {POOL: functools.partial(launch_and_wait, pool.launch), **peers_found},

@@ -153,8 +153,8 @@ def on_page_content(html: str, *, page: Page, **_: object) -> str:
 
 
 def _text_of(content: str) -> str:
-    """Return HTML without its tags, for use in an attribute. Do not escape apostrophes, because the
-    theme escapes some titles again.
+    """Return the text of some HTML, escaped for an attribute. Leave apostrophes as they are,
+    because the theme escapes some titles a second time.
     """
     text = unescape(TAG.sub("", PERMALINK.sub("", content)))
     return escape(text, quote=False).replace('"', "&quot;")
@@ -183,7 +183,9 @@ def on_post_page(output: str, *, page: Page, **_: object) -> str:
     search dialog, and the title and description for shared links, because the theme has none.
     """
     if loaded := LOADED.search(output):
-        raise PluginError(f"{page.file.src_uri} would load from another host: {loaded[0]}")
+        raise PluginError(
+            f"{page.file.src_uri} would load something from another host: {loaded[0]}"
+        )
     shared = "".join(
         f'<meta property="og:{name}" content="{page.meta[name]}">'
         for name in ("title", "description")

@@ -67,8 +67,8 @@ def package() -> pathlib.Path:
     """Copy corral to a directory that every user can read. The users' homes are made beside the
     copy.
 
-    The copy is compiled here, because the tests run corral without writing compiled modules, and a
-    start that has to compile every module takes twice as long.
+    The copy is compiled here, because the tests do not let corral write compiled modules. Otherwise
+    each start would compile every module and take twice as long.
     """
     base = pathlib.Path(tempfile.mkdtemp(prefix="corral-tests-"))
     base.chmod(0o755)

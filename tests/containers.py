@@ -44,7 +44,9 @@ HARDENED = (
 
 
 def dockers_profile() -> dict[str, object]:
-    """Return podman's profile without the calls that Docker denies to a container without capabilities."""
+    """Return podman's seccomp profile without the calls that Docker denies to a container without
+    capabilities.
+    """
     profile = json.loads(PODMANS.read_text())
     denied = {*DENIED_BY_DOCKER.split(), "clone"}
     for rule in profile["syscalls"]:

@@ -27,8 +27,8 @@ TARGET_OF_ROOT = 1879097344  # the id that user_ids.unused_id finds for root's t
 LAYERS = "mkdir lower upper work && "
 LAYERED = "lowerdir=lower,upperdir=upper,workdir=work /mnt"
 FUSE = "mkdir under && chmod 755 under && "
-# Mount another /dev/fuse and another passwd, because on some hosts ordinary users cannot open
-# /dev/fuse, and because fusermount needs a user who has a name.
+# On some hosts ordinary users cannot open /dev/fuse, so mount one that they can open. fusermount
+# needs a user with a name, so mount a passwd that contains one.
 OWN_FUSE = (
     "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && mkdir under && "
     "cp /etc/passwd . && echo fuse:x:{0}:{0}::/:/bin/sh >>passwd && mount --bind passwd /etc/passwd && "
@@ -66,9 +66,9 @@ class FileSystem:
     `closed_to_root` means that the file system has no idmapped mounts. Root's target can then use only files that are
     open to the target's own user id.
 
-    If the host cannot mount the file system, `machine` is a virtual machine that can. If root may not make files at
-    /mnt, root makes them in `behind`, which is the directory that is mounted there. `quota` means that the ordinary
-    user has a quota.
+    If the host cannot mount the file system, `machine` is a virtual machine that can. If root may
+    not make files at /mnt, `behind` is the directory that is mounted there, and root makes them in
+    it. `quota` means that the ordinary user has a quota.
     """
 
     how: str
@@ -201,7 +201,7 @@ class Mounted:
 
 
 class Resident(User):
-    """A user in the namespace of a `Mounted`."""
+    """A user whose commands run in the namespace of a `Mounted`."""
 
     mounted: Mounted
 

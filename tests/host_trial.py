@@ -1,8 +1,8 @@
 """Try corral on this host as this user, and print the parts of a record for `hosts.py`.
 
-As soon as a part is known, the program prints it as one marked line of JSON. It also passes on the
-output of the attacks. It uses only the standard library, because the host may have nothing else,
-but the attacks also need pytest in `PYTHONPATH`.
+The program prints each part as soon as it is known, as one marked line of JSON, and passes on the
+output of the attacks. It uses only the standard library, because the host may have nothing else.
+Only the attacks need pytest in `PYTHONPATH`.
 
     python3 tests/host_trial.py [PART...]      the default parts, or some of: system doctor runs demo attacks
 """
@@ -63,9 +63,7 @@ def system() -> dict[str, Any]:
 
 
 def doctor() -> dict[str, Any]:
-    """Return doctor's verdict, the capabilities that it has proven, and its findings about the
-    others.
-    """
+    """Return doctor's verdict, the proven capabilities, and the findings about all others."""
     done = corral("doctor", "--json")
     told = json.loads(done.stdout)
     absent = {
@@ -156,8 +154,8 @@ def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
     """Return the results of all users: totals, the reasons for skipped tests, and one row for each
     file and user.
 
-    The user of a row is the user who runs corral. This may be the ordinary user even in root's
-    process, which also runs the ordinary user's cases.
+    The user of a row is the user who runs corral. Root's process also runs some cases as the
+    ordinary user.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     skipped: dict[str, int] = {}

@@ -172,8 +172,8 @@ def file_systems(found: list[Record], tried: list[Record]) -> str:
 
 
 def at_place(record: Record, place: str) -> str:
-    """Return what corral refused when its directory `place` was on this file system: the users, or
-    "works" if it refused none, or "not tried".
+    """Return the results of the users for whom corral refused this file system at `place`, "works"
+    if there are none, or "not tried".
     """
     tries = [one for one in record["tries"] if one["place"] == place]
     others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
@@ -312,9 +312,7 @@ def source() -> str:
 
 
 def look(kind: str, name: str, *parts: str) -> Record:
-    """Try one host with the module of its kind. Parts that are not tried now keep the values of the
-    old record.
-    """
+    """Try one host with the module of its kind. Other parts keep their values from the old record."""
     seen = importlib.import_module(KINDS[kind][1]).look(name, *parts)
     before = place({"kind": kind, "name": name})
     known = read(before) if parts and before.exists() else NOT_RUN

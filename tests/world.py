@@ -70,9 +70,8 @@ class Namespace:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def listen(self, port: int, *, kind=socket.SOCK_STREAM, address: str = "::") -> socket.socket:
-        """Return a socket that is bound to a port, and listens unless it is for datagrams. It
-        accepts IPv4 and IPv6 on all addresses of the namespace, unless the caller names one
-        address.
+        """Return a socket that is bound to a port, and listens unless it is for datagrams. Without
+        `address` it accepts IPv4 and IPv6 on all addresses of the namespace.
         """
         return self.call(_listener, port, kind, address)
 
@@ -168,8 +167,8 @@ class World:
             )
 
     def name(self, name: str, *addresses: str) -> str:
-        """Set a name's addresses. The hosts file is changed in place, because it is mounted as
-        /etc/hosts where corral runs.
+        """Set a name's addresses. Change the hosts file in place, because it is mounted as
+        /etc/hosts, and a new file would not appear there.
         """
         kept = [line for line in self.hosts.read_text().splitlines() if line.split()[1] != name]
         lines = [*kept, *(f"{address} {name}" for address in addresses)]

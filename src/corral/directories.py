@@ -92,10 +92,10 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
 
 
 def target_homes() -> str:
-    """Return the directory for persistent homes (`state = true`) if root starts targets without
+    """Return the directory for persistent homes (`state = true`) of root's targets without
     namespaces.
 
-    Such a target does not have root's user id, so its home cannot be inside root's home.
+    These targets have another user id, so their homes cannot be in root's home.
     """
     return os.path.join(absolute(os.environ, "XDG_STATE_HOME", "/var/lib"), "corral-homes")
 

@@ -15,10 +15,8 @@ HINTS = {
 
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
-    """Return a hint for a file system error at `place`.
-
-    `otherwise` is advice that fits any error. It is added to the hint. If there is no hint for this
-    error, only `otherwise` is returned.
+    """Return a hint for a file system error at `place`, followed by `otherwise`, which is advice
+    for any error.
     """
     from shlex import quote
 

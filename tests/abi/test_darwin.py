@@ -1,7 +1,6 @@
 """Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for x86_64 and arm64.
 
-The tests find the names in the modules themselves. So you have to add a new name here only if it is not in Apple's public
-headers.
+The tests find the names themselves. Add a name here only if it is not in Apple's public headers.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
-    """Check that a wrong statement of each kind is found, and that correct statements are accepted."""
+    """Check that every kind of wrong statement is found. Sanity check: correct ones are accepted."""
     calls = prototypes()
     wrong = {
         "constant": "RUSAGE_INFO_V4 == 3",

@@ -1,7 +1,7 @@
 """Check every type, constant, structure and prototype of `abi/win32*.py` against Windows headers.
 
-The tests find the names in the modules themselves. So you have to add a new name here only if one
-of the two sets of headers does not have it.
+The tests find the names themselves. Add a name here only if one of the two sets of headers lacks
+it.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
     # Sanity check: with the rules that the report suggests, the target reaches the denied
-    # destinations. Leave out the rules for port 443: the report has such a row for each address
-    # among the target's arguments.
+    # destinations. Leave out the rules for port 443, which are suggested only because the addresses
+    # are among the target's arguments.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
@@ -448,8 +448,8 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway has synthetic addresses. Only new names may then get no
-    address. Earlier names must still work, and the number of recorded denials must be limited.
+    """Look up more names than the gateway has synthetic addresses. Only the last names may get no
+    address, and the number of recorded denials must be limited.
     """
     code = """
 first = asked(wire(b"good", b"test"))
@@ -469,9 +469,7 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
 
 
 def test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed(who, world, scratch):
-    """Check that datagrams do not reach a host, even if its name and port are allowed. Examples are
-    QUIC, and DNS queries to another server.
-    """
+    """Try datagrams, such as QUIC and DNS queries to another server."""
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """
 def sent(host, port):

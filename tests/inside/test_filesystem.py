@@ -234,8 +234,8 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Check that the target cannot change files that git, an editor, a client or direnv run
-    unasked. The directories around these files cannot be renamed.
+    """Check that the target cannot change files that git, an editor, a client or direnv run without
+    asking the user, and cannot rename the directories around them.
     """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
@@ -436,9 +436,9 @@ def elsewhere(user):
 
 @BOTH_TIERS
 def test_landlock_protects_named_pipes_in_a_read_grant(user, scratch, elsewhere):
-    """Check when the target can write to a named pipe in a read grant. A read-only mount allows
-    this, but Landlock denies it. With mounts, Landlock allows it below directories that the sandbox
-    makes private, such as /tmp.
+    """Check that Landlock stops the target from writing to a named pipe in a read grant, which a
+    read-only mount would allow. With namespaces, Landlock allows it below directories that the
+    sandbox makes private, such as /tmp.
     """
     kind = subprocess.run(["stat", "-f", "-c", "%T", elsewhere], capture_output=True, check=True)
     if kind.stdout == b"overlayfs\n" and user.uid == 0 and user.tier == "walled":
@@ -499,8 +499,8 @@ answer = {
 @BOTH_TIERS
 def test_a_write_grant_belongs_to_the_user(user, scratch):
     """Check that the target owns the files that it creates in a write grant, and can move a file to
-    another directory there. The first version of Landlock denies such a move, so `shutil.move` then
-    copies the file.
+    another directory there. The first version of Landlock denies such a move, but `shutil.move` can
+    still copy the file.
     """
     code = """
 import shutil
@@ -612,8 +612,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    # A virtual machine may share the host's files. Even its root can then read /etc/shadow only if
-    # the user who runs the machine can.
+    # If a virtual machine shares the host's files, its root can read only what the user who runs
+    # the machine can read.
     expected = "done" if user.uid == 0 and can_read("/etc/shadow") else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected

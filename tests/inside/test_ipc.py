@@ -176,7 +176,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
     """Bind one socket of a socketpair to two abstract names. The second name is as long as a
-    netlink address. For this length the filter does not decide, but asks the supervisor.
+    netlink address, so the filter leaves the decision to the supervisor.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"

@@ -196,8 +196,8 @@ answer = [first, tried(pivoted if first == "done" else lambda: call("pivot_root"
 
 @BOTH_TIERS
 def test_mounts_cannot_be_changed_or_removed(user):
-    """Try to change mounts. The owner of a mount namespace could do this. Inside, each call fails
-    before the kernel looks at the mount.
+    """Try to change mounts, as the owner of a mount namespace could. Inside, each call fails before
+    the kernel looks at the mount.
     """
     code = """
 answer = {path: [

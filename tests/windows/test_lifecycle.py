@@ -200,9 +200,7 @@ def test_trees_end_with_their_caller():
 
 
 def test_corral_ends_with_a_job_that_its_client_put_it_into(tree):
-    """Put corral into a job after its start, as MCP's Python SDK does. When the job ends, all
-    processes in it end.
-    """
+    """Put corral into a job after its start, as MCP's Python SDK does, and then end the job."""
     outer = job.create(Job(read_back=keeps()))
     running = tree()
     win32_job.AssignProcessToJobObject(outer.handle.value, int(running.corral._handle))

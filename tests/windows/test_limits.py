@@ -62,7 +62,7 @@ def test_cpu_time_beyond_the_limit_ends_the_run(corral, tmp_path):
 
 
 def test_a_cpu_share_is_set(corral, tmp_path):
-    """Check that a run sets the CPU rate of its job. The probe checks that such a rate has an effect
+    """Check that a run sets the CPU rate of its job. The probe checks the effect of a rate
     (`test_doctor.py`).
     """
     report = report_of(corral, tmp_path / "a", "pass", "--max-cpu", "200")

@@ -105,7 +105,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
     assert (found.version, said[0]) == ("1.0", "installing pypi:demo-server ...")
     again, said = fetch()
     assert (again.digest, said) == (found.digest, [])
-    # After the first installation, corral counts PyPI as proven on this machine, but not npm.
+    # Installation from PyPI is now proven on this machine, but installation from npm is not.
     assert package.why_unproven("pypi") == ""
     assert package.why_unproven("npm")
     done = corral("run", *walls, "pypi:demo-server", env=None)

@@ -305,7 +305,8 @@ def test_a_junction_in_a_package_counts_as_a_link_that_leads_out(tmp_path):
     with pytest.raises(SandboxError, match="path outside"):
         tree.check_tree(str(package))
     tree.make_read_only(str(package))
-    (outside / "mine").write_text("after")  # Sanity check: the file is still writable
+    # This would fail if `make_read_only` had followed the junction.
+    (outside / "mine").write_text("after")
     tree.remove_tree(str(package))
     assert not package.exists()
     assert (outside / "mine").read_text() == "after"

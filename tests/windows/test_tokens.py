@@ -85,8 +85,8 @@ def test_an_unrestricted_token_fails_verification():
 
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
 def test_a_process_without_the_restricted_token_fails_verification(step):
-    """Verify a process that does not have the restricted token. `verify` must fail, because it has
-    to read that process's own token, and not the token that corral made.
+    """Verify a process without the restricted token. `verify` must fail, because it must read the
+    token of the process, and not the token that corral made.
     """
     with pytest.raises(OSError, match="reads back"):
         step.verify(results_of_this_process())

@@ -238,8 +238,8 @@ def test_the_target_cannot_create_a_scheduled_task(corral, name):
 
 
 def test_the_target_cannot_start_a_com_server_outside_the_sandbox(corral):
-    """Check that the target cannot start a COM server, because a COM server runs as the user without the sandbox, and
-    would run any program for the target.
+    """Check that the target cannot start a COM server, which would run outside of the sandbox and
+    start any program for the target.
     """
     act = f"""
     import ctypes, uuid

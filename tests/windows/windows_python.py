@@ -20,7 +20,7 @@ import zipfile
 import rigs
 from vm import rig
 
-RECIPE = 2  # increased with each change to this build, to make a new cache entry
+RECIPE = 2  # increase this when the build changes, so that the cached build is not used
 PANDA3D = "1.10.16"
 MINOR = f"{sys.version_info.major}{sys.version_info.minor}"
 COMPILER, RESOURCES = "x86_64-w64-mingw32-gcc", "x86_64-w64-mingw32-windres"
@@ -87,8 +87,8 @@ def site(target: pathlib.Path) -> pathlib.Path:
 
 
 def pinned() -> list[str]:
-    """Return the packages to install, with the versions of this host, so that Wine and this host
-    run the same pytest.
+    """Return the packages to install, with this host's versions, so that the tests under Wine use
+    the same pytest.
     """
     return [
         name if name in ANY_VERSION else f"{name}=={importlib.metadata.version(name)}"

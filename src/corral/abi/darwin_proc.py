@@ -121,7 +121,7 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the process that macOS names when it asks the user for consent on behalf of `pid`."""
+    """Return the pid of the process that macOS names in its requests for consent for `pid`."""
     return responsibility_get_pid_responsible_for_pid(pid)
 
 

@@ -25,9 +25,9 @@ sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any"
 # a flag that is added to a filter such as _SANDBOX_FILTER_GLOBAL_NAME.
 _SANDBOX_FILTER_GLOBAL_NAME = 2
 _SANDBOX_CHECK_NO_REPORT = 0x40000000
-# This C function is variadic. If its second argument names an operation, it also reads a fourth
-# argument. If the second argument is NULL, it only returns whether the process is in a sandbox. The
-# fourth argument is left undeclared here, so that ctypes passes it as a variadic argument.
+# This function is variadic: if its second argument names an operation, it reads a fourth argument.
+# If the second is NULL, it only returns whether the process is in a sandbox. The fourth argument is
+# not declared, because ctypes then passes it as a variadic argument.
 sandbox_check = function("sandbox_check", _c_int, _c_int, _c_char_p, _c_int, check="any")
 
 

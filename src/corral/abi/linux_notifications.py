@@ -58,7 +58,7 @@ def receive(listener: int) -> Notification:
 
 
 def is_waiting(request: Notification) -> bool:
-    """Return whether the calling thread is still waiting. If so, its pid has not been reused."""
+    """Return whether the caller still waits for an answer. If so, its pid has not been reused."""
     try:
         fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
     except OSError:

@@ -40,9 +40,8 @@ def make_private_directory(path: str) -> None:
     """Create a directory that only this user can use, and the missing directories above it. Do
     nothing if the directory exists already.
 
-    On Windows give the user access through an access list. Mode 0o700 would give access only to the
-    owner. But when an elevated process creates a directory, the owner is the administrators' group,
-    so this user could open the directory only with elevation.
+    On Windows an access list gives the user access. Mode 0o700 would give access only to the owner,
+    which is the administrators' group if an elevated process creates the directory.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -234,8 +233,8 @@ def lock(fd: int, *, wait: bool) -> None:
 def lock_dead(path: str) -> int:
     """Lock the leftover file of a dead process, and return its descriptor.
 
-    Return -1 if the process is alive, because it still holds the lock. Also return -1 if the file
-    does not belong to this user, because callers remove the file or the paths that it lists.
+    Return -1 if the process is alive. Also return -1 if another user owns the file, because callers
+    remove the paths that it lists.
     """
     fd = open_own(path)
     try:

@@ -24,8 +24,8 @@ class MissingFunctionError(OSError):
 class Function:
     """A function that a library exports. `find` looks it up, or raises MissingFunctionError.
 
-    `failure` takes a result. It returns the error if the result means a failure, and None
-    otherwise. Results are integers: a NULL pointer and a void result become 0.
+    `failure` takes a result, and returns an error if the result means a failure. Results are
+    integers: a NULL pointer and a void result become 0.
     """
 
     __slots__ = ("_bound", "_failure", "_find", "arguments", "check", "library", "name", "result")

@@ -34,8 +34,7 @@ def replace_file(
     check: Callable[[], None] = lambda: None,
     sync: bool = True,
 ) -> None:
-    """Replace the file `path`. `like` is the stat result from which the new file gets its owner and
-    mode.
+    """Replace the file `path`. The new file gets its owner and mode from the stat result `like`.
 
     `check` is called just before the file is replaced. If it raises an error, the old file stays.
 

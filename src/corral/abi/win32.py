@@ -157,9 +157,9 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     """Call a function whose last parameters are (buffer, size, needed size), and return the filled
     buffer.
 
-    The buffer is never copied, because its content may include pointers into the buffer. Its size
-    is at least `least` bytes. Pass the size of the structure that the caller reads, because Windows
-    may ask for less when a list is empty.
+    The buffer is never copied, because its content may include pointers into the buffer. `least` is
+    the size of the structure that the caller reads. Windows may ask for less if a list in the
+    structure is empty.
     """
     needed = DWORD()
     try:
@@ -204,7 +204,7 @@ class Handle:
         return self._value
 
     def detach(self) -> int:
-        """Return the handle, which the caller then has to close. Mark this object as closed."""
+        """Return the handle, and leave it to the caller to close it."""
         value = self.value
         self._value = 0
         _open.discard(self)

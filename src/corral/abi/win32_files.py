@@ -1,4 +1,4 @@
-"""Bind calls for files and for mutexes. Links are not followed when a file is opened."""
+"""Bind calls for files and mutexes. If a path is a link, the link itself is opened."""
 
 import ctypes
 from collections.abc import Iterator

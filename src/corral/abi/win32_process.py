@@ -1,7 +1,6 @@
 """Bind calls that create processes, wait for them, and measure their resource usage.
 
-Callbacks are CFUNCTYPE, because only 64-bit Windows is supported, and it has a single calling
-convention.
+Callbacks are CFUNCTYPE, because 64-bit Windows has a single calling convention.
 """
 
 import ctypes
@@ -296,9 +295,8 @@ def committed_bytes(process: Handle) -> int:
 
 def boot_time() -> int:
     """Return a number that changes with each boot, but not when the clock is set."""
-    # SYSTEM_TIMEOFDAY_INFORMATION contains BootTime at offset 0 and BootTimeBias at offset 32.
-    # Setting the clock changes both by the same amount. The headers declare only the structure's
-    # size.
+    # SYSTEM_TIMEOFDAY_INFORMATION contains BootTime at offset 0 and BootTimeBias at offset 32. The
+    # headers do not declare these fields. Setting the clock changes both by the same amount.
     found = (LARGE_INTEGER * 6)()
     NtQuerySystemInformation(
         SystemTimeOfDayInformation, ctypes.byref(found), ctypes.sizeof(found), None

@@ -137,8 +137,8 @@ def create_profile(name: str, title: str, description: str) -> bytes:
     """Create an AppContainer profile and return its package SID. Fail with ERROR_ALREADY_EXISTS if
     the profile exists.
 
-    The profile gets no capabilities, because Windows checks only the token's capabilities. The
-    firewall service would also register the profile's capabilities.
+    The profile gets no capabilities. Windows checks only the token's capabilities, and the firewall
+    service would register the profile's.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 

@@ -237,8 +237,8 @@ class UserObject:
 def open_window_station(access: int, security: str) -> UserObject:
     """Open the non-interactive window station of this logon, or create it if it does not exist yet.
 
-    `security` is the SDDL for a new station. The call passes no name, because only administrators
-    may name a window station. Windows then opens the logon's only non-interactive station.
+    `security` is the SDDL for a new station. Only administrators may name a window station. Without
+    a name, Windows opens the logon's only non-interactive station.
     """
     with security_attributes(security) as attributes:
         value = CreateWindowStationW(None, 0, access, ctypes.byref(attributes))

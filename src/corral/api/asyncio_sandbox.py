@@ -272,7 +272,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
         await stdin.drain()
         stdin.close()
     except ConnectionError:
-        pass  # no error, because a target does not have to read its input
+        pass  # the target need not read its input
 
 
 def _discard(starting: asyncio.Future[Sandbox]) -> None:

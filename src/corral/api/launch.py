@@ -213,7 +213,7 @@ def _feed(stdin: BinaryIO, data: bytes) -> None:
             left = left[stdin.write(left) :]  # a pipe may accept only a part
         stdin.close()
     except OSError:
-        pass  # no error, because a target does not have to read its input
+        pass  # the target need not read its input
 
 
 def load_manifest(policy: PolicyLike) -> Manifest:

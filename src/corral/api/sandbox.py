@@ -208,7 +208,7 @@ def _close_stream(stream: object) -> None:
         if stream is not None:
             stream.close()  # type: ignore[attr-defined]
     except BrokenPipeError:
-        pass  # no error, because a target does not have to read all its input
+        pass  # the target need not read all its input
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:

@@ -8,8 +8,8 @@ from corral.api import supervisor_process
 
 
 def serve(reads: int, writes: int) -> NoReturn:
-    """Supervise one run. `reads` is the handle of the pipe from the caller, and `writes` is the
-    handle of the pipe to the caller. The target does not inherit these handles.
+    """Supervise one run. `reads` and `writes` are the handles of the pipes from and to the caller.
+    The target does not inherit them.
     """
     reading, writing = _descriptor(reads), _descriptor(writes)
     supervisor_process.run(

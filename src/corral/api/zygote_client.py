@@ -98,8 +98,9 @@ class Zygote:
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    # LD_BIND_NOW makes the zygote resolve all C functions when it starts. Otherwise
-                    # each fork would resolve them again, and copy the memory that this changes.
+                    # With LD_BIND_NOW the zygote resolves all C functions when it starts. Otherwise
+                    # each fork would resolve them itself, and get its own copy of the memory that
+                    # this changes.
                     env={**kept, "LD_BIND_NOW": "1"},
                 )
             self._requests = ours
@@ -128,8 +129,8 @@ class Zygote:
 
     def _forget(self) -> None:
         """Close the channels that this fork has inherited, because they belong to the parent."""
-        # Another thread of the parent may have held the old lock. No thread of this fork would
-        # ever release it.
+        # If another thread of the parent held the old lock, no thread of this fork would ever
+        # release it.
         self._lock = threading.Lock()
         for channel in (self._requests, *self._channels):
             if channel is not None:
@@ -140,8 +141,8 @@ class Zygote:
 
 
 def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
-    """Send a command to a spare. Return False if the spare has not accepted the command, and so
-    will never start it.
+    """Send a command to a spare, and return whether the spare accepted it. If not, the spare never
+    starts it.
     """
     assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
     try:

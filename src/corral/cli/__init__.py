@@ -70,7 +70,7 @@ def _main(words: list[str]) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    """Run a command, and print the error if it fails. `_main` handles a MemoryError."""
+    """Run a command, and print any error except MemoryError."""
     try:
         return _dispatch(words)
     except SandboxError as problem:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from corral.abi.private_directory import make_private_directory
 
-PACKAGES = str(Path(__file__).parents[2])  # corral can be imported from here
+PACKAGES = str(Path(__file__).parents[2])  # the directory from which corral is imported
 TOKEN = "DEMO_API_TOKEN"  # noqa: S105 - the name of a variable
 MAX_PARENT = 60  # characters: the path of a unix socket below it can have at most 108 bytes
 EXIT_SECONDS = 5.0

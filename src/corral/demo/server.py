@@ -84,8 +84,8 @@ class Server:
         return _call(str(params.get("name")), params.get("arguments", {}))
 
     def _initialize(self, wanted: object) -> Message:
-        """Choose the MCP revision that the client wants. If the server does not know it, choose the
-        newest revision.
+        """Choose the MCP revision that the client wants, or the newest if this server does not know
+        it.
         """
         if not isinstance(wanted, str):
             raise RequestError(INVALID_PARAMS, "`protocolVersion` is missing")

@@ -31,8 +31,8 @@ def describe_discarded(
     more += "" if whole else " (and others)"
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
-    # The target chooses the paths, so suggest flags only for paths that are not too long to read. A
-    # path with a masked secret gets no flag either, because no file has that path.
+    # The target chooses the paths, so suggest no flag for a path that is too long to check by eye.
+    # A path with a masked secret is not a real path, so it gets no flag either.
     short = [
         row
         for row in rows

@@ -165,10 +165,10 @@ def merge(
     runs: Iterable[KeptRun],
     is_allowed: Callable[[Denial, Sequence[str]], bool] = lambda _denial, _flags: False,
 ) -> tuple[SeenDenial, ...]:
-    """Return the denials of all runs, oldest first, with equal denials counted together. Leave out
-    a denial if the flags of a later run allow it.
+    """Return the denials of all runs, oldest first, and add up the counts of equal denials. Leave
+    out a denial if the flags of a later run allow it.
 
-    Keep a denial that does not occur in later runs, because the server may not have tried again.
+    Keep a denial that later runs do not repeat, because the server may not have tried again.
     """
     found: dict[Denial, SeenDenial] = {}
     for run in runs:

@@ -90,7 +90,7 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # The target chooses the destination. Quote one that could look like corral's own text, such
+        # The target chooses the destination. Quote it if it could look like corral's own text, such
         # as `x; --write ~`.
         marked = not MARKS.isdisjoint(self.destination)
         quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
@@ -164,7 +164,7 @@ class Denials:
         destination, secret = self._hidden(destination)
         why, masked = self._hidden(why)
         if masked or len(why) > MAX_TEXT_LENGTH:
-            why = why.partition("; ")[0]  # a command after "; " must not be cut
+            why = why.partition("; ")[0]  # drop a command rather than cut it
 
         # Drop a flag that would have to be shortened or masked, because it would then allow
         # something else. If the destination is secret, drop any flag with a value, because the

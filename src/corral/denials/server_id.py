@@ -29,8 +29,8 @@ class ServerId:
     has_variables: bool = False
 
     def is_started_by(self, wanted: ServerId) -> bool:
-        """Return whether a client may have started this server because of the entry `wanted` in the
-        client's configuration file.
+        """Return whether `wanted`, an entry in a client's configuration, may have started this
+        server.
         """
         if self.digest and not wanted.has_variables:
             return self.digest == wanted.digest

@@ -61,14 +61,13 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     SandboxClaim for agent-sandbox.
 
     Secrets are in the template, because a claim that sets variables gets no warm sandbox. The
-    volume claim is in the template too, because the sandboxes of a pool cannot share one volume
-    claim.
+    template also makes a volume claim for each sandbox, because the sandboxes of a pool cannot
+    share one.
     """
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:
         raise PolicyError(
-            "timeout: the time would already run while the sandbox of the listening server waits"
-            " for a claim",
+            "timeout: a listening server in a pool would use up its time before it is claimed",
             hint="leave the timeout out, and delete the SandboxClaim when the server has to end",
         )
     kind = "extensions.agents.x-k8s.io/v1beta1"

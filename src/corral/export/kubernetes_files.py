@@ -72,8 +72,8 @@ def next_steps(
     if secrets:
         words = " ".join(f'--from-literal={one}="${one}"' for one in secrets)
         lines.append(f"kubectl create secret generic {workload.secrets} {words}")
-    # Each server has its own field manager. So if another server is applied under the same name,
-    # the API server reports a conflict.
+    # Each server has its own field manager, so that the API server reports a conflict if another
+    # server is applied under the same name.
     apply = f"kubectl apply --server-side --field-manager={workload.manager}"
     lines.append(f"{apply} -f {where}/{OBJECTS_FILE}")
     lines += _reach(workload, {str(one["kind"]) for one in objects})

@@ -119,8 +119,7 @@ def _is_public(path: str) -> bool:
 def _engine(policy: Policy, *, rootless: bool) -> Engine:
     """Return which controls a runtime enforces.
 
-    A runtime that is started without root has no cgroup, so it cannot enforce the limits that need
-    one.
+    Without root, a runtime has no cgroup, so it cannot enforce the limits that need one.
     """
     enforces = {
         "filesystem": ("mounts, read-only root", "no Landlock"),

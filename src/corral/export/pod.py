@@ -56,8 +56,7 @@ class PodPath:
 class PodPolicy:
     """A policy for a pod.
 
-    `policy` itself contains no paths, because the paths of a pod do not exist on this machine. The
-    granted paths are in `paths` instead.
+    The granted paths are in `paths` and not in `policy`, because they do not exist on this machine.
     """
 
     policy: Policy

@@ -39,7 +39,7 @@ def publish(
 
 
 def _remove_export(directory: str, names: Collection[str]) -> None:
-    """Remove an earlier export. Refuse a directory that contains files from elsewhere."""
+    """Remove an earlier export. Refuse a directory that contains other files."""
     if not os.path.lexists(directory):
         return
     if not all(any(fnmatch(one, name) for name in names) for one in os.listdir(directory)):

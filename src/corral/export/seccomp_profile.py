@@ -104,7 +104,7 @@ def _intersect(one: Cube, other: Cube) -> Cube | None:
 
 
 def _subtract(cube: Cube, gone: Cube) -> Iterator[Cube]:
-    """Yield what is left of `cube` without `gone`, as disjoint cubes."""
+    """Yield disjoint cubes that together are `cube` without `gone`."""
     if _intersect(cube, gone) is None:
         yield cube
         return

@@ -30,7 +30,7 @@ class Workload:
     image: str
     argv: tuple[str, ...]
     pod: PodPolicy
-    server: str = ""  # the reference or command; two servers may have the same `name`
+    server: str = ""  # the server's reference or command
 
     @property
     def listens(self) -> bool:

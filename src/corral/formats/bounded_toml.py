@@ -22,7 +22,7 @@ def find_long_key(text: str) -> int:
     steps = 0
     for number, line in enumerate(lines, 1):
         dots = line.count(".")
-        steps += (dots + 1) * (dots + deepest)  # even without dots, the table's key is visited
+        steps += (dots + 1) * (dots + deepest)  # a key without dots takes `deepest` steps
         if dots > MAX_DOTS or steps > MAX_STEPS:
             return number
     return 0

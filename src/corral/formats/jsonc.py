@@ -23,7 +23,7 @@ TOKEN = re.compile(
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
-# `load` removes comments and trailing commas with these expressions. It does not use Reader, so
+# `load` removes comments and trailing commas with these expressions, and not with Reader, so that
 # corral can compare the results of both.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')

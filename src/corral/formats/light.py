@@ -1,7 +1,7 @@
 """Provide JSON and SHA-256 from the C modules that `json` and `hashlib` use.
 
-`json` imports `re`, and `hashlib` loads OpenSSL, which takes too long for a start that reads one
-small file. They are used only if an interpreter does not have the C modules.
+`json` imports `re`, and `hashlib` loads OpenSSL. Both take too long for a start that reads one
+small file, so they are used only if the interpreter lacks the C modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["parse_json", "sha256"]
 
 
 class _Usual:
-    """The settings that `json.loads` gives to the scanner."""
+    """The default settings of `json.loads`."""
 
     strict = True
     object_hook = object_pairs_hook = None
