@@ -144,7 +144,7 @@ def closed(schema):
         (
             ("--agent-sandbox", "--listen", "8080", "--timeout", "5m"),
             REFUSED,
-            "timeout: the time would already run",
+            "timeout: a listening server in a pool",
         ),
         (("--cilium", "--agent-sandbox"), WRONG, "leave one of them out"),
         (("--allow-net", "http://x"), WRONG, "--allow-net"),
