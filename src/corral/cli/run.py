@@ -429,10 +429,8 @@ def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: 
 
 
 def _keep_refusal(rest: list[str], problem: SandboxError) -> None:
-    """Store why a run was refused.
-
-    Do not store the run's flags. Stored flags hide the earlier denials that they allow, but the
-    target did not start with these flags.
+    """Store why a run was refused, without the run's flags. Stored flags would hide the earlier
+    denials that they allow, although the target never ran with them.
     """
     try:
         from corral.denials.kept import NOT_STARTED, keep

@@ -106,8 +106,8 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
 
 
 def _is_repeated(server: ServerId, servers: Iterable[ServerId]) -> bool:
-    """Return whether every run of a server whose command contains variables is also a run of one of
-    the other servers.
+    """Return whether a server's command contains variables, and all its stored runs are also runs
+    of `servers`.
     """
     runs = kept.load_server(server) if server.has_variables else []
     ran = {run.server.digest for run in runs}
@@ -225,7 +225,7 @@ def _print(found: ServerDenials, word: str) -> None:
     when = grant.format_time(found.last_run)
     output.write_line(f"  last run: {when}" + (f"; {found.failure}" if found.failure else ""))
     if not found.denials:
-        if not found.failure.startswith(kept.NOT_STARTED):  # otherwise nothing could be denied
+        if not found.failure.startswith(kept.NOT_STARTED):  # otherwise no target ran
             output.write_line("  it had no denials; all earlier denials, if any, are now allowed")
         _point_to_learn(found, word)
         return

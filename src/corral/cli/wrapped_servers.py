@@ -41,8 +41,8 @@ def find_all_files() -> list[tuple[str, str]]:
 
 
 def find_recorded_files() -> list[tuple[str, str]]:
-    """Return the files in which corral wrapped servers, except those that `find_all_files` returns.
-    Each is returned as (file, file), because its path takes the place of a client's name.
+    """Return (file, file) for each file in which corral wrapped servers, except those that
+    `find_all_files` returns. The first path takes the place of a client's name.
     """
     known = {os.path.realpath(path) for _, path in find_all_files()}
     return [

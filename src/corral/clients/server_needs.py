@@ -167,9 +167,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
 
 def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
     """Refuse a command in a project's file that starts a program or script outside of the project,
-    because the server could then read the files around it. The error is UnfitError if these files
-    may contain secrets, and otherwise UnchosenReadsError. `granted` are paths that the user has
-    granted.
+    because the server could then read the files around it. Raise UnfitError if these files may
+    contain secrets, otherwise UnchosenReadsError. `granted` are the paths that the user granted.
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
@@ -193,9 +192,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # A path through a link inside the project is accepted here, because corral checks where the
-        # link leads when the server starts. There is no such check in a directory that several
-        # servers share, or on Windows for a link before `..`, so there only the real path counts.
+        # A link inside the project is accepted here, because corral checks its destination when the
+        # server starts. It does not check links in a directory that several servers share, or on
+        # Windows links before `..`, so for these only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -212,9 +211,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def refuse_project_program(server: ConfiguredServer, project: str) -> None:
-    """Refuse to start a server through a program named corral that may be part of the project,
-    because it could be any program. Also refuse a path with a variable of the client, and a path
-    that depends on the process, such as a relative path or one in /proc.
+    """Refuse to start a server through a corral that the project may contain, because it could be
+    any program. Also refuse paths with a client's variable, and paths that depend on the process,
+    such as relative paths and /proc.
     """
     # A home directory may contain installed programs.
     project = "" if _is_home(project) else project
@@ -246,8 +245,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
 
 
 def refuse_project_variables(server: ConfiguredServer, project: str) -> None:
-    """Refuse a file with variables that the project itself may contain. The client sets them for
-    corral itself, which they could make load other code.
+    """Refuse an `envFile` that the project may contain, because the client also sets its variables
+    for corral, and they could make corral load other code.
     """
     if not server.env_file or not project or _is_home(project):
         return
@@ -326,8 +325,8 @@ def _is_unsafe(name: str, value: str) -> bool:
 
 
 def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
-    """Return the first directory of a search path that does not belong to the system, is not on the
-    user's PATH, and is not in one of the `known` directories. If there is none, return ''.
+    """Return the first foreign directory of a search path, or '' if there is none. All directories
+    are foreign except the system's, those on the user's PATH, and those in `known` directories.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
     mine = _own_search_path()
@@ -350,8 +349,8 @@ def _own_search_path() -> set[str]:
 
 
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
-    """Refuse a profile if other packages or variables add code to the server's package, because the
-    added code would get the profile's grants too.
+    """Refuse a profile if other packages or variables add code to the server's package, because
+    this code would get the profile's grants too.
     """
     variables = [
         name

@@ -78,8 +78,8 @@ class AskedFor:
 class Proposal:
     """A suggested grant: the `flag` that gives it, and the flag's value `path`.
 
-    `why` is the reason for the grant. In a policy file it is a comment after the path. `more`
-    describes how the path differs from the path that the target asked for.
+    `why` is the reason for the grant, and becomes a comment in a policy file. `more` describes how
+    `path` differs from the path that the target asked for.
     """
 
     flag: str
@@ -160,11 +160,11 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether an access in a private directory of the sandbox needs a path that is missing.
+    """Return whether a path is missing that an access in a private directory needs: the path itself
+    for a read, the directory above it for a write.
 
-    A read needs the path itself, and a write needs the directory above it. A private directory
-    contains only what the target created. Outside the home, a directory of the host counts as
-    missing even if the target created its own directory with that name.
+    A private directory contains only what the target created. Outside the home, a directory of the
+    host counts as missing even if the target created its own directory with that name.
     """
     if access == "read":
         return path not in made

@@ -61,8 +61,8 @@ class RemotePaths:
         """Return the target of a link, or "" if the path is not a link. Raise an error at the mount
         point of a network file system.
 
-        `follow` calls this method for each directory on the way to a path, from the top down. It is
-        therefore enough to check whether `path` itself is a mount point.
+        `follow` calls this method for each directory on the way to a path, from the top down, so it
+        is enough to check whether `path` itself is a mount point.
         """
         if path in self._remote or (self._is_root_remote and self._is_below_root(path)):
             raise _ReachedError

@@ -101,8 +101,8 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees. This is the step that builds the
-    target's own view of the file system, or otherwise Landlock.
+    """Return the step that decides which files the target sees: its own view of the file system, or
+    else Landlock.
     """
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):
@@ -207,8 +207,8 @@ def _judge_own_files(
     plan: Plan, learned: Learned, directories: Collection[str], hide: Hide
 ) -> Learned:
     """Handle the server's attempts to change its own program files. Propose a profile that makes
-    the server write to another directory. Without such a profile, list the file, with another
-    remedy if there is one.
+    the server write to another directory. If no profile does this, list the file, with any other
+    remedy.
 
     `directories` are the directories that the server wanted to make. A path that contains a secret
     gets no remedy, because the path would be masked in the suggested command.

@@ -190,7 +190,7 @@ class Connection:
         except OSError:
             whole = False
         if not whole:
-            self._fail()  # a request fits into an empty send buffer, so this connection is broken
+            self._fail()  # the send buffer was empty, so the connection must be broken
             return
         self._start_timer(self._context.timeouts.connect_seconds)
         self._context.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))

@@ -390,9 +390,7 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """Check which readable paths the driver gets. These must be only the copies from which this
-    target runs.
-    """
+    """Check that the driver gets no readable paths except the copies from which this target runs."""
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
     (tmp_path / "server.js").touch()

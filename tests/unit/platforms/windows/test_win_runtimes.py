@@ -432,8 +432,8 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release the results of a run that has an allowlist of host names. Such a run has two copies:
-    one for the server, and one for the interpreter of corral's own shim.
+    """Use two copies, as in a run with an allowlist of host names: one for the server, and one for
+    the interpreter of corral's shim.
     """
     results = Results()
     for name in "ab":
