@@ -40,7 +40,7 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
-    """A flag and its value, with the words of the command line that they were parsed from."""
+    """A flag and its value, and the words of the command line that contained them."""
 
     flag: str
     value: str
@@ -85,8 +85,8 @@ def main(options: Options, rest: list[str]) -> int:
 def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
     """Refuse to remove a flag that none of the servers has.
 
-    One server with the flag is enough, because the same server may have different flags in
-    different clients.
+    Only some of the servers need it, because the same server may have different flags in different
+    clients.
     """
     flags = [flag for server in servers for flag in split_flags(server.run_flags)]
     for new in split_flags(change):

@@ -142,8 +142,8 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    `rest` contains the words with which the user named the server. They decide in which directory
-    the server starts, and under which name its data is stored.
+    `rest` are the words that name the server. They decide in which directory the server starts, and
+    under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL

@@ -162,9 +162,9 @@ def identify(server: ConfiguredServer) -> ServerId:
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
     """Describe the stored runs of a server.
 
-    Several entries in clients' files may start the same server. A denial counts as granted if the
-    flags of all these entries allow it. If the user named some of the entries, only their flags
-    count, and their names come first, because hints use the first name.
+    Several entries in clients' files may start this server. A denial is granted if the flags of all
+    entries allow it. If the user named some entries, only their flags count, and their names come
+    first, because hints use the first name.
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]

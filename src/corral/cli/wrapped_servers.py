@@ -146,8 +146,8 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
-    """Refuse a name that several files of other projects contain, because it may name different
-    servers there. `find_all_files` does not return these files.
+    """Refuse a name that occurs in files of several other projects, because it may name different
+    servers there.
     """
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:
@@ -158,8 +158,8 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
 
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:
-    """Refuse a name that belongs to servers with different commands. Commands that delete something
-    call this, because a project's file may reuse the name of another server.
+    """Refuse a name that belongs to servers with different commands. Call this before deleting
+    data, because a project's file may reuse the name of another server.
     """
     refuse_ambiguous(word, rows)
     if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:

@@ -27,7 +27,7 @@ class ServerOutcome:
     why: str = ""
     hint: str = ""
     command: tuple[str, ...] = ()
-    suggested: tuple[str, ...] = ()  # paths that it names but cannot access
+    suggested: tuple[str, ...] = ()  # paths that the server names but cannot access
 
 
 @record

@@ -225,8 +225,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
         if WINDOWS_PROGRAMS.isdisjoint(found):
             return
         raise UnfitError(
-            f"it is started by {shown(program, 200)}, and the project itself contains such a"
-            " program for Windows",
+            f"it is started by {shown(program, 200)}, and the project itself contains a"
+            " Windows program of this name",
             hint="name the program of an installed corral by its whole path",
         )
     # Also accept absolute paths of other systems, because the file may be shared with other
@@ -235,7 +235,7 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
     tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
     inside = any(is_inside(path, top) for path in paths for top in tops)
-    # On Windows such a path may name another machine, and on Linux //proc is /proc.
+    # `//NAME` may be another machine on Windows, and `//proc` is /proc on Linux.
     is_doubled = program.replace("\\", "/").startswith("//")
     if inside or is_doubled or not is_absolute or "${" in program:
         raise UnfitError(

@@ -69,7 +69,7 @@ class Proposal:
 
     @property
     def new_words(self) -> tuple[str, ...]:
-        """Return the words that replace the program, or a package runner with its arguments."""
+        """Return the words that replace the program, or the package runner and its arguments."""
         program = self.package.reference if self.package else self.server.argv[0]
         return ("run", *self.flags, "--", program)
 

@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. Because a target may ask for any number of paths, the work must not
-grow with the square of their number, and corral asks the user about only a few of them.
+exists nowhere is not reported. A target may ask for any number of paths. So the work must not grow
+with the square of their number, and corral asks the user about only a few of them.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _is_secret(path: str) -> bool:
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
     """Return the paths in a home that are hidden from targets, and those that targets cannot
-    change. If such a path is a link, the link's destination is included, too.
+    change. If such a path is a link, its destination is included too.
     """
     hidden, protected = secret_files.hidden("linux"), secret_files.protected("linux")
     return Tree(find_paths(home, hidden)), Tree(find_paths(home, protected))
