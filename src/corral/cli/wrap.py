@@ -164,7 +164,7 @@ def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit
     """Combine two edits of the same file into one, with one outcome for each server.
 
     The outcome of the second edit counts, unless only the first edit changed the server. A refusal
-    by the second edit always counts, except in a dry run, where the reason may only be that the
+    by the second edit counts too, except in a dry run, where the reason may only be that the
     first change was not written.
     """
     same = {"already", "refused"} if dry_run else {"already"}

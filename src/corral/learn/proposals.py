@@ -243,7 +243,7 @@ def _count_others(number: int, why: str) -> Iterable[tuple[str, str]]:
 def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
     verb = "change" if flag == "--write" else "read"
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    first = shell_word(paths[0])  # the target may choose the name of a file that does not exist
+    first = shell_word(paths[0])  # the target may have made up this name
     real = os.path.realpath(path)
     leads = f"a link to {shell_word(real)}" if real != path else ""
     wider = f"for {first}{others}" if [path] != list(paths) else ""

@@ -231,8 +231,8 @@ def test_errors_of_creating_a_process_have_a_hint(code, told):
     ],
 )
 def test_a_target_with_children_has_a_console_without_a_window(processes, children, flag):
-    """Check that a target without children gets no console. Windows starts a console's process as a
-    child of the target (Project Zero issue 213), and the child process policy would forbid this.
+    """Check that a target gets a console only if it may have children, because Windows starts the
+    console's process as a child of the target (Project Zero issue 213).
     """
     attributes = mitigations.plan(0, subprocess=children).attributes()
     assert process_creation._console(job.Job(processes=processes), attributes) == flag

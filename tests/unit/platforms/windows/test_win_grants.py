@@ -186,7 +186,7 @@ def test_secrets_in_a_grant_get_no_access_entry(name, access):
     step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
     assert entries(step, name) == (0, 0)
     above = name.rpartition("\\")[0]
-    if access == "write" and above:  # otherwise the target could rename `above`
+    if access == "write" and above:  # the target must not rename `above`
         assert not entries(step, above, directory=True)[0] & access_list.DELETE
         assert entries(step, above, directory=True)[1] & access_list.DELETE
     assert name in step.describe()

@@ -529,8 +529,8 @@ def test_a_runtime_without_store_or_trial_line_is_not_tried():
 
 @pytest.mark.parametrize("printed", ["started", "spawn EPERM", ""])
 def test_node_under_a_restricted_token_is_tried_with_a_child(monkeypatch, tmp_path, printed):
-    """Check that the trial lets node start a child. Under a restricted token the child may fail
-    with `spawn EPERM`, because node cannot open the child's pipes for writing (openai/codex#18861).
+    """Check that the trial lets node start a child. Under a restricted token this may fail with
+    `spawn EPERM`, because node cannot open the child's pipes for writing (openai/codex#18861).
     """
     monkeypatch.setattr(trial, "directories", lambda: types.SimpleNamespace(cache=str(tmp_path)))
     started: list[Plan] = []
