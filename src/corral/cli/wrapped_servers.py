@@ -2,8 +2,7 @@
 
 A server is named as SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
 the project in the current directory are searched first. Other files in which corral wrapped servers
-are searched only if the server was not found there, because servers of two projects often have the
-same name.
+come last, because servers of two projects often have the same name.
 """
 
 import os

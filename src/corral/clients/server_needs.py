@@ -43,10 +43,9 @@ PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # A client sets a server's variables for corral too, and corral runs outside of the sandbox. These
-# variables are refused because they would change corral itself: the code that it loads, its
-# settings, the certificates that the server may read, a proxy to which the allowlist does not
-# apply, the addresses of allowed names, a file to which TLS keys are appended, or the directories
-# whose links are trusted.
+# variables are refused because they would change corral itself: its code and settings, the
+# certificates that the server may read, the host's proxy, the addresses of allowed names, the file
+# for TLS keys, or the directories whose links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip

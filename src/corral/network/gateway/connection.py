@@ -2,7 +2,7 @@
 
 A connection goes through these stages: read the TLS hello if one is needed, look up the name, check
 the addresses with the address guard, dial, read the reply of the host's proxy if one is used, and
-copy.
+copy bytes in both directions.
 """
 
 from __future__ import annotations
