@@ -234,7 +234,7 @@ def _finish(
     _explain_end(result, told={*plan.warnings, *ending.replaced}, missing=missing)
     code = result.outcome.exit_code
     # `os._exit` takes a signed integer, but on Windows the exit code of a crash has the highest bit
-    # set. So return such a code as a negative number.
+    # set. So return this code as a negative number.
     return code - (1 << 32) if code >> 31 else code
 
 

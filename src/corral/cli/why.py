@@ -258,8 +258,8 @@ def _shorten(name: str) -> str:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the command that shows which files the server did not find. Such files are not recorded
-    as denials, because inside the sandbox they simply do not exist.
+    """Print the command that shows which files the server did not find. These are not recorded as
+    denials, because inside the sandbox they simply do not exist.
 
     For a client's server, this command is `corral wrap --learn`, which watches the server while the
     client uses it. `corral learn` would start the server without a client that sends it messages.

@@ -258,7 +258,7 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
 @lru_cache(maxsize=1 << 16)
 def _reason_against(path: str, access: str, home: str) -> str:
     """Return why a path must not be proposed, or "" if it may be. If it is a link, also check the
-    file to which it leads.
+    link's destination.
     """
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)
@@ -309,7 +309,7 @@ def _is_secret(path: str) -> bool:
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
     """Return the paths in a home that are hidden from targets, and those that targets cannot
-    change. If such a path is a link, its destination is included too.
+    change. If a path is a link, its destination is included too.
     """
     hidden, protected = secret_files.hidden("linux"), secret_files.protected("linux")
     return Tree(find_paths(home, hidden)), Tree(find_paths(home, protected))

@@ -139,8 +139,8 @@ def find_learned(
     """Return the proposals of a run that has ended. Raise an error if no path could be read from
     the target's memory.
 
-    `missing` is the path of the command's script if there is no such file. The directories above it
-    are then not proposed.
+    `missing` is the path of the command's script if this file does not exist. The directories above
+    it are then not proposed.
     """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
