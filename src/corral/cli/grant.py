@@ -85,7 +85,7 @@ def main(options: Options, rest: list[str]) -> int:
 def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
     """Refuse to remove a flag that none of the servers has.
 
-    Only some of the servers need it, because the same server may have different flags in different
+    Only one of them needs to have it, because the same server may have different flags in different
     clients.
     """
     flags = [flag for server in servers for flag in split_flags(server.run_flags)]

@@ -210,9 +210,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def refuse_project_program(server: ConfiguredServer, project: str) -> None:
-    """Refuse to start a server through a corral that the project may contain, because it could be
-    any program. Also refuse paths with a client's variable, and paths that depend on the process,
-    such as relative paths and /proc.
+    """Refuse a program named corral that the project may contain, because it could be any program.
+    Also refuse paths with a client's variable, and paths that depend on the process, such as
+    relative paths and /proc.
     """
     # A home directory may contain installed programs.
     project = "" if _is_home(project) else project

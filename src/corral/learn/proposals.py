@@ -160,8 +160,8 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether a path is missing that an access in a private directory needs: the path itself
-    for a read, the directory above it for a write.
+    """Return whether an access in a private directory fails because a path is missing: the path
+    itself for a read, the directory above it for a write.
 
     A private directory contains only what the target created. Outside the home, a directory of the
     host counts as missing even if the target created its own directory with that name.

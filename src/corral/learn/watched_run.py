@@ -101,9 +101,7 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees: its own view of the file system, or
-    else Landlock.
-    """
+    """Return the View or Landlock step, which decides which files the target sees."""
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):
             return step
