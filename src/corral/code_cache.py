@@ -44,8 +44,7 @@ class Loader(SourceFileLoader):
         self._code = code
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code from the cache file. If the cache file was closed, return the code that
-        Python's own loader finds.
+        """Return the code from the cache file, or use Python's own loader if the file was closed.
 
         corral's processes close all descriptors that they do not need, even the cache file's.
         Another file may then get the same number.

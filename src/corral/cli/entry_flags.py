@@ -25,8 +25,8 @@ def check_run(flags: tuple[str, ...], command: Sequence[str]) -> None:
     """Check that `corral run` would accept these flags and this command on this host.
 
     The check uses Python as the program, because the server may not be installed yet. Pins are
-    checked only for packages. If the command contains a client's variable, they are not checked
-    either, because pins are stored under the final words of the command.
+    checked only for packages whose command contains no client's variables, because pins are stored
+    under the final words of the command.
     """
     server = what_to_run.name_server(list(command))
     if any("${" in word for word in command):

@@ -98,7 +98,7 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
-    """Return a record as data. In each field whose value is one of `commands`, mask secrets."""
+    """Return a record as data. Mask the secrets in fields that contain one of `commands`."""
     found = {name: getattr(item, name) for name in fields(item)}
     hidden = {name: masked(value) for name, value in found.items() if value in commands}
     return to_json(replace(item, **hidden))
@@ -126,8 +126,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 def _describe(step: Step) -> str:
     """Return a step's description, with control characters escaped.
 
-    A step with a description of several lines has the attribute `has_lines`, and escapes the
-    characters itself, because its line breaks must stay.
+    Steps with `has_lines` escape their descriptions themselves, because the line breaks must stay.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

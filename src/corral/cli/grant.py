@@ -40,7 +40,7 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
-    """A flag and its value, with the words of the command line that they were parsed from."""
+    """A flag and its value, and the words of the command line that contained them."""
 
     flag: str
     value: str
@@ -85,8 +85,8 @@ def main(options: Options, rest: list[str]) -> int:
 def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
     """Refuse to remove a flag that none of the servers has.
 
-    One server with the flag is enough, because the same server may have different flags in
-    different clients.
+    Only one of them needs to have it, because the same server may have different flags in different
+    clients.
     """
     flags = [flag for server in servers for flag in split_flags(server.run_flags)]
     for new in split_flags(change):
@@ -195,9 +195,8 @@ def format_time(seconds: int) -> str:
 def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
     """Return whether the flags `has` allow what was denied.
 
-    If the denial occurred although the run's flags seemed to allow it, only the exact flags that
-    the denial suggests count. For example, the grant of a directory does not include its
-    protected files.
+    If the run already had flags that seemed to allow it, require exactly the flags that the denial
+    suggests. For example, the grant of a directory does not include its protected files.
     """
     if not seen.had_flags:
         return is_allowed(seen.denial, has)
@@ -206,7 +205,7 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    """Return whether the flags `has` allow at least what the denial's suggested flags allow."""
+    """Return whether the flags `has` allow all that the denial's suggested flags allow."""
     given = [(one.flag, one.value) for one in has]
     wanted = _parse_allow(denial.allow)
     return bool(wanted) and all(
@@ -225,8 +224,8 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 def _find_missing(allow: str) -> str:
     """Return the first path in a denial's suggested flags that does not exist, or "".
 
-    The user must not be asked about such a denial. If one of the accepted flags names a missing
-    path, `grant` refuses all of them.
+    The user must not be asked about this denial, because `grant` refuses all accepted flags if one
+    of them names a missing path.
     """
     named = [one for one in _parse_allow(allow) if one.flag in entry_flags.PATH_FLAGS]
     paths = [entry_flags.make_absolute_value(one.flag, one.value) for one in named]

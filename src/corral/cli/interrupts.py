@@ -8,12 +8,11 @@ from contextlib import contextmanager
 def report_changes(
     read_state: Callable[[], Mapping[str, object]], *, none: str, some: str
 ) -> Iterator[None]:
-    """If Ctrl-C ends the block, raise KeyboardInterrupt with a text that says what has changed.
+    """If Ctrl-C ends the block, raise KeyboardInterrupt with a text that says what has changed:
+    `none`, or `some` and the names of the changed things.
 
-    The text is `none` if nothing has changed. Otherwise it is `some`, followed by the names of what
-    has changed. `read_state` returns {name: state} and is called before and after the block. The
-    block cannot record its changes itself, because Ctrl-C could come between a change and its
-    record.
+    `read_state` returns {name: state} and is called before and after the block. The block cannot
+    record its changes itself, because Ctrl-C could come between a change and its record.
     """
     before = read_state()
     try:

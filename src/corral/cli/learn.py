@@ -110,7 +110,7 @@ def _format_wrap(rest: Sequence[str]) -> str:
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
     """Prepare the run. If the policy allows no destination, allow NOWHERE, so that the run gets a
-    gateway, which sees every address that the target asks for.
+    gateway that sees every address the target asks for.
 
     If this host cannot enforce an allowlist, the run has no gateway.
     """

@@ -30,7 +30,7 @@ class Flag:
     key: str = ""
 
 
-# Flags that users may know from other programs, each with corral's flag for the same purpose.
+# Other programs' names for corral's flags.
 SYNONYMS = {
     "--net": "--allow-net", "--network": "--allow-net", "--allow": "--allow-net",
     "--allow-read": "--read", "--ro": "--read", "-r": "--read",
@@ -81,7 +81,7 @@ def parse(
             break
         if not word:
             # A shell turns "$UNSET" into an empty word.
-            raise UsageError("an argument is empty", hint="is a variable of the shell empty?")
+            raise UsageError("an argument is empty", hint="is a shell variable empty?")
         if not word.startswith("-") or word == "-":
             words.append(word)
             continue
@@ -124,8 +124,8 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Return the policy key that the user probably means with an unknown option, `--NAME` or
-    `--max-NAME`. Return "" if there is no such key or if it has a flag.
+    """Find the key that an unknown option, `--NAME` or `--max-NAME`, probably means, among the
+    policy keys that have no flag. Return "" if none matches.
     """
     from corral.policy.schema import KEYS
 

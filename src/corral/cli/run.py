@@ -234,7 +234,7 @@ def _finish(
     _explain_end(result, told={*plan.warnings, *ending.replaced}, missing=missing)
     code = result.outcome.exit_code
     # `os._exit` takes a signed integer, but on Windows the exit code of a crash has the highest bit
-    # set. So return such a code as a negative number.
+    # set. So return this code as a negative number.
     return code - (1 << 32) if code >> 31 else code
 
 
@@ -429,10 +429,8 @@ def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: 
 
 
 def _keep_refusal(rest: list[str], problem: SandboxError) -> None:
-    """Store why a run was refused.
-
-    Do not store the run's flags. Stored flags hide the earlier denials that they allow, but the
-    target did not start with these flags.
+    """Store why a run was refused, without the run's flags. Stored flags would hide the earlier
+    denials that they allow, although the target never ran with them.
     """
     try:
         from corral.denials.kept import NOT_STARTED, keep

@@ -1,7 +1,6 @@
 """Define the flags of `run` that set what a target may do, and make a manifest from them.
 
-Most flags set a key of the policy. The policy's schema defines the name of such a flag, and what
-kind of value it takes.
+Most flags set a policy key, and the policy's schema defines their names and kinds of values.
 """
 
 from __future__ import annotations

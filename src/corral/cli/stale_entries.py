@@ -34,8 +34,8 @@ from corral.servers.reference import name_server, parse_reference
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that repairs its entry.
 
-    If no reason is found, return two empty strings. If the program or its script is missing, there
-    is no such command, and the second string is empty. Nothing is installed for this check.
+    Both are "" if no reason is found. The command is "" if the program or its script is missing.
+    Nothing is installed for this check.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """
@@ -83,8 +83,8 @@ def _find_mend(client: str, file: ClientFile, server: ConfiguredServer, error: S
 
 
 def format_pinning(client: str, real: str, server: ConfiguredServer) -> str:
-    """Return the command that pins a server's tools. If `corral inspect` finds CLIENT:SERVER in the
-    file `real`, the command names the server so.
+    """Return the command that pins a server's tools. It can use the name CLIENT:SERVER only if
+    `real` is one of the client's own files.
     """
     known = catalogue.find_client(client)
     own = map(os.path.realpath, catalogue.own_files(known) if known else ())

@@ -20,8 +20,7 @@ def save_terminal(fd: int) -> Callable[[], None]:
 
     def restore() -> None:
         try:
-            # Restore only in the foreground, because `tcsetattr` would suspend a process in the
-            # background.
+            # Only in the foreground, because `tcsetattr` would suspend a background process.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):

@@ -142,8 +142,8 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    `rest` contains the words with which the user named the server. They decide in which directory
-    the server starts, and under which name its data is stored.
+    `rest` are the words that name the server. They decide in which directory the server starts, and
+    under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL
@@ -242,9 +242,8 @@ def _typed_sources(
 
 
 def _check_recorded_flags(options: Options) -> None:
-    """Check `--learn-until` and `--start-in`, which `corral wrap` writes.
-
-    A user may type them too, and a mistake in them must not get into a client's file.
+    """Check `--learn-until` and `--start-in`. `corral wrap` writes these flags, but users may type
+    them too.
     """
     if (until := options.get("--learn-until")) is not None:
         from corral.cli.learn_time import is_over
@@ -288,11 +287,11 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word is CLIENT:SERVER, return the options, command and sources of that server.
+    """If the first word is CLIENT:SERVER, return this server's options, command and sources.
     Otherwise return `options`, `rest` and no sources.
 
-    The server's options are its flags in the client's file and the typed `options`. Its only source
-    sets the environment variables that the file gives it.
+    The options combine the server's flags in the client's file with the typed `options`. The only
+    source sets the variables that the file gives the server.
     """
     server = _find_configured(rest)
     if server is None:

@@ -106,8 +106,8 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
 
 
 def _is_repeated(server: ServerId, servers: Iterable[ServerId]) -> bool:
-    """Return whether every run of a server whose command contains variables is also a run of one of
-    the other servers.
+    """Return whether a server's command contains variables, and all its stored runs are also runs
+    of `servers`.
     """
     runs = kept.load_server(server) if server.has_variables else []
     ran = {run.server.digest for run in runs}
@@ -162,9 +162,9 @@ def identify(server: ConfiguredServer) -> ServerId:
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
     """Describe the stored runs of a server.
 
-    Several entries in clients' files may start the same server. A denial counts as granted if the
-    flags of all these entries allow it. If the user named some of the entries, only their flags
-    count, and their names come first, because hints use the first name.
+    Several entries in clients' files may start this server. A denial is granted if the flags of all
+    entries allow it. If the user named some entries, only their flags count, and their names come
+    first, because hints use the first name.
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
@@ -225,7 +225,7 @@ def _print(found: ServerDenials, word: str) -> None:
     when = grant.format_time(found.last_run)
     output.write_line(f"  last run: {when}" + (f"; {found.failure}" if found.failure else ""))
     if not found.denials:
-        if not found.failure.startswith(kept.NOT_STARTED):  # otherwise nothing could be denied
+        if not found.failure.startswith(kept.NOT_STARTED):  # otherwise no target ran
             output.write_line("  it had no denials; all earlier denials, if any, are now allowed")
         _point_to_learn(found, word)
         return
@@ -258,8 +258,8 @@ def _shorten(name: str) -> str:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the command that shows which files the server did not find. Such files are not recorded
-    as denials, because inside the sandbox they simply do not exist.
+    """Print the command that shows which files the server did not find. These are not recorded as
+    denials, because inside the sandbox they simply do not exist.
 
     For a client's server, this command is `corral wrap --learn`, which watches the server while the
     client uses it. `corral learn` would start the server without a client that sends it messages.

@@ -79,7 +79,7 @@ def main(options: Options, rest: list[str]) -> int:
     install = pin or not options.has("--no-install")
     learn: tuple[str, ...] = ()
     if options.has("--pin-tools") and options.get("--pins") == "refuse":
-        del options.values["--pins"]  # `pin_tools` adds it; until then there are no pins
+        del options.values["--pins"]  # `pin_tools` adds it after it has stored pins
     if (duration := options.get("--learn")) is not None:
         learn = ("--learn-until", format_end(duration))
     request = WrapRequest(
@@ -163,9 +163,8 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
     """Combine two edits of the same file into one, with one outcome for each server.
 
-    The outcome of the second edit counts, with an exception: if the first edit changed the server,
-    and the second did not change it further ("already"), the outcome is "changed". In a dry run it
-    is also "changed" if the second edit refused the server, because the reason may only be that the
+    The outcome of the second edit counts, unless only the first edit changed the server. A refusal
+    by the second edit counts too, except in a dry run, where the reason may only be that the
     first change was not written.
     """
     same = {"already", "refused"} if dry_run else {"already"}

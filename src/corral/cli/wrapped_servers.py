@@ -2,8 +2,7 @@
 
 A server is named as SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
 the project in the current directory are searched first. Other files in which corral wrapped servers
-are searched only if the server was not found there, because servers of two projects often have the
-same name.
+come last, because servers of two projects often have the same name.
 """
 
 import os
@@ -41,8 +40,8 @@ def find_all_files() -> list[tuple[str, str]]:
 
 
 def find_recorded_files() -> list[tuple[str, str]]:
-    """Return the files in which corral wrapped servers, except those that `find_all_files` returns.
-    Each is returned as (file, file), because its path takes the place of a client's name.
+    """Return (file, file) for each file in which corral wrapped servers, except those that
+    `find_all_files` returns. The first path takes the place of a client's name.
     """
     known = {os.path.realpath(path) for _, path in find_all_files()}
     return [
@@ -146,8 +145,8 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
-    """Refuse a name that several files of other projects contain, because it may name different
-    servers there. `find_all_files` does not return these files.
+    """Refuse a name that occurs in files of several other projects, because it may name different
+    servers there.
     """
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:
@@ -158,8 +157,8 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
 
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:
-    """Refuse a name that belongs to servers with different commands. Commands that delete something
-    call this, because a project's file may reuse the name of another server.
+    """Refuse a name that belongs to servers with different commands. Call this before deleting
+    data, because a project's file may reuse the name of another server.
     """
     refuse_ambiguous(word, rows)
     if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:

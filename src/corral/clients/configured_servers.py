@@ -184,9 +184,8 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Yield entries that look like servers but are not understood, because they are at a place that
-    SHAPES does not list, or because they are items of a list and have no name. Search only below
-    keys that contain "mcp" or "modelcontext".
+    """Yield entries that look like servers, but are at a place that SHAPES does not list, or are in
+    a list and have no name. Search only below keys that contain "mcp" or "modelcontext".
     """
     in_list = isinstance(data, list)
     if isinstance(data, list):

@@ -126,7 +126,7 @@ def move_corral(
     path: str, corral: str, names: tuple[str, ...], *, dry_run: bool = False
 ) -> FileEdit | None:
     """Update the path of corral in servers that were wrapped before corral was moved. Return None
-    if there are no such servers.
+    if there are none.
     """
     with lock_client_file(path, dry_run=dry_run) as file:
         text, known = file.content.text, backups.load(file.content.path)

@@ -51,8 +51,8 @@ def _installation(prefix: str) -> str:
 
 
 def identify(path: str) -> tuple[str, str]:
-    """Return what identifies a file, so that a file with several names is read once. The format
-    counts, because a project can write a file that contains other servers as YAML than as JSON.
+    """Return a file's real path and format, so that a file with several names is read only once.
+    The format counts, because the same text can list different servers in YAML and in JSON.
     """
     ending = os.path.splitext(path)[1].lower()
     return os.path.realpath(path), ".json" if ending == ".jsonc" else ending

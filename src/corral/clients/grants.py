@@ -29,8 +29,8 @@ def change_flags(
 ) -> RewrittenText:
     """Return a text in which the wrapped servers have the given flags, and the updated originals.
 
-    The originals record the lines of each server before and after `wrap`. The lines after `wrap`
-    are updated, so that `unwrap` still recognizes the lines that corral has written.
+    An original contains a server's lines before and after `wrap`. The lines after `wrap` are
+    updated, so that `unwrap` still recognizes them.
     """
     chosen = {one.key_path: one for one in servers if one.key_path in flags}
     rewrites = {key: _rewrite(text, form, one, flags[key]) for key, one in chosen.items()}

@@ -27,12 +27,11 @@ def find_moved(
     corral: str,
     names: tuple[str, ...],
 ) -> list[ConfiguredServer]:
-    """Return the wrapped servers whose path of corral has to be changed. If `names` is empty, these
-    are the servers whose corral no longer exists. Otherwise these are the named servers that start
-    through a program other than `corral`.
+    """Return the wrapped servers in `names` that start through a program other than `corral`. If
+    `names` is empty, return those whose corral no longer exists.
 
-    Leave out servers whose lines were changed since corral wrote them, because their flags may have
-    been chosen by another program or a project.
+    Leave out servers whose lines were changed since corral wrote them, because another program or a
+    project may have chosen their flags.
     """
     return [
         one

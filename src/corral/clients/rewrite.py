@@ -27,7 +27,7 @@ class ServerOutcome:
     why: str = ""
     hint: str = ""
     command: tuple[str, ...] = ()
-    suggested: tuple[str, ...] = ()  # paths that it names but cannot access
+    suggested: tuple[str, ...] = ()  # paths that the server names but cannot access
 
 
 @record
@@ -74,8 +74,8 @@ def rewrite_servers(
 ) -> tuple[str, frozenset[KeyPath]]:
     """Return the new text, and the servers that were changed.
 
-    If `_is_right` refuses all changes together, add them one at a time, and leave out each change
-    that makes it refuse the result.
+    If `_is_right` refuses all changes together, add them one at a time, and leave out those that it
+    refuses.
     """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):

@@ -64,7 +64,7 @@ def read(path: str) -> FileContent:
 
 def refuse_unwritable(content: FileContent) -> None:
     """Refuse a read-only file, even if this process could write to it as root. Also refuse a file
-    with several hard links, because under its other names the old content would stay.
+    with several hard links, because its other names would keep the old content.
     """
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):

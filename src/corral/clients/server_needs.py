@@ -43,10 +43,9 @@ PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # A client sets a server's variables for corral too, and corral runs outside of the sandbox. These
-# variables are refused because they would change corral itself: the code that it loads, its
-# settings, the certificates that the server may read, a proxy to which the allowlist does not
-# apply, the addresses of allowed names, a file to which TLS keys are appended, or the directories
-# whose links are trusted.
+# variables are refused because they would change corral itself: its code and settings, the
+# certificates that the server may read, the host's proxy, the addresses of allowed names, the file
+# for TLS keys, or the directories whose links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -167,9 +166,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
 
 def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
     """Refuse a command in a project's file that starts a program or script outside of the project,
-    because the server could then read the files around it. The error is UnfitError if these files
-    may contain secrets, and otherwise UnchosenReadsError. `granted` are paths that the user has
-    granted.
+    because the server could then read the files around it. Raise UnfitError if these files may
+    contain secrets, otherwise UnchosenReadsError. `granted` are the paths that the user granted.
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
@@ -193,9 +191,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # A path through a link inside the project is accepted here, because corral checks where the
-        # link leads when the server starts. There is no such check in a directory that several
-        # servers share, or on Windows for a link before `..`, so there only the real path counts.
+        # A link inside the project is accepted here, because corral checks its destination when the
+        # server starts. It does not check links in a directory that several servers share, or on
+        # Windows links before `..`, so for these only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -212,9 +210,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def refuse_project_program(server: ConfiguredServer, project: str) -> None:
-    """Refuse to start a server through a program named corral that may be part of the project,
-    because it could be any program. Also refuse a path with a variable of the client, and a path
-    that depends on the process, such as a relative path or one in /proc.
+    """Refuse a program named corral that the project may contain, because it could be any program.
+    Also refuse paths with a client's variable, and paths that depend on the process, such as
+    relative paths and /proc.
     """
     # A home directory may contain installed programs.
     project = "" if _is_home(project) else project
@@ -226,8 +224,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
         if WINDOWS_PROGRAMS.isdisjoint(found):
             return
         raise UnfitError(
-            f"it is started by {shown(program, 200)}, and the project itself contains such a"
-            " program for Windows",
+            f"it is started by {shown(program, 200)}, and the project itself contains a"
+            " Windows program of this name",
             hint="name the program of an installed corral by its whole path",
         )
     # Also accept absolute paths of other systems, because the file may be shared with other
@@ -236,7 +234,7 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     paths = [os.path.normpath(program), os.path.realpath(program)] if os.path.isabs(program) else []
     tops = ["/proc", "/dev", *([project, os.path.realpath(project)] if project else [])]
     inside = any(is_inside(path, top) for path in paths for top in tops)
-    # On Windows such a path may name another machine, and on Linux //proc is /proc.
+    # `//NAME` may be another machine on Windows, and `//proc` is /proc on Linux.
     is_doubled = program.replace("\\", "/").startswith("//")
     if inside or is_doubled or not is_absolute or "${" in program:
         raise UnfitError(
@@ -246,8 +244,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
 
 
 def refuse_project_variables(server: ConfiguredServer, project: str) -> None:
-    """Refuse a file with variables that the project itself may contain. The client sets them for
-    corral itself, which they could make load other code.
+    """Refuse an `envFile` that the project may contain, because the client also sets its variables
+    for corral, and they could make corral load other code.
     """
     if not server.env_file or not project or _is_home(project):
         return
@@ -326,8 +324,8 @@ def _is_unsafe(name: str, value: str) -> bool:
 
 
 def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
-    """Return the first directory of a search path that does not belong to the system, is not on the
-    user's PATH, and is not in one of the `known` directories. If there is none, return ''.
+    """Return the first foreign directory of a search path, or '' if there is none. All directories
+    are foreign except the system's, those on the user's PATH, and those in `known` directories.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
     mine = _own_search_path()
@@ -350,8 +348,8 @@ def _own_search_path() -> set[str]:
 
 
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
-    """Refuse a profile if other packages or variables add code to the server's package, because the
-    added code would get the profile's grants too.
+    """Refuse a profile if other packages or variables add code to the server's package, because
+    this code would get the profile's grants too.
     """
     variables = [
         name

@@ -69,7 +69,7 @@ class Proposal:
 
     @property
     def new_words(self) -> tuple[str, ...]:
-        """Return the words that replace the program, or a package runner with its arguments."""
+        """Return the words that replace the program, or the package runner and its arguments."""
         program = self.package.reference if self.package else self.server.argv[0]
         return ("run", *self.flags, "--", program)
 
@@ -214,8 +214,7 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        # The hint is written for `corral run` and names only the flag. Replace the flag with a
-        # whole command, because the user needs one here.
+        # The hint names only a flag of `corral run`, but the user needs a whole command here.
         flag = "--allow-subprocess"
         hint = found.hint.replace(flag, format_command(server, request, flag))
         raise UnfitError(found.why, hint=hint, leave_alone=found.leave_alone)

@@ -36,7 +36,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Reader:
-    """Converts PyYAML's nodes to values. A value to which an alias refers is marked as shared."""
+    """Converts PyYAML's nodes to values. Values that have aliases are marked as shared."""
 
     def __init__(self, text: str, loader: Loader) -> None:
         self.text = text

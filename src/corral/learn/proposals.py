@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. Because a target may ask for any number of paths, the work must not
-grow with the square of their number, and corral asks the user about only a few of them.
+exists nowhere is not reported. A target may ask for any number of paths. So the work must not grow
+with the square of their number, and corral asks the user about only a few of them.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class AskedFor:
 class Proposal:
     """A suggested grant: the `flag` that gives it, and the flag's value `path`.
 
-    `why` is the reason for the grant. In a policy file it is a comment after the path. `more`
-    describes how the path differs from the path that the target asked for.
+    `why` is the reason for the grant, and becomes a comment in a policy file. `more` describes how
+    `path` differs from the path that the target asked for.
     """
 
     flag: str
@@ -160,11 +160,11 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether an access in a private directory of the sandbox needs a path that is missing.
+    """Return whether an access in a private directory fails because a path is missing: the path
+    itself for a read, the directory above it for a write.
 
-    A read needs the path itself, and a write needs the directory above it. A private directory
-    contains only what the target created. Outside the home, a directory of the host counts as
-    missing even if the target created its own directory with that name.
+    A private directory contains only what the target created. Outside the home, a directory of the
+    host counts as missing even if the target created its own directory with that name.
     """
     if access == "read":
         return path not in made
@@ -243,7 +243,7 @@ def _count_others(number: int, why: str) -> Iterable[tuple[str, str]]:
 def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
     verb = "change" if flag == "--write" else "read"
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    first = shell_word(paths[0])  # the target may choose the name of a file that does not exist
+    first = shell_word(paths[0])  # the target may have made up this name
     real = os.path.realpath(path)
     leads = f"a link to {shell_word(real)}" if real != path else ""
     wider = f"for {first}{others}" if [path] != list(paths) else ""
@@ -258,7 +258,7 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
 @lru_cache(maxsize=1 << 16)
 def _reason_against(path: str, access: str, home: str) -> str:
     """Return why a path must not be proposed, or "" if it may be. If it is a link, also check the
-    file to which it leads.
+    link's destination.
     """
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)
@@ -308,7 +308,7 @@ def _is_secret(path: str) -> bool:
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
     """Return the paths in a home that are hidden from targets, and those that targets cannot
-    change. If such a path is a link, the link's destination is included, too.
+    change. If a path is a link, its destination is included too.
     """
     hidden, protected = secret_files.hidden("linux"), secret_files.protected("linux")
     return Tree(find_paths(home, hidden)), Tree(find_paths(home, protected))

@@ -1,9 +1,8 @@
 """Find the paths of a watched run that corral must not look up on the host.
 
 The target chooses these paths. If a network or FUSE file system does not answer, a lookup on it
-never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral does not
-look up paths on such file systems and only lists them, unless the run or the user's home uses the
-file system anyway.
+never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral only
+lists paths on such file systems, unless the run or the user's home uses the file system anyway.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class RemotePaths:
         """Return the target of a link, or "" if the path is not a link. Raise an error at the mount
         point of a network file system.
 
-        `follow` calls this method for each directory on the way to a path, from the top down. It is
-        therefore enough to check whether `path` itself is a mount point.
+        `follow` calls this method for each directory on the way to a path, from the top down, so it
+        is enough to check whether `path` itself is a mount point.
         """
         if path in self._remote or (self._is_root_remote and self._is_below_root(path)):
             raise _ReachedError

@@ -101,9 +101,7 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees. This is the step that builds the
-    target's own view of the file system, or otherwise Landlock.
-    """
+    """Return the View or Landlock step, which decides which files the target sees."""
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):
             return step
@@ -139,8 +137,8 @@ def find_learned(
     """Return the proposals of a run that has ended. Raise an error if no path could be read from
     the target's memory.
 
-    `missing` is the path of the command's script if there is no such file. The directories above it
-    are then not proposed.
+    `missing` is the path of the command's script if this file does not exist. The directories above
+    it are then not proposed.
     """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
@@ -207,8 +205,8 @@ def _judge_own_files(
     plan: Plan, learned: Learned, directories: Collection[str], hide: Hide
 ) -> Learned:
     """Handle the server's attempts to change its own program files. Propose a profile that makes
-    the server write to another directory. Without such a profile, list the file, with another
-    remedy if there is one.
+    the server write to another directory. If no profile does this, list the file, with any other
+    remedy.
 
     `directories` are the directories that the server wanted to make. A path that contains a secret
     gets no remedy, because the path would be masked in the suggested command.

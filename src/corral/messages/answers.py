@@ -35,7 +35,7 @@ class Answers:
         self._reporter = reporter
 
     def judge(self, method: str, message: Message) -> Message:
-        """Return the answer to pass on: the original one, one without the refused parts, or an
+        """Return the answer to pass on: the original, a copy without the refused parts, or an
         error.
         """
         if "error" in message:
@@ -75,8 +75,8 @@ class Answers:
         """Remove the items of a list that the rules forbid or that differ from the pinned
         definitions.
 
-        Replace the whole answer with an error if it has no list. Do the same if it has a second key
-        that differs from the list's key only in case.
+        Replace the whole answer with an error if it has no list, or if another key differs from the
+        list's key only in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):

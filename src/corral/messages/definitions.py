@@ -22,8 +22,8 @@ Pin = tuple[str, str, str]
 
 @record
 class ListMethod:
-    """A method that lists definitions. The list is in the result's field `field`, and the name of
-    each item is in the item's field `name`.
+    """A method that lists definitions. `field` is the key of the list in the result, and `name` the
+    key of the name in each item.
     """
 
     kind: str

@@ -116,8 +116,8 @@ def _groups(text: str, *, last: bool) -> list[int] | None:
 
 
 def format_address(address: bytes) -> str:
-    """Return the canonical text of an address (RFC 5952). An IPv4 address that is mapped to IPv6 is
-    written as `::ffff:` and the dotted IPv4 address.
+    """Return the canonical text of an address (RFC 5952). An IPv4-mapped address is written as
+    `::ffff:` and the dotted IPv4 address.
     """
     if len(address) == 4:
         return ".".join(map(str, address))

@@ -59,9 +59,9 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config, and allowed names may resolve to addresses in
-    them. `host_addresses` are the host's own addresses. Such an address is refused, unless the
-    policy or the config names exactly this address. For a loopback address, naming its network is
-    enough. `synthetic` is the network from which the gateway assigns an address to each name.
+    them. `host_addresses` are the host's own addresses. They are refused, unless the policy or the
+    config names the exact address or, for loopback, its network. `synthetic` is the network from
+    which the gateway assigns an address to each name.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class DestinationCheck:
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return the addresses in `found` that may be dialled, and record every other address as a
-        denial. If `found` is empty, record that the destination is unreachable.
+        """Return the addresses in `found` that may be dialled, and record the others as denials. If
+        `found` is empty, record that the destination is unreachable.
         """
         if not found:
             self.report_unreachable(destination, NO_ADDRESS)

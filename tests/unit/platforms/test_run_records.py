@@ -83,8 +83,7 @@ def test_only_the_process_of_a_live_record_is_ended(place, alive):
         holder = os.dup(run._fd) if alive else -1
         die(run)
         if alive:
-            # The record is locked as if the process `other` were the live run. Release this lock
-            # when `other` ends.
+            # Keep the record locked until `other` ends, as if `other` were the live run.
             threading.Thread(target=lambda: (other.wait(), os.close(holder))).start()
         assert run_records.end(replace(entry, pid=other.pid))
         other.communicate(b"\n")
@@ -145,8 +144,8 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
 
 @POSIX
 def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, swept, monkeypatch):
-    """Create a record, and remove the records of dead runs before the new record is locked. At this
-    moment the new record looks like the record of a dead run.
+    """Remove the records of dead runs after a new record is created, but before it is locked. At
+    this moment it looks like the record of a dead run.
     """
     lock_soon = private_directory._lock_soon
     names = []

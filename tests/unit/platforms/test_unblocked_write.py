@@ -1,4 +1,4 @@
-"""Test that corral drops a message rather than wait if a stream is full, whatever flags other
+"""Test that corral drops a message instead of waiting if a stream is full, whatever flags other
 processes have set on the stream.
 """
 

@@ -395,8 +395,7 @@ def test_system_directories_are_never_granted(home, access, path):
 @POSIX
 def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
     """Imitate macOS, where the root is on one volume, and the users' files and /private are on
-    another. The users' files can be granted. Files on /proc's file system are refused, wherever it
-    is mounted.
+    another. The users' files can be granted, but files on the volume of /proc cannot.
     """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}

@@ -2,7 +2,7 @@
 
 A connection goes through these stages: read the TLS hello if one is needed, look up the name, check
 the addresses with the address guard, dial, read the reply of the host's proxy if one is used, and
-copy.
+copy bytes in both directions.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Connection:
         except OSError:
             whole = False
         if not whole:
-            self._fail()  # a request fits into an empty send buffer, so this connection is broken
+            self._fail()  # the send buffer was empty, so the connection must be broken
             return
         self._start_timer(self._context.timeouts.connect_seconds)
         self._context.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))

@@ -153,7 +153,7 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a TCP stream into DNS messages. Each message follows two bytes with its length."""
+    """Splits a TCP stream into DNS messages. Two bytes before each message contain its length."""
 
     def __init__(self) -> None:
         self.buffer = b""

@@ -30,8 +30,8 @@ class Names:
         self._names: dict[bytes, str] = {}
 
     def destination(self, address: bytes, port: int) -> Destination:
-        """Return the destination of a connection to an address. If the address is synthetic and was
-        assigned to a name, the destination is that name. Otherwise it is the address itself.
+        """Return the destination of a connection to an address: the name to which the address was
+        assigned, or else the address itself.
         """
         name = self._names.get(address)
         if name is None:

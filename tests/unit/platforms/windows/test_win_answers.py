@@ -113,7 +113,7 @@ def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
     tokens, privileges, administrators
 ):
     """Check that the token has no restricting SIDs, because node and python do not start with
-    restricting SIDs.
+    them.
     """
     tokens.privileges[1] = privileges
     tokens.groups[1].append((ADMINISTRATORS, administrators))
@@ -231,8 +231,8 @@ def test_errors_of_creating_a_process_have_a_hint(code, told):
     ],
 )
 def test_a_target_with_children_has_a_console_without_a_window(processes, children, flag):
-    """Check that a target without children gets no console. Windows starts a console's process as a
-    child of the target (Project Zero issue 213), and the child process policy would forbid this.
+    """Check that a target gets a console only if it may have children, because Windows starts the
+    console's process as a child of the target (Project Zero issue 213).
     """
     attributes = mitigations.plan(0, subprocess=children).attributes()
     assert process_creation._console(job.Job(processes=processes), attributes) == flag
@@ -407,8 +407,8 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
 
 
 def test_only_wanted_capabilities_are_probed(monkeypatch):
-    """Check that a run probes only the capabilities that its plan needs, and those on which they
-    depend, because each probe starts processes.
+    """Check that a run probes only the capabilities that its plan needs, and their dependencies,
+    because each probe starts processes.
     """
     tried: list[str] = []
     for name, probe in host.PROBES.items():
@@ -533,9 +533,9 @@ def test_the_app_container_is_proven_only_if_the_probe_finds_every_wall(
     ],
 )
 def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
-    """Check that a connection counts as successful only if it reaches the listener. What the
-    process in the sandbox prints does not count. If the connection from outside does not arrive,
-    the probe's sanity check has failed.
+    """Check that a connection counts as successful only if it reaches the listener, whatever the
+    process in the sandbox prints. If the connection from outside does not arrive, the probe's
+    sanity check has failed.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     Trials(monkeypatch, "denied denied done done").arrives = list(arrives)

@@ -107,8 +107,8 @@ def test_the_plan_can_keep_the_access_entries_of_a_grant():
 
 
 def entries(step, name, **facts):
-    """Return two masks for an object in the plan's first root: the target's rights on this object,
-    and the rights that are inherited by new objects in it.
+    """Return the target's rights on an object in the plan's first root, and the rights that new
+    objects in it inherit, as access masks.
     """
     node = Node(name=name, directory=facts.pop("directory", False), **facts)
     made = step.exceptions[0].entries(step.roots[0], node)
@@ -186,7 +186,7 @@ def test_secrets_in_a_grant_get_no_access_entry(name, access):
     step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
     assert entries(step, name) == (0, 0)
     above = name.rpartition("\\")[0]
-    if access == "write" and above:  # otherwise the target could rename `above`
+    if access == "write" and above:  # the target must not rename `above`
         assert not entries(step, above, directory=True)[0] & access_list.DELETE
         assert entries(step, above, directory=True)[1] & access_list.DELETE
     assert name in step.describe()
@@ -489,8 +489,8 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """Check that corral opens a closed object only for reading. It does not need to change the
-    object's access list, so a user who may not change this list must be able to walk the tree.
+    """Check that corral can walk a tree if the user may not change the access list of a closed
+    object in it. corral opens this object only for reading.
     """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
@@ -515,8 +515,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Check that corral refuses to run if all containers may read a secret. In some directories,
-    such as Program Files, new files get an entry that allows this.
+    """Check that corral refuses to run if all containers may read a secret. This is the default for
+    new files in directories such as Program Files.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw
@@ -530,8 +530,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
-    """Check that the list of secrets contains no other closed files. The others are packages with a
-    copy in the store, and files of other users, which cannot be opened.
+    """Check that packages with a copy in the store, and files of other users, are closed but do not
+    count as secrets.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

@@ -390,8 +390,8 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """Check which readable paths the driver gets. These must be only the copies from which this
-    target runs.
+    """Check that the driver gets the copy from which the target runs, but no directory above it.
+    Without a copy, it gets the server's own directory.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

@@ -176,8 +176,8 @@ def test_a_profile_that_cannot_be_deleted_stays_in_the_journal(tmp_path, monkeyp
 
 @pytest.mark.parametrize("told", [True, False], ids=["an error", "a success"])
 def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatch, told):
-    """Use names with which Windows cannot remove a file along with its profile. The removal fails,
-    or reports success and leaves the file behind. A target can make files with such names.
+    """Use a file that Windows cannot remove with the profile, because of its name. A target can
+    choose this name. The removal fails, or reports success and leaves the file behind.
     """
     folder = tmp_path / "packages" / "one"
     (folder / "AC").mkdir(parents=True)

@@ -432,8 +432,8 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release the results of a run that has an allowlist of host names. Such a run has two copies:
-    one for the server, and one for the interpreter of corral's own shim.
+    """Use two copies, as in a run with an allowlist of host names: one for the server, and one for
+    the interpreter of corral's shim.
     """
     results = Results()
     for name in "ab":
@@ -529,8 +529,8 @@ def test_a_runtime_without_store_or_trial_line_is_not_tried():
 
 @pytest.mark.parametrize("printed", ["started", "spawn EPERM", ""])
 def test_node_under_a_restricted_token_is_tried_with_a_child(monkeypatch, tmp_path, printed):
-    """Check that the trial lets node start a child. Under a restricted token the child may fail
-    with `spawn EPERM`, because node cannot open the child's pipes for writing (openai/codex#18861).
+    """Check that the trial lets node start a child. Under a restricted token this may fail with
+    `spawn EPERM`, because node cannot open the child's pipes for writing (openai/codex#18861).
     """
     monkeypatch.setattr(trial, "directories", lambda: types.SimpleNamespace(cache=str(tmp_path)))
     started: list[Plan] = []
