@@ -150,7 +150,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-volumes",
-            "If grants do not have a volume, the export names all of them and fails.",
+            "If a granted path has no volume, the export fails and lists every such path.",
             ANY,
             (f"{OBJECTS}::test_a_refusal_names_all_grants_without_a_volume",),
         ),

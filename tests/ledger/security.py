@@ -197,7 +197,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="bare-names",
-        sentence="A run reports once that the target wanted the network, and names `corral learn`, which shows the names.",
+        sentence="A run reports once that the target wanted the network, and suggests `corral learn`, which lists the names.",
         tests=(
             "tests/linux/test_denial_flags.py::test_without_namespaces_run_reports_an_unknown_address_and_learn_shows_it",
             "tests/linux/test_denial_rows.py::test_an_ungranted_name_without_an_allowlist_is_reported",

@@ -989,8 +989,8 @@ def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
 
 
 def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
-    """Check an entry's flags without its program, because the program might not be installed yet.
-    `status` and `grant` use Python in its place.
+    """`status` and `grant` check an entry's flags with Python as a stand-in for its program, which
+    might not be installed yet. Pins must still be found under the package's own name.
     """
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)

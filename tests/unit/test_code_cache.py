@@ -157,7 +157,7 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
     """Close the descriptor of the cache file, as corral's processes do. Later imports must use
-    Python's own loader. With `reused`, another file has the descriptor's number by then.
+    Python's own loader, even if (`reused`) the descriptor's number now belongs to another file.
     """
     start(site)
     code = f"""

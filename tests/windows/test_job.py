@@ -138,7 +138,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
     running = trial.start(TREE, (Job(read_back=read_back), process_creation.Creation()))
     grandchild = int(running.line())
     with abi.open_process(grandchild, abi.SYNCHRONIZE) as alive:
-        # Sanity check: before the kill both processes live.
+        # Sanity check: both processes are still alive here.
         assert abi.wait_any((alive.value, running.child.pidfd), 0) is None
         if how == "close":
             running.child.abandon()

@@ -261,7 +261,7 @@ def wait_any(handles: Sequence[int], milliseconds: int | None) -> int | None:
 
 
 def create_event() -> Handle:
-    """Create an event that stays set until it is reset."""
+    """Create a manual-reset event, which is not set yet."""
     return Handle(CreateEventW(None, 1, 0, None))
 
 

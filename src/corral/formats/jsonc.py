@@ -134,7 +134,7 @@ class Reader:
 
     def unwanted(self, key: int) -> Value | None:
         """Read a whole list or table with `json`, which is faster for large files. Return None if
-        positions inside it are needed.
+        positions inside it are needed, or if it is not plain JSON.
         """
         if self.wanted is None or not self.strict:
             return None

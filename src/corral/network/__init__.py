@@ -1,6 +1,8 @@
 """Enforce the network allowlist, outside the sandbox.
 
-rules, addresses, guard     entries of `network.allow`; IP addresses; addresses refused by default
+rules                       the entries of `network.allow`
+addresses                   IP addresses and networks
+guard                       the addresses that are refused unless the policy admits them
 destinations                the check of each destination, for both engines
 gateway/                    the engine for Linux: an event loop for connections, DNS and listeners
 http_proxy/                 the engine for macOS and Windows: an HTTP proxy with threads

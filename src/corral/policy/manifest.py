@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.formats.positions import Path
 
 COMMAND_LINE = "command line"
-# Hints for mistakes in flags, in the keys of a file, in its syntax, and in its name.
+# Hints for mistakes in flags, in a file's keys and in its syntax, and for files that are not read.
 IN_FLAGS = "`corral run --help` shows how each flag is written"
 IN_KEYS = "`corral schema` shows every key and how its value is written"
 IN_FORM = "correct the file; https://toml.io and https://json.org describe the two formats"

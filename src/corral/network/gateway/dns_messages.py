@@ -74,7 +74,7 @@ def parse_query(data: bytes) -> Query:
     if flags & OPCODE:
         raise MalformedError(NOTIMP, "the message is not a standard query")
     if (questions, answers, authorities) != (1, 0, 0) or additional > 1:
-        raise MalformedError(FORMERR, "the message does not have exactly one question")
+        raise MalformedError(FORMERR, "the message is not a single question")
     name, end = parse_name(data, HEADER.size)
     if len(data) < end + 4:
         raise MalformedError(FORMERR, "the question is truncated")

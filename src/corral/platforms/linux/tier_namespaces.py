@@ -253,7 +253,7 @@ def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
 
 
 def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:
-    """Return the directories in write grants that contain a bound or masked path."""
+    """Return each directory in a write grant that has a bound or masked path somewhere below it."""
     layers: dict[str, str] = {mask.path: mask.kind for mask in masks}
     layers |= {bind.target: bind.access for bind in binds}
     found: dict[str, None] = {}

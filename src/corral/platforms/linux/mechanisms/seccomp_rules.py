@@ -616,7 +616,7 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return `rule`, but pass the calls that it allows to the supervisor."""
+    """Return `rule` with NOTIFY in place of ALLOW, so that the supervisor decides these calls."""
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule
     return tuple((when, _notified_action(one)) for when, one in rule[0]), _notified_action(rule[1])

@@ -201,8 +201,8 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # process-info-codesignature is listed too, because `(version 1)` has a rule for it, which a
-    # rule for process-info* does not override.
+    # `(version 1)` has its own rule for process-info-codesignature, and a rule for process-info*
+    # does not override it.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
