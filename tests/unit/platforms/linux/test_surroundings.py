@@ -1,4 +1,4 @@
-"""Test how corral finds out why namespaces are forbidden. It looks at files of the kernel and of
+"""Test how corral finds out why namespaces are forbidden, by looking at files of the kernel and of
 container engines.
 """
 
