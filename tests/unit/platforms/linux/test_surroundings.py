@@ -119,7 +119,9 @@ def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
 
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_from_abi_3_on(files, monkeypatch, version):
-    """Require ABI 3, as the probe of `landlock_wall` does. 0 means a kernel without Landlock."""
+    """Require ABI 3, the first that can deny truncation, which the probe of `landlock_wall` tries.
+    Version 0 means a kernel without Landlock.
+    """
 
     def landlock_abi() -> int:
         if not version:
