@@ -157,9 +157,9 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     """Call a function whose last parameters are (buffer, size, needed size), and return the filled
     buffer.
 
-    The buffer is never copied, because its content may include pointers into the buffer. `least` is
-    the size of the structure that the caller reads. Windows may ask for less if a list in the
-    structure is empty.
+    The buffer is never copied, because its content may include pointers into the buffer. It has at
+    least `least` bytes, so that the caller can read a whole structure from it. Windows may ask for
+    fewer bytes if a list in the structure is empty.
     """
     needed = DWORD()
     try:

@@ -87,7 +87,7 @@ def open_itself(path: str, *, access: int = READ_CONTROL | WRITE_DAC) -> Handle:
 
 
 def information(handle: int) -> tuple[int, int, tuple[int, int]]:
-    """Return a file's (attributes, number of links, (volume serial number, file index))."""
+    """Return a file's attributes, its number of links, and (volume serial number, file index)."""
     found = BY_HANDLE_FILE_INFORMATION()
     GetFileInformationByHandle(handle, ctypes.byref(found))
     index = found.nFileIndexHigh << 32 | found.nFileIndexLow

@@ -137,8 +137,8 @@ def create_profile(name: str, title: str, description: str) -> bytes:
     """Create an AppContainer profile and return its package SID. Fail with ERROR_ALREADY_EXISTS if
     the profile exists.
 
-    The profile gets no capabilities. Windows checks only the token's capabilities, and the firewall
-    service would register the profile's.
+    Give the profile no capabilities. Windows checks only those of the token, but the firewall
+    service would register those of the profile.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 

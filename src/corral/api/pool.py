@@ -1,8 +1,8 @@
 """Prepare sandboxes in advance, for callers that start the same program often.
 
 A spare is a sandbox that is complete except for the arguments, environment and directory of its
-command. A launch uses a spare only if its own plan differs from the spare's plan in nothing else.
-Each spare has its own channel, so no other sandbox can get the command that is sent to the spare.
+command. A launch uses a spare only if their plans are the same in everything else. Each spare has
+its own channel, so no other sandbox can get the command that is sent to the spare.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Zygote:
 
     def _forget(self) -> None:
         """Close the channels that this fork has inherited, because they belong to the parent."""
-        # If another thread of the parent held the old lock, no thread of this fork would ever
+        # A thread of the parent may have held the old lock, and no thread of this fork would ever
         # release it.
         self._lock = threading.Lock()
         for channel in (self._requests, *self._channels):

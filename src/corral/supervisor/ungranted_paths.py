@@ -59,8 +59,8 @@ def find_misplaced(
     words: Iterable[str], granted: Sequence[str], *, cwd: str, start_in: str, home: str
 ) -> Iterator[str]:
     """Yield a warning for each granted relative path that the target does not find, because the
-    target starts in `start_in` and not in `cwd`. If the target starts in a private home, relative
-    paths lead to the grants below the user's `home`.
+    target starts in `start_in` and not in `cwd`. If the target starts in a private home, `home` is
+    the user's home, because the target sees the grants below it at the same relative paths.
     """
     for word in words:
         path = word.partition("=")[2] if word.startswith("-") else word

@@ -21,9 +21,7 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return one option for each control. Each needs the capabilities that `needs` lists for
-    its control, or none.
-    """
+    """Return one option for each control. Controls that are not in `needs` need no capabilities."""
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
     return {**always, **named}

@@ -155,8 +155,8 @@ def _unsupported(*_):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="this system has no renameat2")
 def test_a_servers_own_file_is_renamed_in_one_step(tmp_path, monkeypatch):
-    """Check that corral makes no placeholder, which would remain if corral were killed before the
-    rename.
+    """Check that corral makes no placeholder at the new name. A placeholder would remain if corral
+    were killed before the rename.
     """
     (tmp_path / "out.txt").write_text("the server's own")
     (tmp_path / "reports").mkdir()

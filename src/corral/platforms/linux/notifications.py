@@ -80,7 +80,7 @@ def _send(request: Notification, decision: Decision | None) -> bool:
 
 
 def _give(request: Notification, given: Given) -> bool:
-    """Give the caller a descriptor. Return True if this has also answered the call."""
+    """Give the caller a descriptor. Return whether this also answered the call."""
     try:
         if given.number < 0:
             abi.add_descriptor(request, given.fd, flags=given.flags)

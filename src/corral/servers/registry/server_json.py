@@ -203,7 +203,8 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    for name in filter(is_loader_variable, secrets):  # they also get into corral's own environment
+    # The user sets secrets in corral's own environment, where these variables would affect corral.
+    for name in filter(is_loader_variable, secrets):
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(

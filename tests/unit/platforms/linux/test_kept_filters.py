@@ -43,7 +43,7 @@ def load(step=STEP):
 
 def test_a_second_run_compiles_nothing(compiled):
     first = load()
-    assert compiled == [STEP, QUIET]  # QUIET is used instead if an outer sandbox has a listener
+    assert compiled == [STEP, QUIET]  # corral loads QUIET if an outer sandbox has a listener
     assert load() == first
     assert compiled == [STEP, QUIET]
     assert len(set(first[1].values())) == 2

@@ -1,4 +1,4 @@
-"""Test how corral finds out why namespaces are forbidden. It looks at files of the kernel and of
+"""Test how corral finds out why namespaces are forbidden, by looking at files of the kernel and of
 container engines.
 """
 
@@ -119,7 +119,9 @@ def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
 
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_from_abi_3_on(files, monkeypatch, version):
-    """Use the same bound as the probe of `landlock_wall`. ABI 0 is a kernel without Landlock."""
+    """Require ABI 3, the first that can deny truncation, which the probe of `landlock_wall` tries.
+    Version 0 means a kernel without Landlock.
+    """
 
     def landlock_abi() -> int:
         if not version:

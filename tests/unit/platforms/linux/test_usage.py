@@ -207,8 +207,8 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """Kill one process per call after the first 23 calls. During those, the measurement reads
-        all processes for the first time.
+        """Kill one process per call, but only after 23 calls, because by then the measurement has
+        read all processes once.
         """
         self.questions += 1
         if self.is_exact and self.questions > 23 and self.sharing:

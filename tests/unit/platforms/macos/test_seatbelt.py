@@ -545,8 +545,8 @@ def test_a_run_sees_its_files_and_grants():
     ids=["around", "the directory itself", "the program itself", "elsewhere"],
 )
 def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
-    """Check that the target can change its own files only if the user granted their own path, not a
-    directory around it. It can always execute them, but no files elsewhere in a grant.
+    """Check that the target may change its own files only if the user granted exactly their path,
+    not a directory around it. It may execute these files, but no other files in a grant.
     """
     main = f"{HOME}/p/server/main"
     program = Program(path=main, real=main, argv=(main,), reads=(f"{HOME}/p/server",))

@@ -82,7 +82,7 @@ class NamespaceHandles:
 class OpenNamespaces:
     """Opens init's namespaces while init waits.
 
-    After init has dropped its privileges, the supervisor could not open them.
+    Once init has dropped its privileges, the supervisor can no longer open them.
     """
 
     name = "namespace_handles"

@@ -53,9 +53,9 @@ fit into a tmpfs of 16 MB, although each of them uses a kilobyte of kernel memor
 class Bind:
     """A path on the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw. Both are 0 for a system path, which
-    is not compared. `covers` is true if masks cover the mounts below the path. An idmapped mount of
-    the path can then leave these mounts out.
+    `device` and `inode` identify the file that the policy saw. They are 0 for a system path, whose
+    identity is not checked. `covers` is true if masks cover the mounts below the path. An idmapped
+    mount of the path can then leave these mounts out.
     """
 
     source: str

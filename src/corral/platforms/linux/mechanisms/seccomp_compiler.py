@@ -148,8 +148,8 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# The start of a test, as (label, label after the load, (offset, mask) of the loaded word). A jump
-# skips the load, by using the second label, if the word is already loaded.
+# The start of a test, as (label, label after the load, (offset, mask) of the loaded word). If the
+# word is already loaded, a jump goes to the second label.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 

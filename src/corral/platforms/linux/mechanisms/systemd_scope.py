@@ -108,7 +108,7 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Return the slice for scopes. systemd would choose the same one.
+    """Return the slice for scopes, which is the one that systemd would choose.
 
     The slice is fixed, so that a later run can find the scope.
     """

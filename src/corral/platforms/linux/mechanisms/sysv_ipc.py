@@ -86,7 +86,7 @@ def _open(name: str) -> int:
 
 
 def _sums(fd: int) -> Callable[[bytes], int]:
-    """Read a list. Return a function that adds up the values in a column."""
+    """Read a list. Return a function that adds up the column with a given name."""
     parts: list[bytes] = []
     at = 0
     while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):

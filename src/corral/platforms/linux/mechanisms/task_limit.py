@@ -121,10 +121,10 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return a thread's processor time, in nanoseconds, when it was first seen in its clone.
+    """Return a thread's processor time, in nanoseconds, when its clone was first counted.
 
-    Return None if the thread can no longer be in its clone. `before` is the thread's result at the
-    last count, or None at the first count.
+    Return None if the thread can no longer be in its clone. `before` is what this function returned
+    for the thread at the last count, or None at the first count.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]

@@ -107,7 +107,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 
     - If an ordinary user runs corral, the target has this user's ids.
     - If root runs corral, the target has ids that own no files, if this namespace has such ids.
-      Without the capabilities in NEEDED, which some containers drop, it has root's ids.
+      If corral lacks the capabilities in NEEDED, which some containers drop, the target has
+      root's ids.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)

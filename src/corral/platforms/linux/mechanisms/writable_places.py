@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class WritablePlaces:
     """Opens every file and directory that Landlock lets the target write to.
 
-    The step fails if a granted path now leads to another file than in the plan.
+    The step fails if a granted path now leads to a different file than in the plan.
     """
 
     name = "writable_places"
