@@ -121,8 +121,8 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Locate values that are nested too deeply for a recursive reader. `tomllib` accepts such
-    dotted keys but not such lists, so the test builds the expected values itself.
+    """Locate values that are nested too deeply for a recursive reader. `tomllib` accepts
+    dotted keys of this depth but not lists, so the test builds the expected values itself.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}

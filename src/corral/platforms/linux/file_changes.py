@@ -417,7 +417,7 @@ def open_beneath(directory: int, path: str, *, follow: bool) -> int:
 def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
     """Return the path with its first symlink replaced by the symlink's content.
 
-    Raise OSError (EPERM) if the path leads out of the place without a symlink.
+    Raise OSError (EPERM) if the path has no symlink, or leaves the place before the first one.
     """
     parts = rest.rstrip("/").split("/")
     follow = follow or rest.endswith("/")
