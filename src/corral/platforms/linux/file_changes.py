@@ -305,7 +305,7 @@ def _find_open_file(
     """Find a file that the caller has open. Raise OSError if its path now leads to another file.
 
     `by_path` is true for a call with a path such as /proc/self/fd/3, and false for a call with a
-    descriptor, such as fchmod. A call with a descriptor fails if it was opened with O_PATH.
+    descriptor, such as fchmod, which fails if the descriptor was opened with O_PATH.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:
