@@ -1,7 +1,7 @@
 """Count the resources that servers use, and the files that runs leave behind.
 
 A sample is a mapping from the name of a counter to its value. Counters that this user may not read
-are left out. All that the user in `Places` owns is counted, so choose a user who runs nothing else.
+are left out. Everything of the user in `Places` is counted, so choose a user who runs nothing else.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ milliseconds that one message may take (None: no budget).
 
 
 def message(size: int) -> bytes:
-    """Return a message like a tool's answer: a list of short strings."""
+    """Return a message of about `size` bytes: a list of short strings, as in a tool's answer."""
     row = {"type": "text", "text": "The quick brown fox jumps over the lazy dog. " * 2}
     rows = [row] * max(1, size // 110)
     made = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": rows}}

@@ -141,7 +141,7 @@ def apart() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def spawn(argv: list[str], environment: Mapping[str, str]) -> float:
-    """Return the milliseconds from posix_spawn until `argv` ends, with its streams on /dev/null."""
+    """Return the milliseconds from posix_spawn until `argv` ends. Its streams are /dev/null."""
     streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     started = time.perf_counter_ns()
     pid = os.posix_spawn(argv[0], argv, environment, file_actions=streams)

@@ -216,8 +216,8 @@ def client(
 def find_python() -> str:
     """Return the path of the system's Python, or of this interpreter if the system has none.
 
-    This interpreter may be in root's home. Without namespaces, root's target has another user id
-    and may not read it there.
+    This interpreter may be in root's home. A target that root starts without namespaces has another
+    user id and cannot read that home.
     """
     return SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
 

@@ -153,7 +153,7 @@ def on_page_content(html: str, *, page: Page, **_: object) -> str:
 
 
 def _text_of(content: str) -> str:
-    """Return the text of some HTML, escaped for an attribute. Leave apostrophes as they are,
+    """Return the text of an HTML fragment, escaped for an attribute. Leave apostrophes as they are,
     because the theme escapes some titles a second time.
     """
     text = unescape(TAG.sub("", PERMALINK.sub("", content)))
@@ -161,8 +161,8 @@ def _text_of(content: str) -> str:
 
 
 def _label_cells(table: re.Match[str]) -> str:
-    """Repeat the heading of a column in each of its cells, because on a narrow screen the cells of
-    a row are below each other (site.css). Tables with two columns fit on such a screen, so they do
+    """Repeat the heading of a column in each of its cells, because a narrow screen shows the cells
+    of a row below each other (site.css). Tables with two columns fit on such a screen, so they do
     not need this.
     """
     head, mark, body = table[0].partition("</thead>")

@@ -2,8 +2,8 @@
 
 The server has to report a failure, or corral has to name the lost file.
 
-The published server, excel-mcp-server, reported a lost workbook as created. A small server that
-does the same is tested without a rig.
+The published server excel-mcp-server reported a lost workbook as created. The stand-in does the
+same, and its test needs no rig.
 """
 
 from __future__ import annotations

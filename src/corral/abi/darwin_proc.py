@@ -121,7 +121,7 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the pid of the process that macOS names in its requests for consent for `pid`."""
+    """Return the pid of the process that macOS names when `pid` needs the user's consent."""
     return responsibility_get_pid_responsible_for_pid(pid)
 
 

@@ -27,7 +27,7 @@ _SANDBOX_FILTER_GLOBAL_NAME = 2
 _SANDBOX_CHECK_NO_REPORT = 0x40000000
 # This function is variadic: if its second argument names an operation, it reads a fourth argument.
 # If the second is NULL, it only returns whether the process is in a sandbox. The fourth argument is
-# not declared, because ctypes then passes it as a variadic argument.
+# not declared, so that ctypes passes it as a variadic argument.
 sandbox_check = function("sandbox_check", _c_int, _c_int, _c_char_p, _c_int, check="any")
 
 

@@ -145,7 +145,7 @@ def read_checked_file(path: str) -> bytes:
 
 
 def write_checked_file(path: str, body: bytes) -> None:
-    """Write a file with a checksum, and keep only the newest `MAX_KEPT_FILES` in its directory."""
+    """Write a file with a checksum. Keep only the `MAX_KEPT_FILES` newest ones in its directory."""
     write_private_file(path, checksum(body).to_bytes(8, "little") + body)
     with os.scandir(os.path.dirname(path)) as entries:
         kept = sorted((one.stat(follow_symlinks=False).st_mtime_ns, one.path) for one in entries)

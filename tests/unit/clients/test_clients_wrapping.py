@@ -29,8 +29,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# The characters of configuration files, without NUL, which a command cannot contain, and without
-# those that `json.dumps` escapes in a way that TOML does not accept.
+# The characters of configuration files. NUL is left out, because a command cannot contain it, and
+# so are the characters that `json.dumps` writes in a form that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -347,7 +347,7 @@ def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(
 
 
 def test_a_long_list_of_servers_is_read_in_linear_time():
-    """Use a list from a project. Reading it in quadratic time takes half a minute."""
+    """Reading the list in quadratic time would take half a minute."""
     servers = [{"name": f"s{at}", "command": "x"} for at in range(60_000)]
     start = time.process_time()
     found = read_servers(jsonc, json.dumps({"mcpServers": [*servers, servers[0]]}))
@@ -393,7 +393,7 @@ def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
     ],
 )
 def test_no_other_sandbox_is_assumed_for_what_a_project_names(entry):
-    """Only VS Code knows `sandboxEnabled`. Sanity check: it counts in VS Code's `servers`."""
+    """Only VS Code knows `sandboxEnabled`. Sanity check: VS Code's own entry is left unwrapped."""
     done = wrap(f'{{"mcpServers": {{"a": {entry}}}}}', jsonc, REQUEST)
     assert [one.state for one in done.outcomes] == ["wrapped"]
     boxed = '{"servers": {"a": {"command": "x", "sandboxEnabled": true}}}'

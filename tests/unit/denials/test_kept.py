@@ -1,4 +1,4 @@
-"""Check that stored denials are limited in number and private, and that each belongs to the right
+"""Check that stored denials are private and limited in number, and that each belongs to the right
 server.
 """
 

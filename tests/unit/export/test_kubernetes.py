@@ -346,8 +346,8 @@ def test_all_versions_of_a_server_get_the_same_object_name(one, other):
 
 
 def test_selectors_match_the_pods_of_this_server_only():
-    """Check that the selectors do not match the pods of a Helm chart, even if their standard label
-    `app.kubernetes.io/name` is this server's name.
+    """Check that the selectors do not match the pods of a Helm chart, even if the chart sets the
+    label `app.kubernetes.io/name` to this server's name.
     """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}

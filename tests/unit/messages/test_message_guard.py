@@ -1,5 +1,5 @@
-"""Test the guard's decision for each kind of message. Each message that a rule refuses must pass if
-this rule is missing.
+"""Test the guard's decision for each kind of message. Each message that a rule refuses must pass
+without this rule.
 """
 
 import json

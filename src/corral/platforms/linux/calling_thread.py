@@ -53,9 +53,9 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return these ids with `taken` set, unless this thread already has them.
+        """Return a copy whose `with` block runs with the target's ids.
 
-        Connect to a unix socket with them, so that its server sees the target's ids.
+        Connect to a unix socket in this block, so that its server sees the target's ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 

@@ -378,9 +378,7 @@ class Bus:
                 self._signals.append(message)
 
     def _authenticate(self) -> None:
-        """Authenticate with this process's uid (EXTERNAL). The bus asks the kernel for the real
-        uid.
-        """
+        """Authenticate by uid (EXTERNAL). The bus asks the kernel whether the uid is true."""
         self._socket.sendall(
             b"\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\r\n"
         )

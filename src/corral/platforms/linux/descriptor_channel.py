@@ -52,7 +52,7 @@ class DescriptorChannel:
         """Close the supervisor's end in a process of the sandbox.
 
         Otherwise a listener that is still in the channel when the supervisor ends would stay open,
-        and calls would wait for ever.
+        and calls would wait forever.
         """
         os.close(self.outer)
 

@@ -305,7 +305,7 @@ def _find_open_file(
     """Find a file that the caller has open. Raise OSError if its path now leads to another file.
 
     `by_path` is true for a call with a path such as /proc/self/fd/3, and false for a call with a
-    descriptor, such as fchmod. A call with a descriptor fails if it was opened with O_PATH.
+    descriptor, such as fchmod, which fails if the descriptor was opened with O_PATH.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:
@@ -417,7 +417,7 @@ def open_beneath(directory: int, path: str, *, follow: bool) -> int:
 def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
     """Return the path with its first symlink replaced by the symlink's content.
 
-    Raise OSError (EPERM) if the path leads out of the place without a symlink.
+    Raise OSError (EPERM) if the path has no symlink, or leaves the place before the first one.
     """
     parts = rest.rstrip("/").split("/")
     follow = follow or rest.endswith("/")

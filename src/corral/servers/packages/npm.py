@@ -186,7 +186,7 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
 
 def list_versions(tree: str) -> dict[str, str]:
     """Return the version of each package in a tree, keyed by the package's path. If a package is
-    installed under another name (an alias), return NAME@VERSION with its own name.
+    installed under another name (an alias), return NAME@VERSION with its real name.
     """
     return {
         path.removeprefix("node_modules/"): _read_version(path, item)

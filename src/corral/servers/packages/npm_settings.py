@@ -54,7 +54,7 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry of all packages with these names and archive addresses.
+    """Return the registry that packages with these names and archive addresses come from.
 
     Return "" if a package's scope has its own registry, or if an archive is on another host. A
     package can choose the addresses of its dependencies.

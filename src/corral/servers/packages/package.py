@@ -69,7 +69,7 @@ def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") 
 
 
 def has_run_scripts(key: str) -> bool:
-    """Return whether the packages of this key may have run code while they were installed."""
+    """Return whether the packages of this key were allowed to run code during installation."""
     return "scripts" in key.partition(" with:")[0].split(" ")
 
 
@@ -162,11 +162,11 @@ def _check_npm(reference: Reference, how: InstallOptions) -> None:
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made under different settings but can still be used. It can
-    be used if the current settings name a single index, and all its packages came from this index.
+    """Return an installation that was made with other settings, if all its packages came from the
+    only index that the current settings name.
 
-    Return None if the current settings name several indexes, because another of these indexes may
-    contain a different package of the same name.
+    If the current settings name several indexes, return None, because another index may contain a
+    different package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:

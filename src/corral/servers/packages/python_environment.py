@@ -44,7 +44,7 @@ class Environment:
 
 
 def make_environment(staging: str, registry: Registry, label: str, python: str = "") -> Environment:
-    """Make a virtual environment, which is only an interpreter and a settings file. `python` is the
+    """Make a virtual environment with only an interpreter and a settings file. `python` is the
     version or path of the interpreter, or "" for corral's own interpreter.
     """
     own = Runtime(path=find_own_python(), version=sys.version_info[:3])

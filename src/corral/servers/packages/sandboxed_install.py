@@ -229,8 +229,8 @@ class _Silence:
 
 
 def _measure(downloads: str) -> int:
-    """Return the total size of the downloaded files. Do not count other files, because a package
-    manager may write them while the registry does not answer.
+    """Return the total size of the downloaded files. Do not count other files, because they can
+    grow even if the registry does not answer.
     """
     sizes = 0
     for directory, below, names in os.walk(downloads):

@@ -57,7 +57,7 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """An event for the end of the proxy, with which every pause lasts until the proxy is closed."""
+    """Replaces the proxy's `_closed` event. Every pause lasts until the proxy is closed."""
 
     def __init__(self):
         super().__init__()
@@ -518,8 +518,8 @@ def test_what_a_target_sent_before_its_end_still_arrives(ends):
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_cut_data_does_not_look_complete_after_the_other_direction_has_ended(is_slow):
-    """Let a server end its own data before it reads. With small socket buffers, only a part of the
-    target's data arrives before the run ends. With large buffers, all of it does.
+    """Let a server finish sending before it reads. With small socket buffers, only a part of the
+    target's data arrives before the run ends. With large buffers, all of it arrives.
     """
     size = 8192 if is_slow else 4 << 20
     text = os.urandom(100_000)

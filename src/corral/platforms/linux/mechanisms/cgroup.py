@@ -196,7 +196,7 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, cgroup directory) of a process, from its mountinfo and cgroup files.
 
     A mount may show only a part of the hierarchy. Prefer a mount that shows the process's cgroup.
-    If there is none, return the mount point for both.
+    If there is none, return the first mount point twice.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -299,7 +299,7 @@ def kill(path: str) -> None:
     try:
         write(f"{path}/cgroup.kill", "1")
     except OSError:
-        pass  # Linux before 5.14 lacks this file; there the tree dies when init ends
+        pass  # before Linux 5.14 there is no such file; the tree dies when init ends
 
 
 def is_leaf(path: str) -> bool:

@@ -104,7 +104,7 @@ class IdmappedMounts:
             f" target's user id, is not allowed to {bind.access} them",
             bind.source,
         )
-        if not os.access(bind.source, os.R_OK):  # NFS denies root access to other users' files
+        if not os.access(bind.source, os.R_OK):  # on NFS, root may not read others' files
             problem.hint = OTHER_USER
             return problem
         problem.hint = (

@@ -117,7 +117,7 @@ class Landlock:
     def verify(self, _results: Results) -> None:
         """Check that the host's root directory cannot be listed.
 
-        Skip this in a sandbox with a private root, where "/" is in `read`.
+        A sandbox with a private root has "/" in `read` and is not checked.
         """
         if "/" in self.read:
             return
