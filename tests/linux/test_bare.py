@@ -239,8 +239,8 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Let a server open its kept home to everyone. Other users must still not reach it, because the
-    server could otherwise exchange data with them.
+    """Let a server give everyone access to its kept home. Other users must still not reach
+    it, because the server could otherwise exchange data with them.
     """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
