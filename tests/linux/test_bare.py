@@ -340,7 +340,7 @@ def test_policies_run_without_the_part_that_is_refused(user, scratch):
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
     """Grant directories of the user who runs corral. An ordinary user's target can use all of them.
-    Root's target has another user id, so corral must refuse directories that this id cannot enter.
+    Root's target has another user id, so corral must refuse directories that this id cannot use.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
