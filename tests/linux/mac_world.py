@@ -57,7 +57,7 @@ class Procfs:
     def unique_id(self, pid):
         stat = self.stat(pid)
         number = self.number(pid, stat) if stat else 0
-        self.root = self.root or number  # corral asks for the target's id first
+        self.root = self.root or number  # the first id that corral asks for is the target's
         return number
 
     def has_marker(self, pid, marker):
@@ -186,7 +186,7 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """Let the processes that the API starts call `substitute`, too."""
+    """Make the processes that the API starts call `substitute`, too."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)

@@ -98,8 +98,8 @@ def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
 
 
 def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
-    """Use a symlink, a directory, a missing directory, a device, a file that is not an audit, and
-    an audit that is in use. corral must refuse each before it starts the target.
+    """Try as the audit file: a symlink, a directory, a missing directory, a device, a file that is
+    not an audit, and an audit in use. corral must refuse each before it starts the target.
     """
     link, other = scratch / "link", scratch / "other"
     link.symlink_to(audit)

@@ -239,8 +239,8 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Let a server open its kept home to everyone. Other users must still not reach it, because the
-    server could otherwise exchange data with them.
+    """Let a server give everyone access to its kept home. Other users must still not reach
+    it, because the server could otherwise exchange data with them.
     """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
@@ -340,7 +340,7 @@ def test_policies_run_without_the_part_that_is_refused(user, scratch):
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
     """Grant directories of the user who runs corral. An ordinary user's target can use all of them.
-    Root's target has another user id, so corral must refuse directories that are closed to it.
+    Root's target has another user id, so corral must refuse directories that this id cannot use.
     """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)

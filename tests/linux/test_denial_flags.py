@@ -554,7 +554,7 @@ for _ in range(14):
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_stderr_pipe_does_not_keep_corral_from_ending(user):
     """Let the target fill the stderr pipe except for one or two pages, and leave behind a file
-    whose printed name has 10,000 bytes. The message about the file must not block corral.
+    whose printed name has 10,000 bytes. corral must not block on the message about the file.
     """
     reading, writing = os.pipe()
     process = user.popen(

@@ -213,8 +213,8 @@ answer = {item.capability: item.status for item in found}
     ],
 )
 def test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall(user, call, unproven):
-    """Deny an act to every process on the host. corral must then not take its failure inside the
-    sandbox as proof of a wall.
+    """Deny an act to every process on the host. The act then fails in the sandbox too, but corral
+    must not take this as proof of a wall.
     """
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}

@@ -33,8 +33,8 @@ print(json.dumps({
 
 @pytest.fixture
 def scratch(user):
-    """Yield a directory that a bundle's target can enter. Even if the user is root, the target is
-    not.
+    """Yield a directory that a bundle's target can enter. The target is never root, even if the
+    user is.
     """
     path = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="corral-export-"))
     path.chmod(0o755)

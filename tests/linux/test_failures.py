@@ -261,7 +261,7 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Make one of the calls that protect init from the target fail, a different one in each run."""
+    """Make each call that protects init from the target fail, one call per run."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 

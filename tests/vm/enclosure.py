@@ -64,7 +64,7 @@ def main() -> None:
             "LANG": "C.UTF-8",
         }
         os.execvpe(command[0], command, environment)
-    # This process is PID 1, not the machine, because PID 1 cannot abort(). When it ends, the kernel
+    # This process, not the machine, is PID 1, because PID 1 cannot abort(). When it ends, the kernel
     # kills all processes that the machine left behind.
     while True:
         pid, status = os.wait()

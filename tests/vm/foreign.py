@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 SUITE = "bookworm"
 INCLUDE = ("python3", "util-linux", "coreutils", "dash", "base-files", "procps")
-# Usually the packages' scripts make these directories. The scripts do not run here, so make the
-# directories without them.
+# The packages' scripts, which do not run here, would make these directories.
 DIRECTORIES = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
 RECIPE = 1  # part of the cached image's name: add 1 whenever the image changes
 

@@ -91,9 +91,8 @@ STEADY = ("-icount", "shift=3")
 class Machine:
     """An emulated machine with one kernel.
 
-    The machine loads `modules` before it runs a command. With `disk` the home is on a disk, and its
-    contents are lost when the machine ends. With `steady` the machine's clock counts instructions,
-    which makes the machine slower.
+    The machine loads `modules` before it runs a command. With `disk` the home is on a temporary
+    disk. With `steady` the machine's clock counts instructions, which makes the machine slower.
     """
 
     source: Source

@@ -58,14 +58,14 @@ def test_a_run_reports_missing_app_containers(profile):
 
 
 def test_a_process_that_is_not_in_an_app_container_fails_verification(profile):
-    """Call `verify` for this process, which is not in an AppContainer, so `verify` must fail."""
+    """Call `verify` for this process, which is not in an AppContainer."""
     with pytest.raises(OSError, match="not in an AppContainer"):
         profile.verify(results_of_this_process())
 
 
 def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeypatch):
     """Call `verify` for this process: first with one of its privileges marked as dangerous, and then
-    with none.
+    with no privilege marked.
     """
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)

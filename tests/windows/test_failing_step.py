@@ -51,7 +51,7 @@ def started(plan: Plan) -> spawn.Child:
 
 
 class Failing:
-    """A step with one failing method. All other methods are those of a real step."""
+    """A real step, except that one method fails."""
 
     def __init__(self, real, verb: str):
         self.real, self.verb, self.pid = real, verb, 0

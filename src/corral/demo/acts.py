@@ -25,7 +25,7 @@ class Act:
     name: str
     tool: str
     arguments: Mapping[str, object]
-    control: str = ""  # the control that should stop the act; "" if the act has to succeed
+    control: str = ""  # the control that should stop the act, or "" if it must succeed
     proof: str = ""  # a string that the answer contains only if the act succeeded
     witness: Callable[[bool], bool] | None = None
     systems: tuple[str, ...] = ALL

@@ -71,15 +71,15 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 def has_passed(results: Sequence[ActResult]) -> bool:
     """Return whether at least one act was stopped and no act has a bad verdict. Acts that also fail
-    outside of the sandbox do not count, because they do not prove anything.
+    outside the sandbox do not count, because they prove nothing.
     """
     verdicts = {result.verdict for result in results}
     return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
 
 
 def sort_results(results: Sequence[ActResult], untried: Sequence[str]) -> dict[str, list[str]]:
-    """Sort the acts into those with good verdicts, those with bad verdicts, and those that were not
-    tried. An act that was not tried is listed with the reason.
+    """Sort the acts by verdict: good, bad, or not tried. An act that also fails outside counts as
+    not tried. Acts that were not tried are listed with the reason.
     """
     unproven = [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {

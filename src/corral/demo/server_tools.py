@@ -188,7 +188,7 @@ def start_threads(count: int) -> str:
 
 def grow_file(mebibytes: int) -> str:
     """Make a large temporary file."""
-    # A hole uses no disk space, but counts against the limit on file sizes.
+    # A sparse file uses no disk space, but its size counts against the limit.
     with tempfile.TemporaryFile() as file:
         file.truncate(mebibytes * MIB)
     return f"a file of {mebibytes} MiB"

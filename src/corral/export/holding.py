@@ -38,8 +38,8 @@ class Engine:
 
 
 def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Held, ...]:
-    """Return what enforces each control. If some controls cannot be enforced, raise an error that
-    names all of them.
+    """Return what enforces each control. Raise one error for all controls that cannot be
+    enforced.
     """
     if policy.mcp is not None:
         raise PolicyError(

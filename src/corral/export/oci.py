@@ -48,15 +48,13 @@ class Bundle:
     config: Mapping[str, object]
     view: View
     controls: tuple[Held, ...]
-    omitted: tuple[str, ...]  # secrets that the user adds to `process.env`
+    omitted: tuple[str, ...]  # secrets that the user must add to `process.env`
 
 
 def build_bundle(
     subject: Subject, sources: Sequence[Source], *, cwd: str, variables: Mapping[str, str]
 ) -> Bundle:
-    """Return the bundle. If a runtime cannot enforce some controls, raise an error that names all
-    of them.
-    """
+    """Return the bundle. Raise one error for all controls that a runtime cannot enforce."""
     policy, rootless = subject.policy, bool(os.geteuid())
     layout = _survey(subject)
     controls = decide_for_engine(policy, _engine(policy, rootless=rootless), layout.machine)

@@ -69,7 +69,7 @@ def make_pod_policy(
 ) -> PodPolicy:
     """Merge the sources of a policy for a pod.
 
-    If a pod cannot enforce some controls, raise an error that names all of them.
+    Raise one error for all controls that cannot be enforced in a pod.
     """
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}

@@ -104,7 +104,7 @@ def _intersect(one: Cube, other: Cube) -> Cube | None:
 
 
 def _subtract(cube: Cube, gone: Cube) -> Iterator[Cube]:
-    """Yield disjoint cubes that together are `cube` without `gone`."""
+    """Split `cube` without `gone` into disjoint cubes."""
     if _intersect(cube, gone) is None:
         yield cube
         return

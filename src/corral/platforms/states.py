@@ -40,8 +40,8 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
-    """Return the homes in `base`. Return an empty list if another user could have created them:
-    another user owns `base`, or its mode has a bit of `forbidden`.
+    """Return the homes in `base`. Return an empty list if another user owns `base`, or if its mode
+    has a bit of `forbidden`, because another user could then have created the homes.
     """
     try:
         # Check only the mode of `base`, because a server can change the mode of its home.

@@ -64,7 +64,7 @@ def attempt(step: Step, verb: Callable[[Results], None], results: Results) -> No
 
 
 def unverified(_step: object, _results: Results) -> None:
-    """Serve as `verify` for a step whose effect is not tested before exec."""
+    """The `verify` of a step whose effect is not tested before exec."""
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:

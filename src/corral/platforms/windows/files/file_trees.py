@@ -84,7 +84,7 @@ class TreeCopy:
 
 
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
-    """List the files to copy. Leave out the relative names `without`, and everything below them.
+    """List the files to copy. Leave out the relative names in `without`, and everything below.
 
     Raise Unsuitable if the tree is too large, has too many files, or contains a special file, a
     link to a directory, or a link to a path outside the tree.

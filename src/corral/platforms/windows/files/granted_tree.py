@@ -181,8 +181,8 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object with the right to change its access list. With `less`, the object gets no
-    entry, so the right to read the list is enough if the user may not change it.
+    """Open an object with the right to change its access list. With `less`, fall back to the right
+    to read the list, because the object gets no entry.
     """
     try:
         return open_object(path)

@@ -96,7 +96,7 @@ class Journal:
 
         The caller must lock the root's mutex, look for other runs that use the root, and call this
         function before it unlocks the mutex. Otherwise two runs that end at the same time could
-        both rely on the other to remove the root's access list entries.
+        each rely on the other to remove the root's access list entries.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)

@@ -24,7 +24,7 @@ UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
 # node and python start under these limits. Both load USER32, which needs USER handles and global
-# atoms, so the limits on these two are left out.
+# atoms, so handles and atoms are not limited.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD

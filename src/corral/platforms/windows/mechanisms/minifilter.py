@@ -36,8 +36,8 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver caches answers by operation and path only. An answer that depends on other fields gets
-# the shortest time that works: a time of 0 would mean the default time.
+# The driver caches answers by operation and path only. An answer that also depends on other
+# fields must not be reused, but a time of 0 would mean the default, so it is cached for 1 ms.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (

@@ -16,7 +16,7 @@ from corral.plan import model
 from corral.plan.model import Results
 from corral.record import record
 
-# The first two bits in the `Flags` of a policy. The bit fields in winnt.h define their meaning.
+# The first two bits in the `Flags` of a policy. Each policy defines its own bits in winnt.h.
 FIRST, SECOND = 1, 2
 
 
@@ -111,7 +111,7 @@ class ProcessAttributes:
 
 
 def plan(bits: int, *, subprocess: bool) -> Mitigations:
-    """Return the step. The caller must know from a probe that a runtime starts with `bits`."""
+    """Return the step. A probe must have shown that a runtime starts with `bits`."""
     known = sum(item.bit for item in ORDER)
     if bits & ~known:
         raise ValueError(f"{bits:#x} has bits of unknown mitigations")

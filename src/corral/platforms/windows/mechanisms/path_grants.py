@@ -84,7 +84,7 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # this user cannot change their lists, so they get no entry
+    foreign: tuple[str, ...] = ()  # have lists that this user cannot change, so they get no entry
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
     watched: tuple[str, ...] = ()  # files that do not exist, but that other programs would run
@@ -239,8 +239,8 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each secret, and for each file that other programs run. With
-    `windows.strict_grants` corral refuses grants that contain such files.
+    """Return why `windows.strict_grants` refuses the grant: the secrets in it, and the files that
+    other programs run.
     """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
@@ -280,4 +280,4 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
             if node.name in less.secret:
                 granted_tree.check_closed(path, handle.value)
     finally:
-        walk.close()  # an error's traceback would keep the handles of the walk open
+        walk.close()  # otherwise an error's traceback would keep handles open
