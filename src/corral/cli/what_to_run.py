@@ -290,8 +290,8 @@ def _configured_server(
     """If the first word is CLIENT:SERVER, return this server's options, command and sources.
     Otherwise return `options`, `rest` and no sources.
 
-    The options combine the server's flags in the client's file with the typed `options`. The only
-    source sets the variables that the file gives the server.
+    The options combine the server's flags in the client's file with the typed `options`. The
+    source sets the server's variables from the file.
     """
     server = _find_configured(rest)
     if server is None:

@@ -327,7 +327,7 @@ def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
     first = 0
     for thread in _threads(pid):
         if budget.descriptors <= 0:
-            break  # the target decides how many threads have their own descriptors
+            break  # a target may have many threads with descriptors of their own
         if first and _shares_files(thread, first):
             continue
         first = first or thread
