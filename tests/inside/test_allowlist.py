@@ -448,8 +448,8 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway has synthetic addresses. Only the last names may get no
-    address, and the number of recorded denials must be limited.
+    """Look up more names than the gateway has synthetic addresses. Only names at the end may get
+    no address, and the number of recorded denials must be limited.
     """
     code = """
 first = asked(wire(b"good", b"test"))

@@ -205,7 +205,7 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    """Return whether the flags `has` allow all that the denial's suggested flags allow."""
+    """Return whether the flags `has` allow everything that the denial's suggested flags allow."""
     given = [(one.flag, one.value) for one in has]
     wanted = _parse_allow(denial.allow)
     return bool(wanted) and all(

@@ -142,7 +142,7 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    `rest` are the words that name the server. They decide in which directory the server starts, and
+    `rest` contains the words that name the server. They decide where the server starts, and
     under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:

@@ -240,7 +240,7 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return a mask for each path in `policy.covered`, and the layout's masks outside these paths."""
+    """Return a mask for each covered path, and the layout's masks outside these paths."""
     covered = policy.covered
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)

@@ -381,7 +381,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
                         found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
         except OSError as error:
             _check_readable(error)
-            continue  # the mapping is gone, or this root may not read map_files
+            continue  # the mapping is gone, or root lacks the capability to read map_files
         if listed:
             break  # the other threads have the same mappings; only an exited thread lists none
     return found
