@@ -28,9 +28,8 @@ def refused(home, path):
     grant = make_grant("write", str(path))
     with pytest.raises(Refused) as error:
         check_own(grant, own_paths(str(home)), {})
-    check_own(
-        make_grant("read", str(path)), own_paths(str(home)), {}
-    )  # Sanity check: a read grant is allowed
+    # Sanity check: a read grant is allowed
+    check_own(make_grant("read", str(path)), own_paths(str(home)), {})
     return str(error.value)
 
 

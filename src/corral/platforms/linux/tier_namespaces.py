@@ -1,4 +1,4 @@
-"""Plan the tier with namespaces. `compose` lists the steps in the order in which they apply."""
+"""Plan the tier with namespaces. `compose` lists the steps in the order of execution."""
 
 from __future__ import annotations
 
