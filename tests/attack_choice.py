@@ -44,8 +44,8 @@ def parameters(item: Any) -> dict[str, Any]:
 
 
 def belongs_to_this_user(item: Any) -> bool:
-    """Return whether this user runs the test. If only root can run a test, root also runs its cases
-    for the ordinary user.
+    """Return whether this user runs the test. Root also runs the ordinary user's cases of tests that
+    only root can run.
     """
     if only_root(item):
         return not os.geteuid()

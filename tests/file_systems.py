@@ -35,8 +35,8 @@ OWN_FUSE = (
     "mount -t tmpfs -o mode=1777 tmpfs /mnt && chown {0} under /mnt && "
     "setpriv --reuid={0} --regid={0} --clear-groups bindfs --no-allow-other under /mnt"
 )
-# Mount NFS from the same machine. nfsdcld keeps track of the server's clients, because otherwise
-# the server would not end its grace period early. The mount is soft: a process that uses a hard
+# Mount NFS from the same machine. nfsdcld tracks the server's clients, so that the server can end
+# its grace period early. The mount is soft: a process that uses a hard
 # mount without its server waits forever, and cannot be killed.
 NFS = (
     "truncate -s 64M image && mke2fs -qF -t ext4 image && mkdir export && mount -o loop image export && chmod 1777 export && "

@@ -4,8 +4,8 @@ import shlex
 
 
 def entry(allow: str) -> str:
-    """Return the value of `--allow-net` in the flag that a denial suggests, without shell quotes,
-    or "" if the denial does not suggest a flag.
+    """Return the value of the `--allow-net` flag that a denial suggests, without shell quotes, or ""
+    if the denial suggests no flag.
     """
     words = shlex.split(allow)
     assert words[:1] in ([], ["--allow-net"])

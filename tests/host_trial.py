@@ -154,7 +154,7 @@ def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
     """Return the results of all users: totals, the reasons for skipped tests, and one row for each
     file and user.
 
-    The user of a row is the user who runs corral. Root's process also runs some cases as the
+    A row's user is the one who runs corral, because root's process also runs some cases as the
     ordinary user.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}

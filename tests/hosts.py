@@ -312,7 +312,9 @@ def source() -> str:
 
 
 def look(kind: str, name: str, *parts: str) -> Record:
-    """Try one host with the module of its kind. Other parts keep their values from the old record."""
+    """Try one host with the module of its kind. If only some parts are tried, the others keep their
+    values from the old record.
+    """
     seen = importlib.import_module(KINDS[kind][1]).look(name, *parts)
     before = place({"kind": kind, "name": name})
     known = read(before) if parts and before.exists() else NOT_RUN

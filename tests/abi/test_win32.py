@@ -110,8 +110,8 @@ def passing_of(kind):
 
 
 class Measured:
-    """The values that one set of headers has for the names of all modules. They are read with two
-    compilations, one in C and one in C++.
+    """The values of all modules' names in one set of headers. They are read with two compilations,
+    one in C and one in C++.
     """
 
     def __init__(self, headers, modules):

@@ -448,8 +448,8 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway has synthetic addresses. Only the last names may get no
-    address, and the number of recorded denials must be limited.
+    """Look up more names than the gateway has synthetic addresses. Only names at the end may get
+    no address, and the number of recorded denials must be limited.
     """
     code = """
 first = asked(wire(b"good", b"test"))
@@ -571,7 +571,7 @@ answer += [tried(bound, "127.0.0.1", 53), tried(bound, "127.0.0.1", 8081), talke
     if who.tier == "walled":
         assert held == ["EADDRINUSE"] * 8 + ["EACCES", "done", "welcome"]
         return
-    # Without namespaces all ports are the host's, so the target cannot bind any of them.
+    # Without namespaces the target shares the host's ports, and cannot bind any of them.
     assert held[1:8:2] == ["ENOPROTOOPT"] * 4
     assert held[:8:2] == ["EACCES", "EACCES", "EADDRNOTAVAIL", "EACCES"]
     assert held[8:] == ["EACCES", "EACCES", "welcome"]

@@ -26,9 +26,9 @@ from test_resources import FILL, FORKS
 
 pytestmark = pytest.mark.rig("runc")
 
-# Two kinds of attacks are left out. A bundle's filter cannot deny exec, because runc executes the
-# target after installing the filter, as the export's list of controls says. Attacks on PID 1 make
-# no sense, because in a bundle the target itself is PID 1.
+# Two kinds of attacks are left out. A bundle's filter cannot deny exec (the export's list of
+# controls says so), because runc executes the target after installing the filter. Attacks on PID 1
+# make no sense, because in a bundle the target itself is PID 1.
 CODES = {"DENIED": DENIED, "NESTED": NESTED, "FAMILIES": FAMILIES, "CHILDREN": CHILDREN}
 
 

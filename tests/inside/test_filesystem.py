@@ -226,7 +226,7 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
         else:
             held = inside(user, SIZES, *paths, flags=("--read", str(home / ".config")))
             assert held == {secret: "ENOENT", str(config): 5}
-        # A secret can be granted by its own path.
+        # Sanity check: a grant of the secret's own path works.
         assert inside(user, SIZES, secret, flags=("--read", secret)) == {secret: 2}
     finally:
         os.unlink(config)

@@ -43,7 +43,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Sockets that listen on the host, and a count of those that the target reaches."""
+    """Listens on sockets of the host, and counts those that the target reaches."""
 
     def __init__(self):
         self.sockets = []

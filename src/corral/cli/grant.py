@@ -85,8 +85,8 @@ def main(options: Options, rest: list[str]) -> int:
 def _refuse_absent(servers: Sequence[ConfiguredServer], change: Sequence[str]) -> None:
     """Refuse to remove a flag that none of the servers has.
 
-    Only one of them needs to have it, because the same server may have different flags in different
-    clients.
+    It is enough if one of them has the flag, because the same server may have different flags in
+    different clients.
     """
     flags = [flag for server in servers for flag in split_flags(server.run_flags)]
     for new in split_flags(change):
@@ -205,7 +205,7 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    """Return whether the flags `has` allow all that the denial's suggested flags allow."""
+    """Return whether the flags `has` allow everything that the denial's suggested flags allow."""
     given = [(one.flag, one.value) for one in has]
     wanted = _parse_allow(denial.allow)
     return bool(wanted) and all(

@@ -124,8 +124,8 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Find the key that an unknown option, `--NAME` or `--max-NAME`, probably means, among the
-    policy keys that have no flag. Return "" if none matches.
+    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) probably means, or ""
+    if none matches. Search only keys that have no flag.
     """
     from corral.policy.schema import KEYS
 

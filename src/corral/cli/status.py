@@ -210,7 +210,7 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
     """Return why `wrap` would refuse this wrapped server, or "" if it would accept the server.
 
     `own` is false if another corral starts the server. This is accepted, because the file may have
-    been wrapped on another machine, unless the project may contain that corral.
+    been wrapped on another machine. Refuse the server if the project may contain that corral.
     """
     try:
         if not own or not os.path.dirname(server.argv[0]):

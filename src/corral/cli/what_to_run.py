@@ -142,7 +142,7 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    `rest` are the words that name the server. They decide in which directory the server starts, and
+    `rest` contains the words that name the server. They decide where the server starts, and
     under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
@@ -290,8 +290,8 @@ def _configured_server(
     """If the first word is CLIENT:SERVER, return this server's options, command and sources.
     Otherwise return `options`, `rest` and no sources.
 
-    The options combine the server's flags in the client's file with the typed `options`. The only
-    source sets the variables that the file gives the server.
+    The options combine the server's flags in the client's file with the typed `options`. The
+    source sets the server's variables from the file.
     """
     server = _find_configured(rest)
     if server is None:

@@ -112,7 +112,7 @@ def write_memory(home, content: bytes) -> str:
 
 def test_a_record_that_is_too_large_is_refused(home):
     write_memory(home, b"\0" * (1 << 21))
-    check(home, "project/data")  # a path without links is not refused
+    check(home, "project/data")  # Sanity check: a path without links is accepted
     replace_by_link(home / "project/data", home / "private")
     with pytest.raises(PolicyError, match="cannot be used"):
         check(home, "project/data")

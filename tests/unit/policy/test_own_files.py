@@ -28,7 +28,8 @@ def refused(home, path):
     grant = make_grant("write", str(path))
     with pytest.raises(Refused) as error:
         check_own(grant, own_paths(str(home)), {})
-    check_own(make_grant("read", str(path)), own_paths(str(home)), {})  # a read grant is allowed
+    # Sanity check: a read grant is allowed
+    check_own(make_grant("read", str(path)), own_paths(str(home)), {})
     return str(error.value)
 
 
@@ -81,8 +82,8 @@ def test_directories_of_modules_cannot_be_written(home, monkeypatch):
 
 @pytest.mark.parametrize("value", ["{}", "/nowhere:{}/deep", ":/nowhere", "/nowhere:"])
 def test_directories_of_pythonpath_cannot_be_written(home, monkeypatch, value):
-    """Refuse to grant the directories in PYTHONPATH for writing. An empty entry means the working
-    directory.
+    """Check that the directories in PYTHONPATH cannot be granted for writing. An empty entry means
+    the working directory.
     """
     monkeypatch.chdir(home / "data")
     allowed(home, home / "data")

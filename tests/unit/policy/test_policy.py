@@ -429,8 +429,8 @@ def test_corrals_own_directories_are_never_granted(home, access):
 @POSIX
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_packages_that_are_being_installed_are_not_granted(home, access):
-    """Refuse the staging directory, because a target could change the files of a server that is
-    being installed. An installer may get only its own directory inside it.
+    """Check that the staging directory is refused. Otherwise a target could change the files of a
+    server that is being installed. An installer may get only its own directory inside it.
     """
     staging = directories(home=str(home)).cache + STAGING
     part = os.path.join(staging, "0123")

@@ -35,8 +35,8 @@ GRANTS = {
 
 
 def test_each_profiles_server_is_started_or_a_reason_is_listed():
-    """Check that tests with the `servers` rig start each profile's server, or that NOT_STARTED
-    gives the reason why they do not.
+    """Check that each profile's server is started by a test with the `servers` rig, or is listed in
+    NOT_STARTED with a reason.
     """
     called = {one.profile for one in SERVERS}
     assert set(NAMES) == {*called, *STARTED, *NOT_STARTED}

@@ -44,7 +44,7 @@ GITLINK = b"\0\0\xe0\0"
 
 
 def find_directories(entry: str) -> list[str]:
-    """Return `entry`, and every directory that its files in POINTERS lead to.
+    """Return `entry`, and every directory that its pointer files (POINTERS) lead to.
 
     `entry` is a `.git`, `.hg` or `.jj`.
     """

@@ -99,7 +99,7 @@ class Child:
     def kill(self) -> None:
         """Kill the whole tree.
 
-        If PID 1 is killed, the kernel kills all other processes of the namespace before PID 1 can
+        With a PID namespace, kill PID 1. The kernel then kills all other processes before PID 1 can
         be reaped. Without a PID namespace, tell the subreaper to kill the tree.
         """
         if not self._has_pid_namespace:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     Send = Callable[[int], bool]
 
-WALL = 0x40000000  # __WALL: wait for all children, even for those made without SIGCHLD
+WALL = 0x40000000  # __WALL: wait for all children, even those made without SIGCHLD
 
 
 @record

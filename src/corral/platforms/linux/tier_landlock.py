@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 SCOPE = "signal scope"
 # The target may read these files. They contain user and machine names, but no passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# The target cannot read these files with `network.allow`. In them a resolver could find a name's
-# real address, but the policy allows only the name. Without them every resolver asks 127.0.0.1,
-# where corral answers.
+# With `network.allow` the target cannot read these files, because a resolver could find real
+# addresses through them. Without them every resolver asks 127.0.0.1, where corral answers.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
     "set XDG_STATE_HOME to a directory that only root can write to and every user can search, such"
@@ -131,7 +130,7 @@ def _state(program: Program, layout: Layout, links: tuple[tuple[str, str], ...])
 def _file_changes(policy: Policy, layout: Layout, *, broker: bool) -> Iterator[Step]:
     """Yield the step that lets the supervisor change modes and times for the target.
 
-    Without a broker, also yield the step that lets it bind netlink sockets.
+    Without a broker, also yield the step that lets the supervisor bind netlink sockets.
     """
     from corral.platforms.linux.mechanisms import writable_places
 

@@ -1,4 +1,4 @@
-"""Plan the tier with namespaces. `compose` lists the steps in the order of their application."""
+"""Plan the tier with namespaces. `compose` lists the steps in the order of execution."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return the masks for `policy.covered`, and the layout's masks outside these paths."""
+    """Return a mask for each covered path, and the layout's masks outside these paths."""
     covered = policy.covered
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)

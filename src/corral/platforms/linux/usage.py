@@ -327,7 +327,7 @@ def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
     first = 0
     for thread in _threads(pid):
         if budget.descriptors <= 0:
-            break  # the target decides how many threads have their own descriptors
+            break  # a target may have many threads with descriptors of their own
         if first and _shares_files(thread, first):
             continue
         first = first or thread
@@ -381,7 +381,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
                         found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
         except OSError as error:
             _check_readable(error)
-            continue  # the mapping is gone, or this root may not read map_files
+            continue  # the mapping is gone, or root lacks the capability to read map_files
         if listed:
             break  # the other threads have the same mappings; only an exited thread lists none
     return found

@@ -515,8 +515,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Check that corral refuses to run if all containers may read a secret. This is the default for
-    new files in directories such as Program Files.
+    """Check that corral refuses to run if all containers may read a secret. By default they may
+    read new files in directories such as Program Files.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw

@@ -203,8 +203,8 @@ def test_a_missing_directory_has_no_journals(tmp_path):
 
 
 def test_a_journal_that_is_too_long_is_refused(tmp_path):
-    """Refuse to write a journal longer than MAX_SIZE. corral reads only that many bytes, so a
-    longer journal would count as empty.
+    """Check that no journal longer than MAX_SIZE is written. corral reads only that many bytes, so
+    a longer journal would count as empty.
     """
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()

@@ -320,7 +320,7 @@ def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capabilit
     assert steps[app_container.Profile].capabilities == (desktop.CAPABILITY,)
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
-    # The target may take over the shim, so the shim must have the same restrictions.
+    # The target may take over the shim, so both must have the same restrictions.
     assert steps[relay_start.NamedHosts].ui == steps[job.Job].ui == job.UI_LIMITS
     assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 

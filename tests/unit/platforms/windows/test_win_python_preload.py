@@ -63,7 +63,7 @@ def container(monkeypatch, tmp_path):
 
 
 def test_a_temporary_directory_is_open_to_its_maker(container):
-    # Without the preload, even its maker cannot open the directory.
+    # Without the preload, even the process that made the directory cannot open it.
     assert tempfile.mkdtemp() in container.closed
     preload.install()
     assert tempfile.mkdtemp() not in container.closed

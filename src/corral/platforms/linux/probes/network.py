@@ -29,7 +29,7 @@ capability counts as absent until the next boot if the connection comes too late
     "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
 )
 def catch_connection() -> str:
-    """Check that a connection to an address without a host reaches a listener in the namespace."""
+    """Check that a listener in the namespace receives a connection to an unused address."""
     results = Results()
     channel = DescriptorChannel()
     results.add(channel)

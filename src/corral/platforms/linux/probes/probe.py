@@ -52,7 +52,7 @@ def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
     if pid == 0:
         init.follow_supervisor()
         os.close(go_write)
-        if os.read(go_read, 1) == b"\0":  # at end of file the parent has failed
+        if os.read(go_read, 1) == b"\0":  # end of file means that the parent has failed
             act()
             os._exit(0)
         os._exit(1)
@@ -67,7 +67,7 @@ def probe(
 ) -> Callable[[Callable[[], str]], Probe]:
     """Return a decorator that turns a function into a probe.
 
-    `words` may contain the probe's `hint` and `word`.
+    `words` may set the probe's `hint` and `word`.
     """
     return lambda attempt: Probe(
         attempt=attempt, capability=capability, label=label, hints=hints, **words

@@ -41,7 +41,7 @@ def deny_call() -> str:
 def exec_with_cookie() -> str:
     """Check that exec works with the cookie and fails without it.
 
-    The kernel has to ignore the cookie's registers, and the filter has to read them.
+    The cookie is in registers that the kernel must ignore and the filter must be able to read.
     """
     cookie = (1 << 63, 2, 3)
     pid = os.fork()
