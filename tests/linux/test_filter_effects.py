@@ -114,7 +114,7 @@ def test_other_socket_families_look_absent():
 def test_mptcp_and_sock_packet_are_denied():
     held, free = both("tried('socket', 2, 1, 262); tried('socket', 2, 10, 0x300)")
     assert held == [str(EPROTONOSUPPORT)] * 2
-    # Without the filter, SOCK_PACKET works, or fails because it requires a privilege.
+    # Without the filter, SOCK_PACKET works, or fails with the error for a missing privilege.
     assert free[1] != str(EPROTONOSUPPORT)
 
 

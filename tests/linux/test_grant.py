@@ -514,7 +514,7 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")
     assert not os.path.lexists(kept["path"])
     assert "memory 1" in run(desk, path)
-    # Remove the home with corral, because the test's own user cannot remove a closed directory.
+    # The test's user cannot remove directories without permissions, but corral can.
     desk.does("cache", "rm-home", "notes")
 
 
@@ -669,8 +669,8 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 @pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
 def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
-    """Give a project's server a name that looks like a flag of `wrap`. In a suggested command the
-    name must not act as a flag, which would apply to all servers in the file. Sanity check: the
+    """Give a project's server a name that looks like a flag of `wrap`. In a suggested command it
+    must not be a flag, because the flag would apply to all servers in the file. Sanity check: the
     name `app`.
     """
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
@@ -788,7 +788,7 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     assert grant(word, "a.x").returncode == 0
     assert "a.x" in entries(path)[server]["args"]
     assert project.read_text() == text
-    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Sanity check: its full name
+    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Sanity check: its full name works
     assert "b.x" in entries(project)[word]["args"]
     path.unlink()
     if place == "client":

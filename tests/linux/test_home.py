@@ -95,7 +95,7 @@ for path in sys.argv[1:]:
     (real.parent / "again").symlink_to("../notes")
     again = str(user.home / "cloud" / "again")
     assert user.inside(code, f"{again}/inner/a", flags=("--read", again)) == ["hello"]
-    # Sanity check: after a grant without a symlink, the symlinks do not exist inside.
+    # Sanity check: a grant of the real directory does not create the symlinks inside.
     assert read("--write", str(user.home / "cloud")) == [
         missing,
         missing,

@@ -186,14 +186,14 @@ with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as
 
 def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     policy = scratch / "policy.toml"
-    # not another Python, because its directory may contain sockets
+    # use the system's Python, because the directory of another Python may contain sockets
     words = (SYSTEM_PYTHON, "-c", LISTENS)
     done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
-    assert "/.corral" not in text  # the target did not ask for these files, but corral did
+    assert "/.corral" not in text  # corral itself uses these files, the target does not
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
 

@@ -193,10 +193,8 @@ def test_a_copy_in_use_is_not_removed(server, tmp_path, results):
     (room,) = [tree.directory for tree in store.trees]
     store.apply(results)
     store.apply(other)
-    for name in (
-        "trees",
-        "entries",
-    ):  # corral keeps installed packages in these two directories of the store
+    # corral keeps installed packages in these two directories of the store
+    for name in ("trees", "entries"):
         (tmp_path / "store" / name).mkdir()
     other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []

@@ -1,8 +1,9 @@
 """Find the paths of a watched run that corral must not look up on the host.
 
 The target chooses these paths. If a network or FUSE file system does not answer, a lookup on it
-never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral only
-lists paths on such file systems, unless the run or the user's home uses the file system anyway.
+never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral
+reports paths on such file systems without a lookup, unless the run or the user's home uses the file
+system anyway.
 """
 
 from __future__ import annotations

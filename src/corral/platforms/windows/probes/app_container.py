@@ -143,8 +143,8 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the sanity check failed: {outside.last_line()}")
     if clipboard != "opened":
-        # Another program may be using the clipboard at this moment, so make the finding "unknown"
-        # by raising TimeoutError. Such a finding is not cached.
+        # Another program may be using the clipboard at this moment. After a TimeoutError the
+        # finding is "unknown" and is not cached.
         raise TimeoutError(0, "the sanity check failed: the clipboard may be in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
