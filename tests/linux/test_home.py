@@ -57,7 +57,7 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_grant_through_a_link_is_found_under_the_path_that_the_user_wrote(user):
-    """Grant ~/notes, which is a symlink. Cloud folders and directories on other disks often are."""
+    """Grant ~/notes, which is a symlink, as cloud folders often are."""
     real = user.home / "cloud" / "notes"
     (real / "inner").mkdir(parents=True)
     (real / "inner" / "a").write_text("hello")

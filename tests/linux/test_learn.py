@@ -210,8 +210,8 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
-    """Check that a watched target's sockets are in the sandbox's network namespace. In the host's,
-    the target could see the host's addresses and take its abstract names.
+    """Check that a watched target's sockets are in the sandbox's network namespace. In the host's
+    namespace it could see the host's addresses and take abstract names.
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
@@ -245,7 +245,7 @@ def test_host_names_and_addresses_are_proposed_with_and_without_namespaces(user)
 def closing_lines(user, code: str, *flags: str, **variables: str) -> list[str]:
     env = user.environment(**variables)
     words = ("learn", *flags, "--", user.python, "-c", code)
-    done = user.corral(*words, env=env, input=b"{}\n")  # as a client would send it
+    done = user.corral(*words, env=env, input=b"{}\n")  # stdin must not be empty, as with a client
     assert done.returncode == 0, done.stderr
     return read_closing_lines(done.stderr)
 

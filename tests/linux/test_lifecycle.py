@@ -420,8 +420,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Start corral with an ignored signal. The run must ignore the signal, too, so that `nohup`
-    protects it from the end of its terminal. Sanity check: SIGTERM ends the run.
+    """Start corral with an ignored signal. The run must ignore the signal too, so that `nohup`
+    works. Sanity check: SIGTERM ends the run.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(

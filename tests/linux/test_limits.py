@@ -444,7 +444,7 @@ class Held:
 
 
 def switches(pid: int) -> int:
-    """Return how often a process has gone to sleep voluntarily, and therefore woken up."""
+    """Return how often a process has slept, which is also how often it has woken up."""
     text = pathlib.Path(f"/proc/{pid}/status").read_text()
     rows = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     return int(rows["voluntary_ctxt_switches"])
@@ -575,8 +575,8 @@ for number in range(int(sys.argv[1])):
 
 @bare
 def test_processes_are_counted_without_namespaces(user, run, tier):
-    """Start processes in a run whose limit neither a cgroup nor RLIMIT_NPROC can enforce. The
-    supervisor must refuse the first process beyond the limit.
+    """Start too many processes in a run whose limit neither a cgroup nor RLIMIT_NPROC can enforce.
+    The supervisor must refuse the first process beyond the limit.
     """
     traces = Traces()
     flags = ("--allow-subprocess", "--max-pids", "16", *LATEST)

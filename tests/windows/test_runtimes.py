@@ -237,7 +237,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
     first = planned(server, store)
     first.apply(running)
     (kept,) = runtimes.plan(first.program, directory=str(store), without=("data",)).trees
-    runtimes.make_copy(kept)  # a copy without `data` is not an older version of `first`
+    runtimes.make_copy(kept)  # `data` is left out, so this is not an older version of `first`
     rooms = [first.trees[0].directory, kept.directory]
     for text in ("two", "three"):
         (server / "main.py").write_text(text)

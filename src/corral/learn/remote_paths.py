@@ -31,7 +31,7 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems, except for file systems that contain a path in `used`."""
+    """The paths on network file systems. Leave out file systems that contain a path in `used`."""
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds

@@ -172,7 +172,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)  # `_accept` is called after the trial that may connect
+            listener.setblocking(False)  # so that `_accept` does not wait
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
             heard = _accept(listener)
