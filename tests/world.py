@@ -70,8 +70,8 @@ class Namespace:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def listen(self, port: int, *, kind=socket.SOCK_STREAM, address: str = "::") -> socket.socket:
-        """Return a socket that is bound to a port, and listens unless it is for datagrams. Without
-        `address` it accepts IPv4 and IPv6 on all addresses of the namespace.
+        """Bind a socket to a port, and return it. A stream socket also listens. Without `address`,
+        the socket accepts IPv4 and IPv6 on all addresses of the namespace.
         """
         return self.call(_listener, port, kind, address)
 

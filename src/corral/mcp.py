@@ -69,8 +69,7 @@ def _change_object(server: Stdio, changed: dict[str, object]) -> object:
     if copy is not None:
         return copy(update=changed)
     kept = {name: getattr(server, name) for name in ("env", "cwd", "keep_alive", "log_file")}
-    # The result is a plain StdioTransport, because subclasses of StdioTransport build their own
-    # commands.
+    # Return a plain StdioTransport, because its subclasses build their own commands.
     return import_module("fastmcp.client.transports").StdioTransport(**changed, **kept)
 
 
@@ -121,7 +120,7 @@ def command_line(
     policy: PolicyLike = None,
     profile: str | None = None,
 ) -> list[str]:
-    """Return arguments for this Python interpreter that start the server through corral."""
+    """Return the arguments with which this Python interpreter starts the server through corral."""
     flags: list[str] = []
     if profile is not None:
         profiles.load(profile)  # raises an error if the profile does not exist

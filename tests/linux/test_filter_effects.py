@@ -103,8 +103,8 @@ def test_denied_sockets_get_their_errno(name, arguments, errno):
 
 
 def test_other_socket_families_look_absent():
-    """Check that AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC and AF_XDP look as if this kernel did not have
-    them.
+    """Check that AF_PACKET, AF_ALG, AF_VSOCK, AF_SMC and AF_XDP give the same error as on a kernel
+    without them.
     """
     held, free = both("for family in (17, 38, 40, 43, 44): tried('socket', family, 3, 0)")
     assert held == [str(EAFNOSUPPORT)] * 5
@@ -114,7 +114,7 @@ def test_other_socket_families_look_absent():
 def test_mptcp_and_sock_packet_are_denied():
     held, free = both("tried('socket', 2, 1, 262); tried('socket', 2, 10, 0x300)")
     assert held == [str(EPROTONOSUPPORT)] * 2
-    # Without the filter, SOCK_PACKET works, or fails because it requires a privilege.
+    # Without the filter, SOCK_PACKET works, or fails with the error for a missing privilege.
     assert free[1] != str(EPROTONOSUPPORT)
 
 

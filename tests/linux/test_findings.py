@@ -162,7 +162,7 @@ def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
     for directory, _, _ in os.walk(scratch):
         os.chown(directory, 0, 0)
     cache.does("store")
-    assert cache.loaded() == ["planted"]  # Sanity check: root reads them in its own home
+    assert cache.loaded() == ["planted"]  # Sanity check: root reads the cache in its own home
 
 
 ROOTS = """

@@ -133,7 +133,7 @@ def test_the_gateway_keeps_no_descriptor_of_an_ended_connection(gateway, server)
     with running.connect(NAME, port) as client:
         client.sendall(b"x")
         assert client.recv(1) == b"x"
-    # Descriptor 3 is open only while the descriptors are being listed.
+    # Descriptor 3 is the one that lists the others.
     assert running.end()["fds"] == ["0", "1", "2", "3"]
     assert running.end()["children"] == ""
 

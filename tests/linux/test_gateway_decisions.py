@@ -159,7 +159,7 @@ def test_the_hosts_own_addresses_are_recognized():
     assert socket.inet_aton("198.51.100.1") not in own
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("198.51.100.1", 9))  # only looks up a route
+            probe.connect(("198.51.100.1", 9))  # for UDP, `connect` only looks up a route
         except OSError as error:
             pytest.skip(f"this host has only loopback addresses: {error}")
         assert socket.inet_aton(probe.getsockname()[0]) in own

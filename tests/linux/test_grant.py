@@ -151,12 +151,12 @@ def test_why_shows_a_denial_until_a_flag_allows_it(desk):
         desk.does("run", f"--env=NAMES={names}", *flags, "--", *command)
 
     start("a.x.com b.x.com")
-    start("")  # the client starts the server once more, but does not use it
+    start("")  # a later run without denials
     shown = desk.does("why", *command)
     assert "--allow-net a.x.com" in shown
     assert "--allow-net b.x.com" in shown
     first = kept_files(desk)[0]
-    # a time on the second of January 1970
+    # pretend that the denials are from the second of January 1970
     first.rename(first.with_name(f"{86_400_000_000:020}-1.jsonl"))
     assert desk.does("why", *command).count("(last on 1970-01-0") == 2
     first.with_name(f"{86_400_000_000:020}-1.jsonl").rename(first)
@@ -514,7 +514,7 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")
     assert not os.path.lexists(kept["path"])
     assert "memory 1" in run(desk, path)
-    # Remove the home with corral, because the test's own user cannot remove a closed directory.
+    # The test's user cannot remove directories without permissions, but corral can.
     desk.does("cache", "rm-home", "notes")
 
 
@@ -576,7 +576,7 @@ def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
     )
     desk.does(*shlex.split(hint.partition(": corral ")[2]), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["notes"]["args"]
-    # Sanity check: a command that belongs to no client's server gets no such hint.
+    # Sanity check: there is no such hint for a command that is not a client's server.
     command = [str(desk.user.python), "-c", "pass"]
     policy = json.dumps({"version": 1, "server": {"command": command}})
     for words in (("learn", "--", *command), ("learn", "--policy", policy)):
@@ -669,8 +669,8 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 @pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
 def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
-    """Give a project's server a name that looks like a flag of `wrap`. In a suggested command the
-    name must not act as a flag, which would apply to all servers in the file. Sanity check: the
+    """Give a project's server a name that looks like a flag of `wrap`. In a suggested command it
+    must not be a flag, because the flag would apply to all servers in the file. Sanity check: the
     name `app`.
     """
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
@@ -750,7 +750,7 @@ def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
     desk.does("grant", f"{one}:app", "--allow-net", "a.x")
     assert "a.x" in entries(one)["app"]["args"]
     assert two.read_text() == before
-    # If servers in a client's settings and in another file have this name, it means the client's.
+    # If a client's settings also have a server with this name, `grant` changes that server.
     own = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": bare_entry(desk)}}))
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     desk.does("grant", "app", "--allow-net", "b.x")
@@ -788,7 +788,7 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     assert grant(word, "a.x").returncode == 0
     assert "a.x" in entries(path)[server]["args"]
     assert project.read_text() == text
-    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Sanity check: its full name
+    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Sanity check: its full name works
     assert "b.x" in entries(project)[word]["args"]
     path.unlink()
     if place == "client":

@@ -57,7 +57,7 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_grant_through_a_link_is_found_under_the_path_that_the_user_wrote(user):
-    """Grant ~/notes, which is a symlink. Cloud folders and directories on other disks often are."""
+    """Grant ~/notes, which is a symlink, as cloud folders often are."""
     real = user.home / "cloud" / "notes"
     (real / "inner").mkdir(parents=True)
     (real / "inner" / "a").write_text("hello")
@@ -95,7 +95,7 @@ for path in sys.argv[1:]:
     (real.parent / "again").symlink_to("../notes")
     again = str(user.home / "cloud" / "again")
     assert user.inside(code, f"{again}/inner/a", flags=("--read", again)) == ["hello"]
-    # Sanity check: after a grant without a symlink, the symlinks do not exist inside.
+    # Sanity check: a grant of the real directory does not create the symlinks inside.
     assert read("--write", str(user.home / "cloud")) == [
         missing,
         missing,

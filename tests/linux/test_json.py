@@ -58,8 +58,8 @@ def test_explain_matches_its_schema(user, scratch):
 
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
-    """Check that no field shows a secret argument. With `--state`, the step that makes the kept
-    home also contains the arguments, because each command has its own home.
+    """Check that no field shows a secret argument. With `--state`, the step for the kept home also
+    lists the arguments, because each command has its own home.
     """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout
@@ -139,7 +139,7 @@ def test_a_demo_that_cannot_run_still_prints_valid_json(user):
 
 
 def test_the_schema_check_finds_an_unknown_key(user):
-    """Sanity check for the tests above: an unknown key makes the check fail."""
+    """Sanity check for the tests above: a changed document does not match its schema."""
     data = json.loads(user.corral("doctor", "--json").stdout)
     for broken in ({**data, "more": 1}, {**data, "version": 2}):
         with pytest.raises(jsonschema.ValidationError):

@@ -186,14 +186,14 @@ with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as
 
 def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     policy = scratch / "policy.toml"
-    # not another Python, because its directory may contain sockets
+    # use the system's Python, because the directory of another Python may contain sockets
     words = (SYSTEM_PYTHON, "-c", LISTENS)
     done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
-    assert "/.corral" not in text  # the target did not ask for these files, but corral did
+    assert "/.corral" not in text  # corral itself uses these files, the target does not
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
 
@@ -210,8 +210,8 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
-    """Check that a watched target's sockets are in the sandbox's network namespace. In the host's,
-    the target could see the host's addresses and take its abstract names.
+    """Check that a watched target's sockets are in the sandbox's network namespace. In the host's
+    namespace it could see the host's addresses and take abstract names.
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
@@ -245,7 +245,7 @@ def test_host_names_and_addresses_are_proposed_with_and_without_namespaces(user)
 def closing_lines(user, code: str, *flags: str, **variables: str) -> list[str]:
     env = user.environment(**variables)
     words = ("learn", *flags, "--", user.python, "-c", code)
-    done = user.corral(*words, env=env, input=b"{}\n")  # as a client would send it
+    done = user.corral(*words, env=env, input=b"{}\n")  # stdin must not be empty, as with a client
     assert done.returncode == 0, done.stderr
     return read_closing_lines(done.stderr)
 

@@ -50,7 +50,7 @@ def runs(user):
     path = user.home / ".cache" / "corral" / "runs"
     assert os.listdir(path) == []
     yield path
-    for name in os.listdir(path):  # a test may have planted leftovers
+    for name in os.listdir(path):  # remove what the test has left here
         (path / name).unlink()
 
 

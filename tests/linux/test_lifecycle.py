@@ -273,7 +273,7 @@ def run_forks(user, traces, code: str, request: object) -> object:
             process.kill()
             raise
     assert process.returncode == 0, err.decode()
-    assert b"corral/" not in err, err.decode()  # corral's code has raised no exception
+    assert b"corral/" not in err, err.decode()  # no traceback names a file of corral
     return json.loads(out)
 
 
@@ -297,7 +297,7 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user,
     delays = [*DELAYS[::4], 0.15, 0.2, 0.25]
     statuses = run_forks(user, traces, AT_DELAYS, [number, delays, arguments])
     codes = {os.waitstatus_to_exitcode(status) for status in statuses}
-    # Before corral has installed its handlers, the signal ends corral itself (SIGINT with an
+    # Before corral installs its handlers, the signal ends corral itself (SIGINT by raising an
     # exception). After that, corral returns the exit code of its target.
     assert codes <= {-number, 128 + number, *([99] if number == signal.SIGINT else [])}, codes
     assert left_after_a_kill(user, traces) == {}
@@ -420,8 +420,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Start corral with an ignored signal. The run must ignore the signal, too, so that `nohup`
-    protects it from the end of its terminal. Sanity check: SIGTERM ends the run.
+    """Start corral with an ignored signal. The run must ignore the signal too, so that `nohup`
+    works. Sanity check: SIGTERM ends the run.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(

@@ -284,7 +284,7 @@ def test_a_share_of_the_processors_is_enforced(run, millicores, processes, secon
     assert (done.kind, done.code) == ("timeout", 124), done.err
     asked, share = millicores / 1000, done.usage["cpu_ms"] / done.usage["wall_ms"]
     assert share <= 1.25 * asked, done.usage
-    # The target may get less than its share only if other processes used the rest.
+    # The target may get less than its share only if other processes kept the processors busy.
     assert share >= 0.75 * asked or idle < cores - asked, (done.usage, idle)
 
 
@@ -444,7 +444,7 @@ class Held:
 
 
 def switches(pid: int) -> int:
-    """Return how often a process has gone to sleep voluntarily, and therefore woken up."""
+    """Return how often a process has slept, which is also how often it has woken up."""
     text = pathlib.Path(f"/proc/{pid}/status").read_text()
     rows = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
     return int(rows["voluntary_ctxt_switches"])
@@ -483,7 +483,7 @@ def test_idle_processes_do_not_wake_up(user):
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
 def test_a_sampled_limit_wakes_only_the_supervisor(user, flags):
-    """Sanity check for the tests without wake-ups: a sampled limit wakes the supervisor ten times
+    """Sanity check for the tests that expect no wake-ups: a sampled limit wakes the supervisor ten times
     a second, but does not wake init.
     """
     with Held(user, *flags) as pids:
@@ -575,8 +575,8 @@ for number in range(int(sys.argv[1])):
 
 @bare
 def test_processes_are_counted_without_namespaces(user, run, tier):
-    """Start processes in a run whose limit neither a cgroup nor RLIMIT_NPROC can enforce. The
-    supervisor must refuse the first process beyond the limit.
+    """Start too many processes in a run whose limit neither a cgroup nor RLIMIT_NPROC can enforce.
+    The supervisor must refuse the first process beyond the limit.
     """
     traces = Traces()
     flags = ("--allow-subprocess", "--max-pids", "16", *LATEST)
@@ -617,7 +617,7 @@ def test_cpu_time_is_added_up_without_namespaces(run, tier):
     assert 1000 <= done.usage["cpu_ms"] < 4000  # only the four together reach the limit
 
 
-# A cgroup counts this memory, but sampling cannot see it. For this reason a sampled limit is called
+# A cgroup counts this memory, but sampling cannot see it. This is why a sampled limit is called
 # cooperative.
 UNSEEN = """
 import ctypes
@@ -816,8 +816,8 @@ def bytes_read() -> int:
 
 
 def look(pid: int, answers: list[bool]) -> int:
-    """Take one exact sample of the processes below `pid`, and return how many bytes of /proc it has
-    read. The sample stops at the first True in `answers`.
+    """Take one exact sample of the processes below `pid`, and return how many bytes it read from
+    /proc. The sample stops at the first True in `answers`.
     """
     before = bytes_read()
     usage.measure(pid, exact=True, interrupted=lambda: answers.pop(0) if answers else False)

@@ -195,7 +195,7 @@ def test_the_target_does_not_inherit_descriptors_of_corrals_caller(mac):
         )
         assert control.wait() == 0
         os.close(inherited)
-    assert done.stdout == b"[0, 1, 2, 3]\n"  # descriptor 3 is open only for listing the others
+    assert done.stdout == b"[0, 1, 2, 3]\n"  # descriptor 3 is the one that lists the others
 
 
 def test_the_number_of_descriptors_is_limited(mac):
@@ -383,8 +383,8 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
 def test_a_watcher_whose_pipe_was_closed_still_ends_all_processes(mac, closed):
-    """Close the reading end of the watcher's pipe. The model's process must end. It ends only after
-    all processes of the run.
+    """Close the reading end of the watcher's pipe. The model's process must still end. It
+    does so only after all processes of the run have ended.
     """
     code = f"""
 import os

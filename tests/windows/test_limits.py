@@ -20,7 +20,7 @@ def report_of(corral, path, code: str, *flags: str) -> dict[str, object]:
 def test_memory_beyond_the_limit_is_refused(corral, tmp_path):
     code = "x = bytearray(400 << 20)"
     report = report_of(corral, tmp_path / "a", code, "--max-memory", "128M")
-    assert report["outcome"]["exit_code"] == 1  # the exit code for a MemoryError
+    assert report["outcome"]["exit_code"] == 1  # Python ended with a MemoryError
     assert "memory" in report["hit"]
     free = report_of(corral, tmp_path / "b", code, "--max-memory", "1G")
     assert (free["outcome"]["exit_code"], free["hit"]) == (0, [])

@@ -105,7 +105,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
     assert (found.version, said[0]) == ("1.0", "installing pypi:demo-server ...")
     again, said = fetch()
     assert (again.digest, said) == (found.digest, [])
-    # Installation from PyPI is now proven on this machine, but installation from npm is not.
+    # Installing is now proven on this machine for PyPI, but not for npm.
     assert package.why_unproven("pypi") == ""
     assert package.why_unproven("npm")
     done = corral("run", *walls, "pypi:demo-server", env=None)
@@ -117,8 +117,8 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
 @pytest.mark.real_windows
 @pytest.mark.timeout(600)
 def test_a_package_is_installed_in_a_container(corral, index):
-    """Install a package. Limits of the installer are optional. Its walls are required, because they
-    keep the installer away from the user's files.
+    """Install a package. The installer may run without its limits, but not without its walls,
+    because they keep it away from the user's files.
     """
     assert sandboxed_install.DEGRADABLE == ["memory", "pids", "disk", "timeout"]
     found, _ = fetch()

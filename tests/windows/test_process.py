@@ -44,7 +44,7 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
     )
     cwd, *places = corral.inside(code, flags=LOOSE)
     assert cwd == places[0]
-    assert places[0] != places[1]  # in a container, TEMP and the rest equal USERPROFILE
+    assert places[0] != places[1]  # in a container, only TEMP differs from USERPROFILE
     for place in places:
         assert "corral-" in place
         assert not os.path.exists(place)

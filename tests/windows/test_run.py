@@ -148,7 +148,7 @@ def test_a_disabled_app_container_counts_as_missing(corral, tmp_path):
 
 
 def own_errors(stderr: bytes) -> bytes:
-    """Return what the code itself wrote to stderr, without the line that Python 3.13 adds in an AppContainer."""
+    """Return stderr without the line that Python 3.13 and newer add in an AppContainer."""
     lines = stderr.splitlines()
     return b"\n".join(one for one in lines if not one.startswith(b"Failed to find real location"))
 

@@ -193,10 +193,8 @@ def test_a_copy_in_use_is_not_removed(server, tmp_path, results):
     (room,) = [tree.directory for tree in store.trees]
     store.apply(results)
     store.apply(other)
-    for name in (
-        "trees",
-        "entries",
-    ):  # corral keeps installed packages in these two directories of the store
+    # corral keeps installed packages in these two directories of the store
+    for name in ("trees", "entries"):
         (tmp_path / "store" / name).mkdir()
     other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []
@@ -239,7 +237,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
     first = planned(server, store)
     first.apply(running)
     (kept,) = runtimes.plan(first.program, directory=str(store), without=("data",)).trees
-    runtimes.make_copy(kept)  # a copy without `data` is not an older version of `first`
+    runtimes.make_copy(kept)  # `data` is left out, so this is not an older version of `first`
     rooms = [first.trees[0].directory, kept.directory]
     for text in ("two", "three"):
         (server / "main.py").write_text(text)

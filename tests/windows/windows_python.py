@@ -26,7 +26,7 @@ MINOR = f"{sys.version_info.major}{sys.version_info.minor}"
 COMPILER, RESOURCES = "x86_64-w64-mingw32-gcc", "x86_64-w64-mingw32-windres"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 FOR_WINDOWS = ("--platform", "win_amd64", "--python-version", MINOR, "--only-binary=:all:")
-# pip would add colorama to pytest only if it ran on Windows, so colorama is named here.
+# pytest needs colorama only on Windows, so pip on this host would not install it by itself.
 PACKAGES = ("pytest", "pytest-timeout", "colorama", "pip")
 ANY_VERSION = ("colorama", "pip")
 # corral copies this launcher into each virtual environment that it makes, but starts the real python.exe.
@@ -73,8 +73,8 @@ def build(scratch: pathlib.Path, target: pathlib.Path) -> None:
     stdlib = sysconfig.get_path("stdlib")
     shutil.copytree(stdlib, target / "Lib", ignore=shutil.ignore_patterns(*UNUSED))
     call(*PIP, "install", *FOR_WINDOWS, "--no-compile", "--target", site(target), *pinned())
-    # The compiled files are marked as unchecked, because comparing them with their sources is slow
-    # under Wine.
+    # Mark the compiled files as unchecked, because comparing them with their sources is slow under
+    # Wine.
     compiled = ("compileall", "-q", "--invalidation-mode", "unchecked-hash")
     call(sys.executable, "-m", *compiled, "-s", target, "-p", "C:/Python", target / "Lib")
     compile_shim(scratch, target / "python.exe")
@@ -87,8 +87,8 @@ def site(target: pathlib.Path) -> pathlib.Path:
 
 
 def pinned() -> list[str]:
-    """Return the packages to install, with this host's versions, so that the tests under Wine use
-    the same pytest.
+    """Return the packages to install. Their versions are those of this host, so that the tests
+    under Wine use the same pytest.
     """
     return [
         name if name in ANY_VERSION else f"{name}=={importlib.metadata.version(name)}"

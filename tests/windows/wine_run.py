@@ -30,7 +30,7 @@ PLACES = [f"{path.name}::{test}" for path in FILES for test in functions_of(path
 
 
 def read_outcomes(place, wanted):
-    """Run the share of the tests that contains the test `place`. Return the outcomes of these tests, and their output."""
+    """Run the group of tests that contains `place`, and return their outcomes and output."""
     rigs.once("wine", rig.require)
     number, share = next(pair for pair in enumerate(shares(wanted)) if place in pair[1])
     output = rigs.once(f"wine-{number}", lambda: run_all(share))

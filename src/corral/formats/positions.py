@@ -99,7 +99,7 @@ def line_and_column(text: str, at: int) -> tuple[int, int]:
 
 
 def line_counter(text: str) -> Callable[[int], int]:
-    """Return a function that converts positions to line numbers, and is fast for many calls."""
+    """Find all line ends once, and return a function that converts positions to line numbers."""
     ends = [at for at, char in enumerate(text) if char == "\n"]
     return lambda at: bisect_left(ends, at) + 1
 

@@ -183,7 +183,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
 
 
 def locate(text: str, expected: object) -> Value:
-    """Return the values in TOML text with their positions. `tomllib` returned `expected`."""
+    """Return the values in a text with their positions. `expected` is the value from `tomllib`."""
     scanner = Scanner(text)
     scanner.at = len(text) - len(text.removeprefix("\ufeff"))
     try:

@@ -79,7 +79,7 @@ class Reader:
             end = end if flow or not members else max(one.end for one in members.values())
             data = {name: one.data for name, one in members.items()}
         else:
-            # PyYAML reports the start of the next token as the end of a text block.
+            # For a text block, PyYAML reports the start of the next token as the end.
             end = start + len(self.text[start:end].rstrip())
             try:
                 data = self.loader.construct_object(node, deep=True)

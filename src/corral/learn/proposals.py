@@ -181,7 +181,7 @@ def find_on_host(path: str, seen: Seen) -> str:
 
 
 def find_in_home(path: str, seen: Seen) -> str:
-    """Return a path with the user's home in place of the sandbox's home. Do not resolve links."""
+    """Replace the sandbox's home in a path with the user's home. Do not resolve links."""
     if path.startswith(f"{seen.home}/"):
         return os.path.join(seen.host_home, os.path.relpath(path, seen.home))
     return path
@@ -243,7 +243,7 @@ def _count_others(number: int, why: str) -> Iterable[tuple[str, str]]:
 def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
     verb = "change" if flag == "--write" else "read"
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    first = shell_word(paths[0])  # the target may have made up this name
+    first = shell_word(paths[0])  # quoted, because the target chose this name
     real = os.path.realpath(path)
     leads = f"a link to {shell_word(real)}" if real != path else ""
     wider = f"for {first}{others}" if [path] != list(paths) else ""

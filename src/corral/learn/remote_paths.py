@@ -1,8 +1,9 @@
 """Find the paths of a watched run that corral must not look up on the host.
 
 The target chooses these paths. If a network or FUSE file system does not answer, a lookup on it
-never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral only
-lists paths on such file systems, unless the run or the user's home uses the file system anyway.
+never returns. An automounter (`/net/HOST`) contacts any host that a path names. So corral
+reports paths on such file systems without a lookup, unless the run or the user's home uses the file
+system anyway.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems, except for file systems that contain a path in `used`."""
+    """The paths on network file systems. Leave out file systems that contain a path in `used`."""
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds

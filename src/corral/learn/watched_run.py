@@ -49,7 +49,7 @@ METADATA_SERVICE = "a metadata service, which gives out the machine's credential
 
 
 def is_silent(stdin: int) -> bool:
-    """Return whether a target's stdin is open, but nothing can be read from it yet."""
+    """Return whether a target's stdin is open but has no data yet."""
     import select
 
     try:

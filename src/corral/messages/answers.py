@@ -94,7 +94,7 @@ class Answers:
             self._reporter.deny(Refusal(kind=listed.kind, what=str(name), rule=rule))
             return False
         if self._rules.check_name(listed.kind, name) is not None:
-            return False  # not a denial, because the item is only listed and not called
+            return False  # do not record a denial, because the item is only listed, not called
         return self._is_as_pinned(listed.kind, name, item)
 
     def _check_instructions(self, message: Message, result: Message) -> Message:

@@ -22,8 +22,8 @@ Pin = tuple[str, str, str]
 
 @record
 class ListMethod:
-    """A method that lists definitions. `field` is the key of the list in the result, and `name` the
-    key of the name in each item.
+    """A method that lists definitions. `field` is the key of the list in the result, and `name` is
+    the key of each item's name.
     """
 
     kind: str

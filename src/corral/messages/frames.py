@@ -118,7 +118,7 @@ def _count_values(line: bytes) -> int:
 
 
 def encode(value: object) -> bytes:
-    """Return a frame. Raise ValueError if a number cannot be written as JSON."""
+    """Return a value as a frame. Raise ValueError for NaN and infinity."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
@@ -141,7 +141,9 @@ def as_table(value: object) -> Message:
 
 
 def has_lookalikes(value: Message, known: Collection[str]) -> bool:
-    """Return whether a key differs only in case from a known key. Some parsers ignore case."""
+    """Return whether a key of `value` differs from a known key only in case, which some parsers
+    ignore.
+    """
     strange = [key.casefold() for key in value if key not in known]
     return bool(strange) and not {key.casefold() for key in known}.isdisjoint(strange)
 

@@ -35,9 +35,7 @@ NO_PROXY = "no connection to the host's own proxy"
 
 @record
 class Destination:
-    """A host and a port. If `address` is set, `host` is the same address as text. Otherwise `host`
-    is a name.
-    """
+    """A host and a port. `host` is a name, or the text of `address` if `address` is set."""
 
     host: str
     port: int

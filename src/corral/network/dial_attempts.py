@@ -41,7 +41,7 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Give back the budget of finished attempts. `under_way` attempts are still running."""
+        """Give back the budget of finished attempts. `under_way` is the number still running."""
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)
         self._taken = needed

@@ -54,7 +54,7 @@ class Approval:
 def request_digest(
     content: bytes, subject: Iterable[str], real_paths: Iterable[tuple[str, str]]
 ) -> str:
-    """Return the digest of a request: one SHA-256 of its manifest, the words that identify the
+    """Return the digest of a request: the SHA-256 of its manifest, the words that identify the
     server (such as its directory), and the manifest's paths with their real paths.
     """
     from hashlib import sha256

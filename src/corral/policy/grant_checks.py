@@ -42,7 +42,7 @@ def check_grants(
     policies: Iterable[str],
     problems: list[tuple[str, str]],
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them that the target must not see. Add an error for
+    """Return the grants that pass all checks, and the mounts to hide below them. Add an error for
     each refused path to `problems`.
     """
     own = [*own_paths(home)]
@@ -58,8 +58,8 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # corral installs packages into one of its own directories, so an installer needs a
-            # grant for one package's directory there. A server's request can never grant this.
+            # An installer needs a grant for one package's directory, which is inside one of
+            # corral's own directories. A server's request can never grant this.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts

@@ -70,8 +70,8 @@ class Connection:
             self._look_up()
 
     def finish(self, until: float) -> None:
-        """End the connection at the end of the run. If the connection to the server is open, pass
-        on what the target has already sent.
+        """End the connection at the end of the run. If it has reached the server, first pass on
+        what the target has already sent.
         """
         if self.copy is not None:
             self.copy.finish(until)  # calls `close`

@@ -39,8 +39,8 @@ class Names:
         return Destination(host=name, port=port)
 
     def assign_address(self, name: str) -> bytes | None:
-        """Return the synthetic address of an allowed name. Assign an address if the name does not
-        have one. Return None if `max_names` names already have an address.
+        """Return the synthetic address of an allowed name, and assign one if it has none. Return
+        None instead if `max_names` names already have an address.
         """
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:

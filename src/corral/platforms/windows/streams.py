@@ -39,7 +39,7 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """Close the target's input if this process writes it. During a write do nothing, because
+        """Close the target's input if this process writes to it. Do nothing during a write, because
         the write may be blocked.
         """
         if self._writing.acquire(blocking=False):

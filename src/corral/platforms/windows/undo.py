@@ -148,7 +148,7 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
 
 
 def _is_clear(path: str, sid: str) -> bool:
-    """Return whether an object is known to have no entry for this capability."""
+    """Return whether the access list of `path` can be read and has no entry for `sid`."""
     try:
         with win32_files.open_itself(path, access=win32_files.READ_CONTROL) as handle:
             return not access_list.has_entry(win32_security.read_security(handle.value), sid)

@@ -68,8 +68,8 @@ class Watch:
         gateway: contract.Gateway | None,
         others: Sequence[contract.Service],
     ) -> None:
-        """Store the services only to close them at the end. They need no other call, because on
-        Windows each service has its own thread.
+        """Keep the services, to close them at the end. On Windows each service has its own thread,
+        and needs no other call.
         """
         self._denials = denials
         self._gateway = gateway
@@ -167,8 +167,8 @@ class Signals:
             self._waiting.append(number)
             abi.SetEvent(self._event.value)
         if number == SIGHUP:
-            # Windows ends corral when this handler returns, or after five seconds. Never return, so
-            # that the main thread has these five seconds.
+            # Windows ends corral as soon as this handler returns, or after five seconds. Wait here,
+            # so that the main thread has the full five seconds.
             threading.Event().wait()
         return True
 

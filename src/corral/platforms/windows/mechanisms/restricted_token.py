@@ -113,10 +113,10 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs of the targets of an elevated corral, or none if corral is not elevated.
+    """Return the SIDs for a target of an elevated corral, or none if corral is not elevated.
 
-    These are the SIDs in corral's own token: the user's, and those of its groups. Leave out
-    Administrators and groups that only deny access.
+    These are the SIDs in corral's own token: the user and its groups, except Administrators and
+    groups that only deny access.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):

@@ -143,8 +143,8 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the sanity check failed: {outside.last_line()}")
     if clipboard != "opened":
-        # Another program may be using the clipboard at this moment, so make the finding "unknown"
-        # by raising TimeoutError. Such a finding is not cached.
+        # Another program may be using the clipboard at this moment. After a TimeoutError the
+        # finding is "unknown" and is not cached.
         raise TimeoutError(0, "the sanity check failed: the clipboard may be in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
@@ -172,7 +172,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)  # `_accept` is called after the trial that may connect
+            listener.setblocking(False)  # so that `_accept` does not wait
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
             heard = _accept(listener)

@@ -258,8 +258,7 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The sanity check uses a limit of four. Two may be too low, because the process of a console
-    # may count too.
+    # The sanity check allows four processes, not two, because a console's process may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the sanity check failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four processes, but not under a limit of one"

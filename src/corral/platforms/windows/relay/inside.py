@@ -193,8 +193,8 @@ class Stream:
 
 
 class Mux:
-    """Carries many streams over two pipes. `arrived` is called with each stream that the other side
-    opens, and must not block.
+    """Carries many streams over two pipes. For each stream that the other side opens, it calls
+    `arrived`, which must not block.
     """
 
     def __init__(

@@ -45,8 +45,8 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` contains its
     environment variables. `ui` and `bits` are the target's own restrictions, because the target can
-    take over the shim. Switch off `childless`, `memory` or `read_back` only if no probe has shown
-    that it works on this host.
+    take over the shim. Switch off `childless`, `memory` or `read_back` if no probe has shown that
+    this host supports it.
     """
 
     name = "relay"
@@ -77,7 +77,7 @@ class NamedHosts:
 
 
 class Shim:
-    """A running shim. `release` closes its pipes, unless `take_pipes` has returned them."""
+    """A running shim. `release` closes its pipes, unless the caller has taken them."""
 
     def __init__(self, results: Results, pipes: tuple[int, int]) -> None:
         self.port = 0

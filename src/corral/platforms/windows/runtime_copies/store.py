@@ -205,7 +205,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return the interpreter without its editable installs, which are in other directories."""
+    """Return the interpreter without the directories of its editable installs."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
@@ -292,7 +292,7 @@ def program_inside(
     if windows_resolve.kind_of(path) == "node":
         preload = next(one.staged for one in copies if one.source == NODE_PRELOAD)
         arguments = ("--require", preload, *NODE_FLAGS, *arguments)
-        # NODE_OPTIONS is for workers, and for child processes that run node. Its path has slashes,
+        # Workers and child processes that run node read NODE_OPTIONS. Its path has slashes,
         # because a backslash inside the quotes would be an escape character.
         options = f'--require "{preload.replace(ntpath.sep, "/")}" {" ".join(NODE_FLAGS)}'
         environment = (*environment, ("NODE_OPTIONS", options))
@@ -316,7 +316,7 @@ def path_inside(path: str, copies: Sequence[TreeCopy], granted: Sequence[str]) -
 
 
 def path_in_copies(path: str, copies: Sequence[TreeCopy]) -> str:
-    """Return the path in a copy that replaces `path`, or `path` itself if no copy contains it."""
+    """Return where `path` is in one of the copies, or `path` itself if none contains it."""
     for one in copies:
         if path[1:3] == ":\\" and is_inside(path, one.source):
             return one.staged + path[len(one.source) :]
