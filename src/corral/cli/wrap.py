@@ -79,7 +79,7 @@ def main(options: Options, rest: list[str]) -> int:
     install = pin or not options.has("--no-install")
     learn: tuple[str, ...] = ()
     if options.has("--pin-tools") and options.get("--pins") == "refuse":
-        del options.values["--pins"]  # `pin_tools` adds it after it has stored pins
+        del options.values["--pins"]  # `pin_tools` adds this flag after it has stored pins
     if (duration := options.get("--learn")) is not None:
         learn = ("--learn-until", format_end(duration))
     request = WrapRequest(
