@@ -479,9 +479,9 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
-    """Connect a socket that was copied and polled before. With pidfd_getfd the supervisor connects the
-    target's own socket. Without pidfd_getfd it replaces the socket with another file, so the copy
-    is not connected, and `explain` says so.
+    """Connect a socket that was copied and polled before. With pidfd_getfd the supervisor connects
+    the target's own socket. Without pidfd_getfd it replaces the socket with another file, so the
+    copy is not connected, and `explain` says so.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP

@@ -436,8 +436,8 @@ def listed(comment: bytes = b"") -> bytes:
 
 
 def lying() -> bytes:
-    """Return an archive with two lists of entries. The end record refers to a list with one entry. This
-    entry's comment contains a zip64 record, which refers to a hidden list with many entries.
+    """Return an archive with two lists of entries. The end record refers to a list with one entry.
+    This entry's comment contains a zip64 record, which refers to a hidden list with many entries.
     zipfile looks at the zip64 record first.
     """
     file = struct.pack("<4s5HLLLHH", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"

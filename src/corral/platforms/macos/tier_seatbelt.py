@@ -203,7 +203,7 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
     """Return the directories where installed services keep data and settings, except granted ones.
-    corral hides these directories, because on a Mac they belong to the user, so the target could
+    corral hides these directories. On a Mac they belong to the user, so the target could otherwise
     read the databases and keys in them.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)

@@ -284,7 +284,7 @@ def _make_alike(name: str, above: int) -> None:
     """Make a directory and give it to its parent's owner, so that this user can remove its files.
 
     Before that, another run's target may replace the directory with a hard link to one of root's
-    files. So open it with a flag that refuses files, and change the owner of the descriptor.
+    files. So open it with a flag that refuses files, and change the owner of what was opened.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
