@@ -168,7 +168,7 @@ answer = os.waitpid(pid, 0)[1]
 
 @BOTH_TIERS
 def test_a_process_of_the_host_cannot_be_made_the_owner_of_a_descriptor(user, victim):
-    """Try to make a host process the owner of a descriptor, to which the kernel sends SIGIO."""
+    """Try to make the kernel send SIGIO to a host process, as the owner of a descriptor."""
     code = """
 import fcntl
 reading, writing = os.pipe()

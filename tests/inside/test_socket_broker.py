@@ -479,9 +479,9 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
-    """Copy a socket and poll it, and then connect it. With pidfd_getfd the supervisor connects the
-    target's own socket. Without pidfd_getfd it replaces the socket with another file, so the copy
-    is not connected, and `explain` says so.
+    """Connect a socket that was copied and polled before. With pidfd_getfd the supervisor connects
+    the target's own socket. Without pidfd_getfd it replaces the socket with another file, so the
+    copy is not connected, and `explain` says so.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
@@ -834,7 +834,7 @@ def test_root_with_fewer_capabilities_has_the_same_network(who, world, capabilit
     """Run corral as root with fewer capabilities. Without CAP_SYS_PTRACE, root cannot read the
     memory of another user's process, so corral reads it as that user.
 
-    Without any capability, corral cannot give the target another user id.
+    Without any capabilities, corral cannot change the target's user id, so it stays root's.
     """
     if who.uid:
         pytest.skip("an ordinary user has no capabilities")
@@ -868,8 +868,8 @@ def test_a_target_cannot_install_a_seccomp_listener(user):
     allow connects that corral denies.
     """
     assert inside(user, LISTENER, flags=ALLOW) == ["EPERM"] * 3
-    # Outside, the process that installs a listener gets no answer to its next call. The test then
-    # kills this process.
+    # Sanity check: outside, the child can install a listener. Its next call then waits for an
+    # answer forever, so kill the child.
     code = f"""
 {PRELUDE}
 pid = os.fork()

@@ -41,8 +41,8 @@ def as_target(user):
 
 @pytest.fixture
 def victim(user):
-    """Start a process with the target's user id, and let it report every SIGURG. Other processes
-    ignore this signal.
+    """Start a process with the target's user id that reports every SIGURG. Other processes
+    ignore this signal, so tests may send it to any process.
     """
     process = user.popen(
         [user.python, "-c", VICTIM],
@@ -171,8 +171,8 @@ answer = [tried(os.kill, -1, SIGURG), tried(os.kill, 0, SIGURG), len(came) > 0]
 answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIGURG)]
 """
     first, own, came, group, supervisors = inside_with_pids(user, code, str(victim.pid))
-    # "done" means that the kernel sent the signal to the Landlock domain, where the target is the
-    # only process.
+    # "done" means that the kernel sent the signal only to processes in the Landlock domain, and
+    # the target is the only one.
     assert first in {"EPERM", "ESRCH", "done"}
     assert (own, came) == ("done", True)
     assert {group, supervisors} == {"EPERM"}
@@ -457,7 +457,7 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_only_netlink_sockets_can_be_bound(user):
-    """Try to bind netlink sockets to wrong addresses, and files that are not netlink sockets."""
+    """Try to bind netlink sockets to wrong addresses, and to bind other files."""
     code = """
 import socket
 link, pair = socket.socket(16, 3, 0), socket.socketpair()[0]

@@ -200,8 +200,8 @@ class Disk:
             self.names[new + one[len(old) :]] = at
 
     def states(self):
-        """Yield each state in which a power cut could leave the disk: a description of the loss,
-        and {path: (mode, content)}.
+        """Yield (description of the loss, {path: (mode, content)}) for each state in which a power
+        cut could leave the disk.
         """
         seen = set()
         for end in range(len(self.steps) + 1):
@@ -500,7 +500,7 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Return the state after a reboot, which makes the store's records of verified trees void."""
+    """Return the state after a reboot, which invalidates the store's records of verified trees."""
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)
         for path, (mode, data) in state.items()

@@ -276,7 +276,7 @@ def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):
     monkeypatch.setattr(hosts, "source", lambda: "1234567")
     monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
     monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
-    # The clock shows 0 when the trial starts and boots. At the next reading its time is over.
+    # The clock is read when the trial starts and boots. At the third reading its time is over.
     clock = iter([0.0, 0.0])
     fake = types.SimpleNamespace(monotonic=lambda: next(clock, 2000.0))
     monkeypatch.setattr(kernel_hosts, "time", fake)

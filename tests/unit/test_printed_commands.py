@@ -12,8 +12,8 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "last_words", "quote", "join", "_quote_all"}
-# Matches text after which a path or a name is inserted into a command, such as `rm ` or `--read `.
-# In this text, `{}` stands for each value that was inserted earlier.
+# Matches the part of a command before an inserted path or name, such as `rm ` or `--read `. In this
+# part, `{}` stands for each value that is inserted earlier.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"

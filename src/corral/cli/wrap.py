@@ -79,7 +79,7 @@ def main(options: Options, rest: list[str]) -> int:
     install = pin or not options.has("--no-install")
     learn: tuple[str, ...] = ()
     if options.has("--pin-tools") and options.get("--pins") == "refuse":
-        del options.values["--pins"]  # `pin_tools` adds it after it has stored pins
+        del options.values["--pins"]  # `pin_tools` adds this flag after it has stored pins
     if (duration := options.get("--learn")) is not None:
         learn = ("--learn-until", format_end(duration))
     request = WrapRequest(
@@ -287,7 +287,7 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
     except UnfitError:
         raise
     except SandboxError:
-        pass  # `check_run` accepted the flags, so the program may only be on the client's PATH
+        pass  # `check_run` accepted the flags, so perhaps the program is only on the client's PATH
     return proposal
 
 
@@ -321,7 +321,7 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
 
 def _note_unpinned(proposals: Sequence[Proposal], word: str, file: ClientFile) -> None:
     """Tell the user how to pin the tools of servers that were wrapped before. `wrap` does not start
-    them, because their flags may be from another person.
+    them, because another person may have chosen their flags.
     """
     from corral.cli.stale_entries import format_pinning
 
@@ -348,7 +348,7 @@ def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
     try:
         plan = _prepare_server(proposal, command)
     except SandboxError:
-        return  # the program may only be on the client's PATH
+        return  # perhaps the program is only on the client's PATH
     current.load().rehearse(plan)
 
 

@@ -27,7 +27,7 @@ class Format(Protocol):
     def quote(self, text: str) -> str: ...
 
     def member(self, text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-        """Return the text to insert after the value `after`, which adds the key `name` with the
+        """Return the text that, inserted after the value `after`, adds the key `name` with the
         list `words` to `table`.
         """
 

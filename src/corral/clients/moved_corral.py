@@ -56,7 +56,9 @@ def change_corral(
     originals: Mapping[KeyPath, Original],
     corral: str,
 ) -> RewrittenText:
-    """Return a text in which `corral` starts these servers, and the updated originals."""
+    """Start these servers through the program `corral` from now on. Return the new text and the
+    updated originals.
+    """
     chosen = {one.key_path: one for one in servers}
     rewrites = {key: _rewrite(form, one, corral) for key, one in chosen.items()}
     new, done = rewrite_servers(text, form, rewrites)

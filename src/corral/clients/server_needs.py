@@ -192,8 +192,8 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
         path = os.path.join(here, text)
         above, name = os.path.split(path)
         # A link inside the project is accepted here, because corral checks its destination when the
-        # server starts. It does not check links in a directory that several servers share, or on
-        # Windows links before `..`, so for these only the real path counts.
+        # server starts. But it does not check links in a directory that several servers share, nor
+        # links before `..` on Windows. For these only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -210,15 +210,15 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def refuse_project_program(server: ConfiguredServer, project: str) -> None:
-    """Refuse a program named corral that the project may contain, because it could be any program.
+    """Refuse a program named corral if it may be in the project, because it could be any program.
     Also refuse paths with a client's variable, and paths that depend on the process, such as
     relative paths and /proc.
     """
-    # A home directory may contain installed programs.
+    # A home directory does not count as a project, because it may contain installed programs.
     project = "" if _is_home(project) else project
     program = _fill(server.argv[0], project or PROJECT)
     if not {"/", "\\"}.intersection(program):
-        # Found through PATH, but on Windows first in the current directory.
+        # The program is looked up on PATH, but on Windows first in the current directory.
         here = os.path.join(project, _fill(server.cwd, project))
         found = [name.lower() for top in (project, here) if project for name in _list_names(top)]
         if WINDOWS_PROGRAMS.isdisjoint(found):
@@ -291,7 +291,7 @@ def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
         try:
             return find_script(argv, environment=environment, cwd=here, home=home)
         except CommandError:
-            pass  # the program may only be on the client's PATH
+            pass  # perhaps the program is only on the client's PATH
     script = read_arguments(detect_kind(argv[0], argv[0]), argv[1:]).script
     return argv[1 + script] if script is not None else ""
 

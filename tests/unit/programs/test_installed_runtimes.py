@@ -44,8 +44,8 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Run a command and return its output, or "" if it fails. A real run starts this command in a
-    sandbox.
+    """Run a command and return its output, or "" if it fails. corral itself runs this command in
+    a sandbox.
     """
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout

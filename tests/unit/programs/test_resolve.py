@@ -193,7 +193,7 @@ def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: P
 def test_a_script_in_the_working_directory_needs_its_interpreter(run: Resolver, home: Path) -> None:
     hints = {"server.py": "python3 server.py", "server.js": "node server.js"}
     for name, command in hints.items():
-        with pytest.raises(CommandError) as caught:  # Sanity check: no such script
+        with pytest.raises(CommandError) as caught:  # Sanity check: the script is missing
             run(name)
         assert "did you mean" not in str(caught.value.hint)
         (home / name).write_text("")

@@ -35,7 +35,7 @@ def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
 def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
     held = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(held, "w") as made:
-        warnings.simplefilter("ignore")  # some tests write a name twice
+        warnings.simplefilter("ignore")  # some tests write the same name twice
         for one, content in entries:
             made.writestr(entry(one) if isinstance(one, str) else one, content)
     return held.getvalue()
@@ -436,8 +436,8 @@ def listed(comment: bytes = b"") -> bytes:
 
 
 def lying() -> bytes:
-    """Return an archive with two lists. The end record refers to a list with one entry. This
-    entry's comment contains a zip64 record, which refers to a hidden list with many entries.
+    """Return an archive with two lists of entries. The end record refers to a list with one entry.
+    This entry's comment contains a zip64 record, which refers to a hidden list with many entries.
     zipfile looks at the zip64 record first.
     """
     file = struct.pack("<4s5HLLLHH", b"PK\3\4", 20, 0, 0, 0, 0, 0, 0, 0, 1, 0) + b"a"

@@ -165,8 +165,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
 def test_a_very_long_line_is_searched_in_a_moment(lines):
-    """Search very long lines. If a pattern needed time that grows with the square of the line's
-    length, this would take minutes.
+    """Search very long lines. With a pattern whose time grows with the square of the length, this
+    would take minutes.
     """
     assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
     said = "nosuch was not found in the package registry"

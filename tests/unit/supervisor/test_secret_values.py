@@ -167,8 +167,8 @@ def test_long_arguments_are_masked_only_up_to_their_limit(given):
 
 
 def test_overlapping_values_take_linear_time():
-    """Mask values that overlap, so that each character belongs to many of them. Marking it once for
-    each value would take minutes.
+    """Mask values that overlap, so that each character belongs to many of them. If a character
+    were marked once for each value, this would take minutes.
     """
     values = SecretValues((f"T{size}", "a" * size) for size in range(8, 2000))
     text = "a" * MAX_SEARCHED_LENGTH

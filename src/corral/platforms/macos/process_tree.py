@@ -135,7 +135,7 @@ class Tree:
 
     def _send(self, row: Process, number: int) -> None:
         if self._table.unique_id(row.pid) != row.unique:
-            return  # another process has the pid now
+            return  # the pid now belongs to another process
         try:
             os.kill(row.pid, number)
         except PermissionError:

@@ -105,8 +105,8 @@ class Child:
         """Wait for the watcher, and return the target's wait status and the usage of the tree."""
         raw = self._status or self._read_answer(watcher.STATUS.size)
         if len(raw) < watcher.STATUS.size and self._root:
-            # The watcher was killed, so kill the tree here. `grouped` is false, because launchd has
-            # adopted the target and may already have reaped it.
+            # The watcher was killed, so kill the tree here. `grouped` is false, because launchd may
+            # already have reaped the target.
             process_tree.Tree(
                 self._table, self._root, self._unique, grouped=False, marker=self._marker
             ).kill()

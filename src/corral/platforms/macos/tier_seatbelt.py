@@ -203,8 +203,8 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
     """Return the directories where installed services keep data and settings, except granted ones.
-    corral hides these directories, because on a Mac they belong to the user. The target could read
-    the databases and keys in them.
+    corral hides these directories. On a Mac they belong to the user, so the target could otherwise
+    read the databases and keys in them.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]

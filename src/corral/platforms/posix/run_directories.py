@@ -151,9 +151,9 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # Wait while another run makes the same home. If that run gave the home to its target
-            # first, this run would refuse to make root's directories in it. A target cannot take
-            # this lock, because it cannot open `above`.
+            # Only one run at a time may make the home, because corral refuses to make root's
+            # directories in a home that already belongs to a target. A target cannot take this
+            # lock, because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -261,8 +261,9 @@ def _rename_to_unused(name: str, new: str, above: int) -> None:
 
 
 def _rename_to_reserved(name: str, new: str, above: int) -> None:
-    """Do the work of `_rename_to_unused` without renameat2, which not every system and file system
-    has. `rename` replaces an existing file. So first reserve the new name with an empty file or
+    """Do the work of `_rename_to_unused` on systems and file systems without renameat2.
+
+    `rename` would replace an existing file. So first reserve the new name with an empty file or
     directory, which only one of two runs can make. If this process is killed before the rename, the
     name stays reserved.
     """
@@ -280,10 +281,10 @@ def _rename_to_reserved(name: str, new: str, above: int) -> None:
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory and give it to its parent's owner, who could not remove files from root's
-    directory. Meanwhile another run's target may replace the new directory with a hard link to one
-    of root's files. So open it with a flag that refuses files, and change the owner through the
-    descriptor.
+    """Make a directory and give it to its parent's owner, so that this user can remove its files.
+
+    Before that, another run's target may replace the directory with a hard link to one of root's
+    files. So open it with a flag that refuses files, and change the owner of what was opened.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)

@@ -92,7 +92,7 @@ def _reopen_pipe(fd: int, opened: list[int]) -> int:
             return fd
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
         if flags & os.O_DIRECT:
-            return fd  # the kernel refuses O_DIRECT here, so a new description would lose it
+            return fd  # the open below cannot set O_DIRECT, so `new` would lack it
         new = os.open(path, flags & (os.O_ACCMODE | os.O_NONBLOCK) | os.O_CLOEXEC)
     except OSError:
         return fd
@@ -210,8 +210,8 @@ def _get_attributes(fd: int) -> object:
 
 
 def _attribute_names(fd: int) -> set[str]:
-    """Return the names of the extended attributes. Leave out `security.*`, because the kernel drops
-    some of these when the file is written.
+    """Return the names of the extended attributes. Leave out `security.*`, because the kernel
+    itself removes some of these when a file is written.
     """
     if sys.platform != "linux":
         return set()

@@ -259,7 +259,7 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
     At any depth in a grant, ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories
     from changes. A grant of a single `.env` file or repository overrides these rules, because the
-    rules for paths inside the grant come later. So do the rules for the program's own files.
+    rules for paths inside the grant come later. The rules for the program's own files do so too.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]

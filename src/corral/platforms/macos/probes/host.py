@@ -139,8 +139,8 @@ def _try_walls(table: ProcessTable) -> str:
 
 
 def try_inside(results: Results, marker: str, other: int) -> str:
-    """Try operations that Seatbelt's `verify` does not: on a file and a process outside the
-    sandbox.
+    """Try operations that Seatbelt's `verify` does not try. Some are on a file and a process
+    outside the sandbox.
     """
     own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
