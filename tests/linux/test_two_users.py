@@ -193,8 +193,8 @@ except PermissionError:
 
 
 def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
-    """Try to plant a symlink in the directory of root's demo. The demo would follow it when it
-    tries its acts without walls.
+    """Try to plant a symlink in the directory of root's demo. The demo would follow the symlink
+    during its acts without walls.
     """
     from corral.demo.decoys import Decoys
 

@@ -1,5 +1,5 @@
-"""Wrap every client's configuration, start its servers as the client does, and unwrap it. Its bytes
-must then be the original ones.
+"""Wrap every client's configuration, start its servers as the client does, and unwrap it. It must
+then have its original bytes.
 """
 
 import json
