@@ -288,8 +288,8 @@ class Desk:
 
 
 def entries(path):
-    """Return the client's entries by name. TOML and YAML are read with other parsers than corral's
-    own.
+    """Return the client's entries by name. TOML and YAML are read with parsers other than
+    corral's.
     """
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
@@ -799,8 +799,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
 
 
 def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(desk):
-    """Check the hints for a client's server and for a server of another file. A command with a
-    secret must not be suggested, because the secret in it is masked.
+    """Check the hints for a client's server and for a server of another file. corral must
+    not suggest a command with a secret, because the command would not work with a masked secret.
     """
     words = {
         "a": ["/absent", "first"],

@@ -140,7 +140,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the target's processes. Kill those that remain after the grace period."""
+        """Send a signal to the target's processes. Kill those left after the grace period."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal: use a number from 1 to {LAST_SIGNAL}")
         if self.report is None:

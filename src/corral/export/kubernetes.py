@@ -20,8 +20,8 @@ this, because the pods of a Helm chart may have the same labels.
 """
 USER = 1000
 START_SECONDS = 300  # added to the server's own deadline: time to pull the image and start
-# The waiting process is PID 1 in the pod. The kernel drops a signal to PID 1 unless PID 1 handles or
-# blocks it, so it blocks SIGTERM and waits for it. It ignores SIGCHLD, so that the kernel reaps the
+# The waiting process is PID 1 in the pod. The kernel drops a signal that PID 1 neither handles nor
+# blocks, so it blocks SIGTERM and waits for it. It ignores SIGCHLD, so that the kernel reaps the
 # orphans of ended sessions.
 WAIT = """\
 import signal
