@@ -66,7 +66,7 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Plant a file, pipe or link at `path` as the attacker. Return the user's own file, to which a
+    """Plant a file, pipe or link at `path` as the attacker. Return the user's own file, to which the
     link leads.
     """
     own = user.home / "own"

@@ -288,9 +288,7 @@ class Desk:
 
 
 def entries(path):
-    """Return the client's entries by name. TOML and YAML are read with parsers other than
-    corral's.
-    """
+    """Return the client's entries by name. TOML and YAML are read with parsers other than corral's."""
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]

@@ -203,7 +203,8 @@ class HostAddresses:
     """A container of this host's current addresses.
 
     To test an address, `in` connects a datagram socket to it, without sending anything. The kernel
-    then gives the socket a local address. This is the tested address if that is the host's.
+    then gives the socket a local address. If the tested address is the host's own, this local
+    address is the same.
     """
 
     def __contains__(self, address: object) -> bool:

@@ -40,7 +40,7 @@ class Launcher:
 
 @record
 class Shim:
-    """A file that only starts another program: `beside` if this file exists, otherwise `program`,
+    """A file that only starts another program: `beside` if it exists, otherwise `program`,
     which is a path or a name on PATH.
     """
 
