@@ -213,8 +213,8 @@ GROUPS = {
 
 
 def found(name: str) -> str | None:
-    """Return the path of a program, which may be in `sbin`, or the first path that matches a file
-    pattern.
+    """Return the path of a program on PATH or in `sbin`. If `name` is a file pattern, return the
+    first match.
     """
     if name.startswith(("/", "~")):
         return next(iter(sorted(glob.glob(os.path.expanduser(name)))), None)

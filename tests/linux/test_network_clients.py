@@ -345,8 +345,8 @@ def test_musls_resolver_works(who, world, scratch, musl):
     """Use musl's resolver, which looks up both address families at once. If one family has no
     address, the answer must not hide the address of the other family.
 
-    The answer for a denied name must end the lookup. After other answers, such as REFUSED, musl
-    would repeat the question for five seconds.
+    The answer for a denied name must end the lookup. If it were REFUSED, for example, musl would
+    repeat the question for five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"

@@ -148,7 +148,7 @@ def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
 ):
     """Make eight calls wait. If each decision is slow, `run_ready` must return after one call, so
     that the supervisor can check its deadlines. Sanity check: if decisions are fast, it decides
-    all calls.
+    all eight.
 
     With `killable` the calls are received during a pause, which must not change the result.
     """

@@ -84,7 +84,7 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     closed.mkdir()
     os.rename(cache / "errors.py", closed / "errors.py")
     os.chown(closed, user.owner, user.owner)
-    # Without permissions, corral cannot search this directory. An earlier target may have removed
+    # corral cannot search a directory without permissions. An earlier target may have removed
     # them, and this target could restore them.
     closed.chmod(0)
     target = [user.python, "-c", REOPEN + WRITE, str(closed / "errors.py")]

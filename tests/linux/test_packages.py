@@ -372,7 +372,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
     assert any(name.endswith(".downloads") for name in left(env))
     registry.held.pop(last).set()
     asked = []
-    for _ in range(2):  # first with the kept downloads, then as a sanity check without them
+    for _ in range(2):  # first with the kept downloads, then (sanity check) without them
         registry.asked.clear()
         assert said(user.corral(*words, env=env))["dep"] == "dep 2"
         assert left(env) == []

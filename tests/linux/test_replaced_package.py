@@ -88,8 +88,8 @@ module.
 
 @functools.cache
 def wheel(source: pathlib.Path, version: str) -> pathlib.Path:
-    """Return a wheel of the tests' copy of corral with this version, made beside that copy. It has
-    only the files that pip needs to install and remove it.
+    """Build a wheel with this version from the tests' copy of corral, next to that copy. Besides
+    the code, it has only the files that pip needs to install and remove it.
     """
     path, info = source.parent / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:

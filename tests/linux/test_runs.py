@@ -221,7 +221,7 @@ def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
     plant(user, runs / "planted", record(str(victim), str(own)))
     assert sweep(user) == [str(own)]
     assert victim.exists()
-    (runs / "planted").unlink()  # corral keeps it while a directory in it exists
+    (runs / "planted").unlink()  # corral keeps the record while a directory that it lists exists
 
 
 def test_a_link_among_the_records_is_not_followed(user, runs, scratch):

@@ -40,8 +40,8 @@ ROUNDS = 5
 
 @pytest.fixture
 def environment(tmp_path):
-    """Return an environment whose cache contains the findings about this host and corral's compiled
-    code.
+    """Return an environment whose cache contains corral's compiled code and its findings about this
+    host.
     """
     made = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):

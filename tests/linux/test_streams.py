@@ -127,7 +127,7 @@ def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls)
     one.close()
     other.close()
     process.communicate(timeout=60)
-    # The bind fails: with namespaces because the socket already has a name, and without namespaces
+    # With namespaces the bind fails because the socket already has a name, and without them
     # because the filter denies the call.
     assert said in ({"OSError", "PermissionError"} if walls else {"bound"})
     assert is_free == walls

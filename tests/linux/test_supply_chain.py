@@ -471,8 +471,8 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     for words in (("status",), ("why", "one")):  # these commands still list the entry
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # Sanity checks: programs may start the project's own script, or get the other project's file
-    # as a mere argument.
+    # Sanity checks: programs may start the project's own script, and may get the other project's
+    # file as an argument.
     for usual in (
         ("./run", "server.py"),
         ("./plain", str(private)),

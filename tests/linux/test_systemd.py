@@ -1,5 +1,5 @@
-"""Ask for a systemd scope over a real D-Bus. The service in systemd's place is a fake, which is
-silent, gives false answers, or records the calls.
+"""Ask for a systemd scope over a real D-Bus, on which a fake systemd is silent, gives false answers,
+or records the calls.
 
 tests/vm/test_systemd.py asks the real systemd. This file tests which messages corral sends, and
 that corral refuses false answers.

@@ -66,7 +66,7 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Plant a file, pipe or link at `path` as the attacker. Return the user's own file, to which a
+    """Plant a file, pipe or link at `path` as the attacker. Return the user's own file, to which the
     link leads.
     """
     own = user.home / "own"
@@ -193,8 +193,8 @@ except PermissionError:
 
 
 def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
-    """Try to plant a symlink in the directory of root's demo. The demo would follow it when it
-    tries its acts without walls.
+    """Try to plant a symlink in the directory of root's demo. The demo would follow the symlink
+    during its acts without walls.
     """
     from corral.demo.decoys import Decoys
 

@@ -1,5 +1,5 @@
-"""Wrap every client's configuration, start its servers as the client does, and unwrap it. Its bytes
-must then be the original ones.
+"""Wrap every client's configuration, start its servers as the client does, and unwrap it. It must
+then have its original bytes.
 """
 
 import json
@@ -288,9 +288,7 @@ class Desk:
 
 
 def entries(path):
-    """Return the client's entries by name. TOML and YAML are read with other parsers than corral's
-    own.
-    """
+    """Return the client's entries by name. TOML and YAML are read with parsers other than corral's."""
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]
@@ -799,8 +797,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
 
 
 def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(desk):
-    """Check the hints for a client's server and for a server of another file. A command with a
-    secret must not be suggested, because the secret in it is masked.
+    """Check the hints for a client's server and for a server of another file. corral must
+    not suggest a command with a secret, because the command would not work with a masked secret.
     """
     words = {
         "a": ["/absent", "first"],

@@ -102,8 +102,8 @@ def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
 def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(
     tmp_path, monkeypatch, capsys
 ):
-    """Write a file that defines a server in YAML but not in JSON, and link a YAML name to it. The
-    check runs in this process, because the user's Python may have no PyYAML.
+    """Write a file that defines a server only if it is read as YAML, and link a YAML name to it.
+    The check runs in this process, because the user's Python may have no PyYAML.
     """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

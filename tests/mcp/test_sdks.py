@@ -261,7 +261,7 @@ def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
     """Check that the scanner finds the poisoned description of a tool, and finds nothing in a clean
     tool with the same name.
 
-    The scanner itself would start the server without a sandbox. `inspect` starts it in one.
+    Scan the output of `inspect`, because the scanner would start the server without a sandbox.
     """
     scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
     shutil.copy(HERE / "hostile.py", tmp_path)

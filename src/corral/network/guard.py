@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    The smallest network that contains an address decides. If its `why` is empty, the address is
-    refused only if the IPv4 address inside it is.
+    If several networks contain an address, the smallest applies. If its `why` is empty, the
+    address is refused only if it contains a refused IPv4 address.
     """
 
     network: Network
@@ -40,7 +40,7 @@ class GuardedNetwork:
 # The guarded networks, each with the reason for its refusal. They come from IANA's special-purpose
 # registries, the multicast and reserved blocks, and cloud metadata services.
 TABLE = (
-    ("0.0.0.0/8", "unspecified"),  # the kernel would dial loopback
+    ("0.0.0.0/8", "unspecified"),  # a connection to 0.0.0.0 reaches loopback
     ("10.0.0.0/8", "private"),
     ("100.64.0.0/10", "shared by a carrier (CGNAT)"),
     ("127.0.0.0/8", "loopback"),
@@ -169,8 +169,8 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # The host's own addresses must be named one by one, except for loopback addresses. Naming a
-    # network does not admit them.
+    # The host's own addresses must be admitted one by one, not as part of a network. Loopback
+    # addresses are an exception.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own address"
     return None
@@ -203,7 +203,8 @@ class HostAddresses:
     """A container of this host's current addresses.
 
     To test an address, `in` connects a datagram socket to it, without sending anything. The kernel
-    then gives the socket a local address. This is the tested address if that is the host's.
+    then gives the socket a local address. If the tested address is the host's own, this local
+    address is the same.
     """
 
     def __contains__(self, address: object) -> bool:

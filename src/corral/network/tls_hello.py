@@ -126,8 +126,8 @@ class HelloReader:
 
 
 def _classify_other(data: bytearray) -> Hello:
-    """Classify bytes that are not the start of a TLS record. An SSL 2 hello is classified as
-    malformed, not as "not TLS", because old servers would accept it as a hello.
+    """Classify bytes that are not the start of a TLS record. An SSL 2 hello counts as
+    malformed, not as "not TLS", because old servers would accept it.
     """
     if not data[0] & 0x80:
         return Hello(state="not TLS")

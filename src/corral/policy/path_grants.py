@@ -148,7 +148,7 @@ def contains(outer: str, inner: str, mounts: Mounts) -> bool:
     """Return whether `outer` contains `inner` or is the same path.
 
     Compare names, inodes, and paths on the disk. Names are not enough, because a directory that is
-    mounted twice has two paths with different parents.
+    mounted twice has two unrelated paths.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True

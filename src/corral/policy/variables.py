@@ -51,7 +51,7 @@ def masked(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_spans(words: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return for each word a list of (start, end), one for each part that looks like a secret.
+    """Return, for each word, the (start, end) of each part that looks like a secret.
 
     The search must take linear time, because a server may have chosen the words.
     """

@@ -145,8 +145,8 @@ class Caller:
         return [entry for entry in entries if entry.startswith("/")]
 
     def absolute(self, path: str) -> str:
-        """Make a path absolute. Keep symlinks, but resolve `..`, because the directory before it
-        may be missing in the sandbox.
+        """Make a path absolute. Resolve it up to its last `..`, because the directory before the
+        `..` may be missing in the sandbox. Keep the symlinks after it.
         """
         parts = [part for part in os.path.join(self.cwd, path).split("/") if part not in {"", "."}]
         if ".." in parts:

@@ -59,8 +59,8 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
 
 
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
-    """Bind the packages to which symlinks in `modules` lead. Such symlinks are made by `npm link`
-    and for workspaces. If the target must not read a package, record it as refused.
+    """Bind the packages to which symlinks in `modules` lead. `npm link` and workspaces
+    create such symlinks. If the target must not read a package, record it as refused.
     """
     for entry in _list_package_links(modules):
         if len(needed.scope.refused) > MAX_REFUSED:

@@ -90,8 +90,8 @@ class Package:
     """The package that a runner starts. `name` may contain extras. `extra` lists further packages
     to install.
 
-    `python` is the version or path of an interpreter. The first `used` arguments of the runner name
-    the package, and the rest belong to the server.
+    `python` is the version or path of an interpreter. The first `used` arguments are for the
+    runner, and the rest for the server.
     """
 
     registry: Registry
@@ -181,7 +181,7 @@ def _is_installed(command: str) -> bool:
 
 def _format_venv_command(words: Sequence[str]) -> str:
     """Turn a `uv run` command into one that starts its program from the project's `.venv`. Return
-    an example if the command has no program, or any option except `--directory`.
+    an example if the command has no program, or has an option other than `--directory`.
     """
     example = ".venv/bin/python server.py"
     directory, rest = "", list(words)

@@ -305,9 +305,9 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
 def _is_code(path: str) -> bool:
     """Return whether a file may be a program.
 
-    Only programs may become readable because a command names them as its script. Otherwise a
-    command that came with a project could name one of the user's keys, and set an environment
-    variable to code that reads the key.
+    If a command names a file as its script, the file may become readable only if it is a program.
+    Otherwise a command that came with a project could name one of the user's keys, and set an
+    environment variable to code that reads the key.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True

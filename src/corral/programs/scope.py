@@ -57,7 +57,7 @@ class Scope:
     runtimes.
 
     `named` is the server's directory if the user named a directory instead of a command. In this
-    case the server's author has written the command. `by_grant` lists paths that only a grant makes
+    case the command comes from the server's author. `by_grant` lists paths that only a grant makes
     readable. `chosen` lists interpreters that the server's files name. `refused` maps each path
     that the target may not read to the file that names it.
     """

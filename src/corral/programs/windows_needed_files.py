@@ -61,8 +61,8 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Collect the whole prefix of Python or Java, but only the executable of node and similar
-        runtimes. A program that is not a runtime is collected as a server.
+        """Collect the whole prefix of Python or Java, but only the executable of another runtime.
+        Treat any other program as the server.
         """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")

@@ -49,8 +49,8 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable whose tag is `wanted`. If there is none, return the newest version that
-    begins with `wanted`, or "" if there is none either.
+    """Return the executable whose tag is `wanted`, otherwise the one of the newest version that
+    begins with `wanted`, or "" if there is none.
     """
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:

@@ -40,7 +40,7 @@ class Launcher:
 
 @record
 class Shim:
-    """A file that only starts another program: `beside` if this file exists, otherwise `program`,
+    """A file that only starts another program: `beside` if it exists, otherwise `program`,
     which is a path or a name on PATH.
     """
 
@@ -144,7 +144,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # NODE_PATH is not needed, because corral copies its packages anyway
+            continue  # NODE_PATH is not needed, because corral copies the packages in it
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue

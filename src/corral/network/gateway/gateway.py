@@ -106,7 +106,7 @@ class Gateway:
             self._inputs.add(listener, self._accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return the traffic of the ended connections to each host."""
+        """Return the traffic to each host, without the connections that are still open."""
         return dict(self._traffic)
 
     def close(self) -> None:

@@ -59,10 +59,10 @@ class Connection:
                 pass  # the connection is already lost
 
     def pause_seconds(self) -> float:
-        """Return for how many seconds this connection counts as open after its end.
+        """Return for how many seconds this connection still counts as open after it has ended.
 
-        This is 0 if the connection reached a server. If too many connections have failed, further
-        failed ones count as open for a while, so that fewer new connections are accepted.
+        This is 0 if it reached a server. After too many failures, a failed connection counts as
+        open for a while, so that fewer new connections are accepted.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 

@@ -128,7 +128,7 @@ class PolledCopy:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
         ready = wait(masks, self._idle_milliseconds, stop=self._stop)
         for direction, end, mask in waiting:
-            # After an error or a hang-up, read or write anyway, because this raises the error.
+            # Call `pump` after an error or a hang-up too: its read or write raises the error.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
                 direction.pump()
         return True

@@ -45,7 +45,7 @@ class Outbound:
         self._rate_limit = RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return the traffic of the ended connections to each host."""
+        """Return the traffic to each host, without the connections that are still open."""
         with self._lock:
             return dict(self._traffic)
 

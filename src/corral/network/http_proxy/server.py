@@ -117,8 +117,8 @@ class HttpProxy:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Reset the open connections. The report leaves out any that last longer than
-        CLOSE_SECONDS.
+        """Reset the open connections. Those that have not ended after CLOSE_SECONDS are missing
+        from the report.
         """
         self._closed.set()
         os.close(self._stopping)

@@ -22,8 +22,8 @@ class Profile:
     """A curated policy for `packages`.
 
     `reasons` contains the reason for each key. `note` tells the user what is left to do. `beside`
-    lists packages that a PyPI package needs but does not declare. `below` lists directories such as
-    .git. If one of them exists in a path from the arguments, it is granted too.
+    lists packages that a PyPI package needs but does not declare. `below` lists names such as
+    .git: if a path from the arguments contains such a directory, the directory is granted too.
     """
 
     name: str
