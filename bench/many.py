@@ -1,11 +1,11 @@
 """Run many servers for an hour, start many more, and check that resource usage stays constant.
 
-The starts and the time are divided into equal shares. Before each sample the script makes one share
-of the starts, then waits until one share of the time has passed. A counter in `MARGINS` fails if
+The run is split into equal intervals. In each, the script starts its share of the servers, waits
+for the end of the interval, and takes a sample. A counter in `MARGINS` fails if
 its median in the last quarter of the samples exceeds its median in the third quarter by more than
 its margin. This finds a leak of one descriptor in a thousand starts. Memory may grow by 1%, and all
 other counters must not grow. At the end the script ends the servers and checks that their processes
-and files are gone. It does not judge times.
+and files are gone. It does not check how long anything takes.
 """
 
 from __future__ import annotations

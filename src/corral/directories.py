@@ -92,8 +92,8 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
 
 
 def target_homes() -> str:
-    """Return the directory for persistent homes (`state = true`) of root's targets without
-    namespaces.
+    """Return the directory for the persistent homes (`state = true`) of targets that root runs
+    without namespaces.
 
     These targets have another user id, so their homes cannot be in root's home.
     """

@@ -1,4 +1,5 @@
-"""Attack the network of a target without namespaces, whose sockets the supervisor connects.
+"""Try to reach forbidden addresses from a target without namespaces. There the supervisor connects
+the target's sockets.
 
 In tests/world.py's network, every address that a test tries has a server. As a sanity check, the
 same code gets an answer outside the sandbox.

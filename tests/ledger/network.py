@@ -22,7 +22,7 @@ SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="allow-clients",
-        sentence="Clients connect as they always do.",
+        sentence="Programs in the sandbox connect as usual.",
         tests=(
             f"{CLIENTS}::test_curl_reaches_only_the_allowed_host",
             f"{CLIENTS}::test_node_verifies_tls_end_to_end",

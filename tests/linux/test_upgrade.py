@@ -313,8 +313,8 @@ def test_a_second_definition_of_a_pinned_tool_is_shown_before_an_upgrade_pins_it
 
 
 def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, registry, npm):
-    """Publish a version whose program's name cannot be encoded. The other package must still be
-    upgraded.
+    """Publish new versions of two packages. In one of them the program's path cannot be encoded.
+    The other one must still be upgraded.
     """
     servers = ("aaa", "zzz")
     for name in servers:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from vm.rig import Result
 
-# Linux 6.1 has Landlock ABI 2, which cannot deny truncation. Linux 6.12 has ABI 6, which also has
-# scopes.
+# bookworm has Linux 6.1 with Landlock ABI 2, which cannot deny truncation. trixie has Linux 6.12
+# with ABI 6, which also has scopes.
 SUITES = ("bookworm", "trixie")
 # This Debian suite has Linux 7.1 or later, whose Landlock ABI 9 has a right for unix sockets.
 NEWEST = "forky"

@@ -63,7 +63,7 @@ def test_the_copy_of_the_running_python_has_only_the_standard_library():
 
     found = resolve(runtimes.own_interpreter(), cwd=os.getcwd())
     whole = runtimes.plan(runtimes.without_projects(found), directory="C:\\store")
-    assert installed(whole.trees)  # Sanity check: a copy for a server has installed packages
+    assert installed(whole.trees)  # Sanity check: a server's copy includes site-packages
     assert not installed(runtimes.plan_own_interpreter("C:\\users\\nobody").trees)
 
 

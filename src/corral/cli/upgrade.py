@@ -60,7 +60,7 @@ def main(options: Options, rest: list[str]) -> int:
 def _upgrade(
     selected: Sequence[Entry], names: Mapping[str, str], version: str, options: Options
 ) -> tuple[list[dict[str, object]], int]:
-    """Upgrade each server. Return a row for each, and the exit code of the last error, or 0."""
+    """Upgrade each server. Return a row for each success, and the last error's exit code, or 0."""
     rows: list[dict[str, object]] = []
     code = 0
     for entry in selected:

@@ -1,4 +1,4 @@
-"""Find out from the typed arguments which command to run, and where its policy comes from."""
+"""Find out from the command line which command to run, and where its policy comes from."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def _check_unguarded(network: Network) -> None:
     if inner:
         widest = min(inner, key=lambda found: found.bits)
         raise ValueError(
-            f"is wider than the guarded networks inside it: name one of these, such as {widest}"
+            f"is wider than any guarded network: name a guarded network in it, such as {widest}"
         )
     raise ValueError("is not guarded: allowed names may resolve to it anyway")
 

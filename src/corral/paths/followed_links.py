@@ -23,9 +23,8 @@ def read_link(path: str) -> str:
 def follow(path: str, read_link: Callable[[str], str] = read_link) -> tuple[list[str], str]:
     """Return the symlinks that an absolute path goes through, and the path to which it leads.
 
-    Only the last part of each returned path is a symlink, because the directories above it are
-    already resolved. The final path does not have to exist. It is "" if the symlinks form a loop.
-    On Windows, do not look for symlinks.
+    The directories above each returned symlink are already resolved. The final path does not have
+    to exist. It is "" if the symlinks form a loop. On Windows, do not look for symlinks.
     """
     if sys.platform == "win32":
         return [], path

@@ -178,8 +178,8 @@ class Deadlines:
         """Pause the tree and measure its memory exactly.
 
         Without the pause a target could hide most of its memory by starting and ending processes
-        all the time. Processes start during the pause only if the target makes the kernel resume
-        them. If so, return the quick measurement, which is an upper bound.
+        all the time. During the pause no process can start, unless the target gets the kernel to
+        resume a paused one. In that case return the quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
         try:

@@ -58,7 +58,7 @@ def read_config(data: Mapping[str, object], path: str, lines: Mapping[str, int])
     if validator.mistakes:
         raise ManifestError(
             sort_mistakes(validator.mistakes),
-            hint=f"{CONFIG_FILE} may contain [ceilings] and [network] admit",
+            hint=f"{CONFIG_FILE} may contain only the table `ceilings` and the key `network.admit`",
         )
     ceilings = replace(Manifest(origin=path, file=path, lines=lines), limits=limits)
     return Config(ceilings=ceilings, admit=admit)

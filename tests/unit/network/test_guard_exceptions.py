@@ -46,7 +46,7 @@ def test_an_exception_admits_only_the_addresses_of_its_network(entry):
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        ("0.0.0.0/0", "wider than the guarded"), ("::/0", "wider"), ("0.0.0.0/1", "wider"), ("192.0.0.0/8", "wider"),
+        ("0.0.0.0/0", "wider than any guarded"), ("::/0", "wider"), ("0.0.0.0/1", "wider"), ("192.0.0.0/8", "wider"),
         ("8.8.8.0/24", "is not guarded"), ("2a00::/16", "is not guarded"),
         ("127.0.0.0/8", "each address"), ("127.0.0.0/31", "each address"),
         ("169.254.0.0/16", "each address"), ("169.254.169.0/24", "each address"), ("fe80::/10", "each address"),

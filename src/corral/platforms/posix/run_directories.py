@@ -141,8 +141,8 @@ class State:
         Raise OSError if the home belongs to neither of these two users.
 
         The directory above the home belongs to root, and only the target's group can search it. So
-        no other process can replace a home or list the homes. Other users have no access even to a
-        home whose server allows everyone to read it.
+        only root can list or replace the homes. Other users cannot reach a home even if its server
+        lets everyone read it.
         """
         above = os.path.dirname(self.path)
         make_private_directory(above)

@@ -161,7 +161,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     if entry.flag_bits & ENCRYPTED:
         raise _bad_entry(name, "is encrypted")
     if entry.compress_type not in METHODS:
-        raise _bad_entry(name, "is compressed in an unusual way")
+        raise _bad_entry(name, "uses an unsupported compression method")
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if kind == stat.S_IFLNK:
         raise _bad_entry(name, "is a link")

@@ -63,8 +63,8 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a journal file, or return None if it is incomplete. The lines after the digest name
-    roots that the run no longer uses. Leave out these roots.
+    """Parse a journal file, or return None if it is incomplete. Leave out the roots that are listed
+    after the digest, because the run no longer uses them.
     """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
