@@ -275,7 +275,7 @@ def test_denials_are_still_listed_after_unwrap(desk):
     for word in ("notes", "cursor:notes"):
         done = desk.corral("why", word)
         assert b"notes of cursor is not wrapped" in done.stderr
-        assert b"; to wrap it: corral wrap cursor notes\n" in done.stderr
+        assert b"; hint: corral wrap cursor notes\n" in done.stderr
         assert b"--allow-net api.x.com" in done.stdout
     for file in kept_files(desk):
         file.unlink()

@@ -922,6 +922,27 @@ def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
     assert "  time  not wrapped\n" in shown("status", "cursor")
 
 
+def test_status_and_why_say_why_wrap_would_refuse_a_server(desk):
+    package = "@modelcontextprotocol/server-filesystem"
+    entry = {"command": "npx", "args": ["-y", package, "/srv/notes"]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"files": entry}}))
+    hint = "hint: to grant them: corral wrap --grant-arguments cursor files\n"
+    shown = desk.corral("status", "cursor").stdout.decode()
+    assert f"arguments (/srv/notes), which are not granted yet\n    {hint}" in shown
+    assert "hint: corral wrap cursor\n" not in shown  # `wrap` would refuse the server again
+    done = desk.corral("why", "files")
+    assert done.returncode == 125
+    assert done.stderr.decode().endswith(hint)
+
+
+def test_a_dry_run_of_unwrap_says_what_would_be_restored(desk):
+    entry = {"command": desk.user.python, "args": [str(desk.server)]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert "  notes  would be restored\n" in desk.does("unwrap", "cursor", "--dry-run")
+    assert "  notes  restored\n" in desk.does("unwrap", "cursor")
+
+
 def test_status_says_what_a_profile_grants(desk):
     entry = {
         "command": str(desk.corral_path),

@@ -146,7 +146,8 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
             refused, mend = find_refusal(client, file, one)
             shown = replace(shown, refused=refused, mend=mend)
         if find_refusals and shown.state == "not wrapped" and not shown.why:
-            reason, hint = find_missing_npm(one)
+            refusal = wrapped_servers.find_wrap_refusal(client, path, one)
+            reason, hint = refusal if any(refusal) else find_missing_npm(one)
             shown = replace(shown, why=reason, hint=hint)
         servers.append(shown)
     return FileStatus(client=client, path=path, servers=tuple(servers))

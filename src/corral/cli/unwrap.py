@@ -17,6 +17,11 @@ TEXTS = {
     "forced": "restored; later edits are lost",
     "refused": "refused",
 }
+WOULD = {
+    "restored": "would be restored",
+    "derived": "would be unwrapped",
+    "forced": "would be restored; later edits would be lost",
+}
 FIELDS = ("name", "state", "scope", "why", "hint")
 
 
@@ -27,7 +32,7 @@ def main(options: Options, rest: list[str]) -> int:
         selection,
         lambda path: unwrap_file(path, names=selection.names, force=force, dry_run=dry_run),
         options,
-        texts=TEXTS,
+        texts=TEXTS | WOULD if dry_run else TEXTS,
         fields=FIELDS,
         verb="unwrap",
     )

@@ -100,7 +100,7 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         names = [server.name for _, _, server in configured]
         raise SandboxError(
             f"no server named {' '.join(rest)} is known, and no denials of it are recorded",
-            hint=suggest(rest[0], names, "`corral why` lists the servers with recorded denials"),
+            hint=suggest(rest[0], names, "`corral status` lists the servers of your clients"),
         )
     return [_describe(server, configured) for server in dict.fromkeys(found)]
 
@@ -146,10 +146,10 @@ def _find_unwrapped(word: str) -> list[ServerId]:
         start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
         used = package.used if isinstance(package, Package) else 0
         stored = identify_command(name_server([*start, *server.argv[1 + used :]]))
-        text, again = wrapped_servers.describe_unwrapped(row)
+        text, hint = wrapped_servers.describe_unwrapped(row)
         if not kept.load_server(stored):
-            raise SandboxError(text, hint=again or None)
-        output.note(f"{text}; to wrap it: {again}" if again else text)
+            raise SandboxError(text, hint=hint or None)
+        output.note(f"{text}; hint: {hint}" if hint else text)
         found.append(stored)
     return found
 

@@ -15,6 +15,7 @@ from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.clients.file_formats import identify
+from corral.clients.wrap import WrapRequest, propose
 from corral.errors import SandboxError
 from corral.safe_text import last_words
 from corral.servers.reference import name_server
@@ -133,8 +134,8 @@ def find_wrapped(word: str) -> list[Row]:
     if found:
         return found
     for row in list_unwrapped(word):
-        text, again = describe_unwrapped(row)
-        raise SandboxError(text, hint=again or None)
+        text, hint = describe_unwrapped(row)
+        raise SandboxError(text, hint=hint or None)
     names = [server.name for _, _, server in (*list_wrapped(), *list_recorded())]
     listed = ", ".join(dict.fromkeys(names))
     hint = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
@@ -178,13 +179,26 @@ def list_unwrapped(word: str) -> list[Row]:
 
 
 def describe_unwrapped(row: Row) -> tuple[str, str]:
-    """Return why corral does not start a server, and the command that wraps it. The command is ""
-    if the server cannot be wrapped.
+    """Return why corral does not start a server, and a hint that says how to wrap it. The hint is
+    "" if the server cannot be wrapped.
     """
     client, path, server = row
-    text = f"{server.name} of {client} is not wrapped: {server.why or 'corral does not start it'}"
-    words = last_words(name_target(client, path), server.name)
-    return text, "" if server.why else f"corral wrap {words}"
+    refused, hint = find_wrap_refusal(*row)
+    why = server.why or refused or "corral does not start it"
+    command = f"corral wrap {last_words(name_target(client, path), server.name)}"
+    text = f"{server.name} of {client} is not wrapped: {why}"
+    return text, "" if server.why else hint if refused else command
+
+
+def find_wrap_refusal(client: str, path: str, server: ConfiguredServer) -> tuple[str, str]:
+    """If `wrap` without flags would refuse a server because of its entry, return the reason and a
+    hint. Otherwise return two empty strings.
+    """
+    [proposal] = propose([server], WrapRequest(corral="", target=name_target(client, path)))
+    outcome = proposal.outcome
+    if outcome is None or outcome.state != "refused":
+        return "", ""
+    return outcome.why, outcome.hint
 
 
 def name_target(client: str, path: str) -> str:

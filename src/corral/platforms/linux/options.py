@@ -148,7 +148,7 @@ def _per_process(policy: Policy) -> tuple[Option, ...]:
         return ()
     held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))
     note = f"each process is limited to {held}, but all of them together are not"
-    note += "; with `--max-memory` their total is sampled"
+    note += "; to limit their total too, which corral then samples, add `--max-memory SIZE`"
     return (Option(mechanism="RLIMIT_DATA", needs=("rlimits",), status="degraded", note=note),)
 
 
