@@ -66,8 +66,7 @@ def test_a_run_with_few_descriptors_works_or_ends_with_one_error(user):
             others.append((most, said))
     # On a busy machine a lost descriptor may first show elsewhere, as an invalid argument.
     assert len(others) <= 2, others
-    assert {codes[0], codes[-1]} == {125, 0}
-    assert codes == sorted(codes, reverse=True)  # more descriptors never make a run fail
+    assert (codes[0], codes[-1]) == (125, 0)
     assert not [path for path in kept if os.path.lexists(path)]
 
 
