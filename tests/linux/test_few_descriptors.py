@@ -64,7 +64,7 @@ def test_a_run_with_few_descriptors_works_or_ends_with_one_error(user):
             assert "`ulimit -n`" in hint
         else:
             others.append((most, said))
-    # On a busy machine a lost descriptor may first show elsewhere, as an invalid argument.
+    # On a busy machine an error rarely names an invalid argument instead. The cause is not known.
     assert len(others) <= 2, others
     assert (codes[0], codes[-1]) == (125, 0)
     assert not [path for path in kept if os.path.lexists(path)]
