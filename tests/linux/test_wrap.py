@@ -924,11 +924,12 @@ def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
 
 def test_status_and_why_say_why_wrap_would_refuse_a_server(desk):
     package = "@modelcontextprotocol/server-filesystem"
-    entry = {"command": "npx", "args": ["-y", package, "/srv/notes"]}
+    notes = str(desk.put("notes/one.md", "one").parent)
+    entry = {"command": "npx", "args": ["-y", package, notes]}
     desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"files": entry}}))
     hint = "hint: to grant them: corral wrap --grant-arguments cursor files\n"
     shown = desk.corral("status", "cursor").stdout.decode()
-    assert f"arguments (/srv/notes), which are not granted yet\n    {hint}" in shown
+    assert f"arguments ({notes}), which are not granted yet\n    {hint}" in shown
     assert "hint: corral wrap cursor\n" not in shown  # `wrap` would refuse the server again
     done = desk.corral("why", "files")
     assert done.returncode == 125
