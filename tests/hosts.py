@@ -67,36 +67,36 @@ NOT_RUN = {"attacks": {"rule": "", "passed": 0, "skipped": {}, "failed": [], "cl
 HEAD = """\
 # Hosts that corral was tried on
 
-This page says on which kernels and file systems corral was tried, and what worked there.
+corral was tried on the kernels and file systems that this page lists. The page shows what worked on each of them.
 
-On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
-`corral demo --json`. Where the table says so, the attacks of `tests/inside` were run, too. Emulated machines are ten to twenty times
-slower than the machine that emulates them, so none of them was tried with every case of every attack. Each section says which attacks were
-run, and why some were skipped.
+On each kernel one user ran `corral doctor --json`, `corral demo --json`, and `corral run -- /bin/true` with and without `--strict`. If the
+column *attacks* has numbers, the attacks in `tests/inside` were run as well. An emulated machine is ten to twenty times slower than the
+machine that emulates it, so only a part of the attacks ran there. Each section says which attacks ran, and why some were skipped.
 
-*yes* means that a probe proved the capability there. If a capability is absent, the page quotes corral's message and its hint. Nothing on
-this page comes from a version number.
+In the tables, *yes* means that a probe proved the capability on that host. corral never concludes from a version number that a capability
+is present. For an absent capability, the page quotes corral's message and hint. All quotations are from the day of the trial, and some
+messages have changed since then.
 
-Each record ends with its date and the version of corral. `src` is the hash of corral's source at that time, as
-`git rev-parse --short HEAD:src` prints it. Records without this hash are of earlier states of that version.
+Each record ends with its date and corral's version. `src` is the hash of corral's source, as `git rev-parse --short HEAD:src` prints it. A
+record without this hash was made with an earlier state of that version.
 
-`python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
-`python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
+`python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is up to date.
+`python3 tests/hosts.py try KIND NAME` tries a host again and writes a new record.
 """
 
 
 FILE_SYSTEMS = """\
-Each place that corral uses (the columns of the table below) was put on each of these file systems in turn, and was tried by root and by
-an ordinary user, with namespaces (*walled*) and under a filter that forbids them (*bare*).
+The columns of the table below are the directories that corral uses. Each was put on each file system in turn. Root and an ordinary user
+tried it with namespaces (*walled*), and under a filter that forbids namespaces (*bare*).
 
-- In a grant a file can be read, written and renamed. A file beside the grant is denied, an `.env` file is hidden, and `.git` is read-only.
-- In HOME the files that a server keeps are still there in its next run.
-- In the store, which has the installed servers, two processes install the same bundle at once.
-- If corral's hint is a command, this command was run, and the place worked afterwards.
-- User-mode Linux does not have Landlock, so there everything was tried only with namespaces.
+- Grants: the server can read, write and rename a file. A file beside the grant is denied, an `.env` file is hidden, and `.git` is read-only.
+- HOME: a file that the server keeps is still there in its next run.
+- Store (the directory of installed servers): two processes install the same bundle at the same time.
+- If corral refuses and its hint is a command, the command was run. Afterwards everything worked.
+- User-mode Linux does not have Landlock, so it was tried only with namespaces.
 
-If a disk is full or has room for only a part of a package, corral refuses to install it from npm or PyPI, names the reason, and leaves
-nothing behind. With enough room the installation works (`tests/linux/test_full_disk_installs.py`).
+If a disk is full, or too small for a package from npm or PyPI, corral does not install the package. It names the reason and leaves nothing
+behind. With enough room the installation works (`tests/linux/test_full_disk_installs.py`).
 """
 
 
@@ -176,7 +176,7 @@ def at_place(record: Record, place: str) -> str:
     if there are none, or "not tried".
     """
     tries = [one for one in record["tries"] if one["place"] == place]
-    others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
+    others = [f"{one['result']} ({one['user']}, {one['tier']})" for one in tries if one["said"]]
     return "; ".join(others) or ("works" if tries else "not tried")
 
 
@@ -190,7 +190,7 @@ def quote(said: str) -> str:
 def file_system(record: Record) -> str:
     said = [f"### {record['name']}\n", f"{record['how']}. {record['system']}.\n"]
     said += [
-        f"{one['place']}, {one['user']}, {one['tier']}:\n\n{quote(one['said'])}\n"
+        f"{one['place']} (user: {one['user']}, tier: {one['tier']}):\n\n{quote(one['said'])}\n"
         for one in record["tries"]
         if one["said"]
     ]
@@ -260,14 +260,19 @@ def cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+EXCEPTIONS = {"open": "Not stopped on this host", "unpromised": "Stopped, but not by a wall"}
+
+
 def demo_of(demo: Record) -> str:
-    said = [f"Demo: {demo['summary']}."]
-    for verdict in sorted(set(demo["acts"].values())):
+    """Return the summary of `corral demo`, and the acts whose verdict is not the usual one."""
+    said = [f"`corral demo`: {demo['summary']}.\n"]
+    for verdict in dict.fromkeys([*EXCEPTIONS, *sorted(demo["acts"].values())]):
         acts = [act for act, found in demo["acts"].items() if found == verdict]
-        said.append(f"{verdict}: {', '.join(acts)}.")
+        if acts and verdict not in ("stopped", "works"):
+            said.append(f"- {EXCEPTIONS.get(verdict, verdict)}: {', '.join(acts)}.")
     if demo["not_tried"]:
-        said.append(f"Not tried: {'; '.join(demo['not_tried'])}.")
-    return " ".join(said) + "\n"
+        said.append(f"- Not tried: {'; '.join(demo['not_tried'])}.")
+    return "\n".join(said).rstrip("\n") + "\n"
 
 
 OUTCOMES = ("passed", "skipped", "failed", "did not end", "not started")

@@ -29,7 +29,7 @@ def sample() -> dict:
     """Return a complete record. `held` lists the capabilities that the page shows as available."""
     empty = {str: "text", list: [], dict: {}}
     record = {field: empty[kind] for field, kind in hosts.FIELDS.items()}
-    demo = {"summary": "1 of 1", "acts": {"read a key": "stopped"}, "not_tried": ["x (why)"]}
+    demo = {"summary": "1 of 1", "acts": {"read a key": "open"}, "not_tried": ["x (why)"]}
     attacks = {"rule": "all", "passed": 1, "skipped": {}, "failed": [], "closing": "1 passed"}
     return {
         **record,
@@ -55,7 +55,7 @@ def test_a_record_is_shown_as_rows_and_quoted_output(place):
     assert "| `seccomp` | yes |" in text
     assert "| `landlock` | absent | Errno 38 | Linux 5.13 |" in text
     assert "`corral run --strict` ends with 125:\n\n> corral: cannot\n" in text
-    assert "stopped: read a key. Not tried: x (why)." in text
+    assert "- Not stopped on this host: read a key.\n- Not tried: x (why).\n" in text
 
 
 @pytest.mark.parametrize("change", [{"held": None}, {"name": "6.2"}, {"more": 1}, {"kind": "x"}])
