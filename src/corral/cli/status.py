@@ -245,12 +245,13 @@ def _print_inventory(files: list[FileStatus]) -> None:
     if not servers:
         return
     output.write_line("")
-    output.write_line(output.Painted("all servers", "bold"))
-    rows = [
-        (f"  {one.name}", file.client, _format_state(one), "switched off" if one.off else "")
-        for file, one in servers
-    ]
-    output.write_table(rows)
+    if len(files) > 1:
+        output.write_line(output.Painted("all servers", "bold"))
+        rows = [
+            (f"  {one.name}", file.client, _format_state(one), "switched off" if one.off else "")
+            for file, one in servers
+        ]
+        output.write_table(rows)
     local = [one for _, one in servers if one.walled is not None]
     wrapped = sum(bool(one.walled) for one in local)
     output.write_line(f"  {wrapped} of {len(local)} servers that run on this machine are wrapped")
