@@ -264,12 +264,19 @@ def _refuse_arguments(
                 f"the server {does} {path}, and {why}",
                 hint=f"grant the directories that it needs: {command}",
             )
-    if not request.grant_arguments:
-        named = ", ".join(paths) or "none here"
+    if request.grant_arguments:
+        return
+    command = format_command(server, request, "--grant-arguments")
+    if not paths:
         raise UnfitError(
-            f"the server {does} the paths in its arguments ({named}), which are not granted yet",
-            hint=f"to grant them: {format_command(server, request, '--grant-arguments')}",
+            f"the server {does} the paths in its arguments, but none of them exists",
+            hint=f"add a directory to the server's arguments, or create it; then: {command}",
         )
+    raise UnfitError(
+        f"the server {does} the paths in its arguments ({', '.join(paths)}), which are not"
+        " granted yet",
+        hint=f"to grant them: {command}",
+    )
 
 
 def _rewrite(text: str, form: Format, proposal: Proposal, corral: str) -> Rewrite:
