@@ -9,9 +9,9 @@ import sys
 from xml.sax.saxutils import escape
 
 PICTURE = pathlib.Path(__file__).parent / "demo.svg"
-COLUMNS = ((16, "a hostile server tries to"), (234, "behind corral"), (424, "without it"))
+COLUMNS = ((16, "a hostile server tries to"), (240, "behind corral"), (436, "without it"))
 LABEL = "What a hostile server can do behind corral, and without it"
-LINE, TOP, WIDTH = 24, 76, 630
+LINE, TOP, WIDTH = 24, 76, 640
 MAX_LETTERS = 23
 """The maximum length of a result. Longer texts would leave the picture, or reach the next column.
 The picture is narrow, because a browser scales it down to the width of a phone.
@@ -19,7 +19,7 @@ The picture is narrow, because a browser scales it down to the width of a phone.
 CHANGING = r"\S*-[0-9a-f]{16}\S*|^\d{6,}$|(?<=sent to )\d+|\d+(?= processes)"
 ERRNO = r"E[A-Z0-9]+"
 STYLE = """
-  text { font: 15px Arial, Helvetica, "Liberation Sans", Roboto, sans-serif; fill: #1f2328 }
+  text { font: 14px Arial, Helvetica, "Liberation Sans", Roboto, sans-serif; fill: #1f2328 }
   .head { font-weight: bold } .good { fill: #116329 } .bad { fill: #a40e26 }
   rect { fill: #f6f8fa; stroke: #d0d7de }
   @media (prefers-color-scheme: dark) {
