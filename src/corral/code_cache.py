@@ -47,7 +47,7 @@ class Loader(SourceFileLoader):
         """Return the code from the cache file, or use Python's own loader if the file was closed.
 
         corral's processes close all descriptors that they do not need, even the cache file's.
-        Another file may then get the same number.
+        Another file may then get the same number, so `Finder.read` checks which file it reads.
         """
         found = self._finder.read(*self._code)
         if found is None:
@@ -97,7 +97,7 @@ def use() -> None:
     """Import corral's modules from the cache file from now on.
 
     If there is no cache file, or a different version of Python wrote it, add an empty Finder, so
-    that `keep` writes a new one.
+    that `keep` writes a new cache file. On Windows, do nothing.
     """
     if sys.platform != "win32":
         sys.meta_path.insert(0, _open_file() or Finder(-1, 0, {}))
@@ -130,10 +130,11 @@ def _read_index(fd: int) -> tuple[int, dict[str, Entry]] | None:
 
 
 def keep() -> None:
-    """Write the cache file again if this process imported modules that are not in it.
+    """Write the cache file again if this process imported modules that were not loaded from it.
 
-    A failed write is ignored, just as Python ignores one for `.pyc` files. A process that did not
-    call `use` writes nothing, because it does not know which modules the cache file contains.
+    A failed write is ignored, just as Python ignores a failed write of a `.pyc` file. A process
+    that did not call `use` writes nothing, because it does not know which modules the cache file
+    contains.
     """
     known = [one.entries for one in sys.meta_path if isinstance(one, Finder)]
     loaded = {name for name in sys.modules if name.partition(".")[0] == PACKAGE} - STARTED_WITH

@@ -1,6 +1,6 @@
 """Find the directories of the user and of corral, and check that only the user can write to them.
 
-Do not use a library for this, because importing one would take longer than the rest of the start.
+No library is used for this, because importing it would take longer than the rest of corral's start.
 """
 
 from __future__ import annotations

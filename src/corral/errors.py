@@ -1,4 +1,5 @@
-"""Define all exceptions that corral raises on purpose.
+"""Define SandboxError, the base class of corral's errors, and those of its subclasses that several
+packages use.
 
     SandboxError                 exit code, and a hint for the user
       ManifestError              all mistakes in a policy file, with their lines

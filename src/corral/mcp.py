@@ -123,7 +123,7 @@ def command_line(
     """Return the arguments with which this Python interpreter starts the server through corral."""
     flags: list[str] = []
     if profile is not None:
-        profiles.load(profile)  # raises an error if the profile does not exist
+        profiles.load(profile)  # raise an error now if the profile does not exist
         flags += ["--profile", profile]
     manifest: Manifest | None = None
     if isinstance(policy, str | os.PathLike):

@@ -33,7 +33,9 @@ def _format_profile(profile: Profile) -> list[str]:
 
 
 def _read_policy(profile: Profile) -> list[str]:
-    """Return the policy, without the tables that describe the profile."""
+    """Return the lines of the profile's policy, without the tables that only describe the
+    profile.
+    """
     with open(profiles.path(profile.name), encoding="utf-8") as file:
         tables = file.read().strip().split("\n\n")
     return "\n\n".join(table for table in tables if not table.startswith(HEADINGS)).split("\n")

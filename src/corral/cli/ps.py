@@ -87,7 +87,8 @@ def _run_to_json(entry: Entry, usage: Usage, server: str) -> dict[str, object]:
 
 
 def _format_row(entry: Entry, usage: Usage, server: str) -> tuple[str, ...]:
-    up = max(0, int(time.time()) - entry.started)  # the clock may have been set back
+    # If the clock was set back during the run, the difference is negative, so show 0.
+    up = max(0, int(time.time()) - entry.started)
     clock = f"{up // 3600}:{up // 60 % 60:02}:{up % 60:02}"
     size = f"{usage.memory / (1 << 20):.0f}M"
     numbers = (clock, f"{usage.cpu:.1f}s", size, str(usage.tasks))

@@ -34,7 +34,9 @@ SUMMARY = "run a command, or a server's directory, in a sandbox"
 USAGE = what_to_run.USAGE.format("run")
 LIMITS = {"timeout", "cpu_time", "memory", "pids"}
 ENDED_BY_CLIENT = {0, 130, 143, 0xC000013A}
-"""Exit codes of programs that handle SIGINT or SIGTERM, or that end by Ctrl-C on Windows."""
+"""Exit codes of servers that a client usually stops: 0, 130 (SIGINT), 143 (SIGTERM), and the code
+of a program that ends by Ctrl-C on Windows. They do not count as failures.
+"""
 EARLY_MS = 5000  # a target that fails within this time probably could not read a file that it needs
 
 
@@ -195,7 +197,9 @@ def _open_audit(path: str | None) -> Audit | None:
 
 
 def keep_terminal() -> Callable[[], None]:
-    """Return a function that restores the terminal's current settings, if there is a terminal."""
+    """Return a function that restores the settings that the terminal has now. If there is no
+    terminal, the function does nothing.
+    """
     if sys.platform != "win32":
         for fd in range(3):
             if os.isatty(fd):
@@ -206,7 +210,9 @@ def keep_terminal() -> Callable[[], None]:
 
 
 def forwarded_signals() -> list[int]:
-    """Return the signals to forward. Ignored signals stay ignored, so that `nohup` works."""
+    """Return the signals that corral forwards to the target. Leave out signals that corral itself
+    ignores, because `nohup` starts corral with SIGHUP ignored, and the target has to survive then.
+    """
     import _signal  # type: ignore[import-not-found]  # `signal` itself would import enum
 
     from corral.abi.signal_numbers import FORWARDED
@@ -275,7 +281,7 @@ def _describe_limit(result: Report) -> str:
 
         flag = find_higher_limit(name, asked)
     except (OSError, ImportError, ValueError):
-        pass  # corral's files were replaced, or there is no limit to double
+        pass  # corral's files were replaced during the run, or the limit is not a number
     more = f"; to allow more: {flag}" if flag else ""
     return f"its {name} limit ({asked}){more}"
 
@@ -305,7 +311,8 @@ class _KeptDenials:
         self._open().add(denial, time.time())
 
     def end(self, denials: Sequence[Denial], failure: str) -> None:
-        # If there is nothing to store, do not call `_server`, because its imports take time.
+        # `_has_runs` calls `_server`, whose imports take time. So first check whether runs of any
+        # server are stored.
         if denials or failure or (os.path.isdir(all_kept()) and self._has_runs()):
             self._open().end(denials, time.time(), failure)
 
@@ -325,7 +332,7 @@ class _KeptDenials:
         return identify_command(self._program.server or self._program.typed)
 
     def _flags(self) -> Sequence[str]:
-        """Return the flags that grant something, without secrets."""
+        """Return the words of the flags that grant something. Secrets in them are masked."""
         if not self._options.values:
             return ()
         from corral.cli.run_flags import list_grants
@@ -442,14 +449,14 @@ def _keep_refusal(rest: list[str], problem: SandboxError) -> None:
         server = identify_command(name_server(rest))
         keep(server, (), time.time(), failure=f"{NOT_STARTED}: {message}")
     except (SandboxError, OSError, ImportError):
-        return  # the caller reports `problem`
+        return  # only `corral why` lacks the refusal: the caller still reports `problem`
 
 
 def _write_refusal(rest: list[str], problem: SandboxError, write_report: WriteReport) -> None:
     try:
         from corral.errors import LaunchError
         from corral.supervisor import report
-    except (OSError, ImportError) as error:  # the caller reports `problem`
+    except (OSError, ImportError) as error:  # warn only: the caller still reports `problem`
         output.warn(f"the report could not be written: {error}")
         return
     kind: Kind = "setup_failed" if isinstance(problem, LaunchError) else "refused"

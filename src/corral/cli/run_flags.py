@@ -1,6 +1,7 @@
 """Define the flags of `run` that set what a target may do, and make a manifest from them.
 
-Most flags set a policy key, and the policy's schema defines their names and kinds of values.
+Most flags set a key of the policy. The policy's schema defines the names of these flags, and the
+kinds of values that they take.
 """
 
 from __future__ import annotations

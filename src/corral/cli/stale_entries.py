@@ -34,10 +34,11 @@ from corral.servers.reference import name_server, parse_reference
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that repairs its entry.
 
-    Both are "" if no reason is found. The command is "" if the program or its script is missing.
-    Nothing is installed for this check.
+    Both strings are "" if no reason is found. The command is "" if the program or its script is
+    missing. Nothing is installed for this check.
 
-    Check only servers that corral wrapped, because a project's file may name any program.
+    Check only servers whose lines are unchanged since corral wrote them. The check reads files that
+    these lines name, and lines that a project wrote could name any file.
     """
     original = backups.load(file.content.path).get(server.key_path)
     if original is None or not is_untouched(file.content.text, server, original):
@@ -70,7 +71,7 @@ def _find_mend(client: str, file: ClientFile, server: ConfiguredServer, error: S
         reads = [word for path in error.reads for word in ("--read", path)]
         return f"{join(['corral', 'wrap', *reads])} {last_words(client, server.name)}"
     if isinstance(error, CommandError):
-        return ""  # wrapping it again would write the same program
+        return ""  # the program is missing, and `wrap` would write the same program again
     if isinstance(error, ChangedPathsError):
         return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
     if isinstance(error, UnpinnedError):

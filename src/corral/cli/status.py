@@ -44,12 +44,12 @@ class ServerStatus:
     why: str = ""
     off: bool = False
     corral: str = ""  # the corral program that starts the server, if it is wrapped
-    own: bool = True  # False if a different corral program starts the server
+    own: bool = True  # False if the server is wrapped, but another program named corral starts it
     walled: bool | None = False  # whether this corral starts the server; None for a remote server
     denials: int = 0  # recent denials that the server's flags do not allow yet
     state_bytes: int | None = None  # size of the home that the server keeps; None without one
     refused: str = ""  # why the server would not start now, or ""
-    mend: str = ""  # the command that repairs the entry, or ""
+    mend: str = ""  # the command that repairs the server's entry, or ""
     hint: str = ""  # what to do before the server can be wrapped, or ""
     may: tuple[str, ...] = ()
     guard: tuple[str, ...] = ()  # the settings for the MCP guard
@@ -210,8 +210,9 @@ def _measure_state(server: ConfiguredServer) -> int | None:
 def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
     """Return why `wrap` would refuse this wrapped server, or "" if it would accept the server.
 
-    `own` is false if another corral starts the server. This is accepted, because the file may have
-    been wrapped on another machine. Refuse the server if the project may contain that corral.
+    `own` is false if another program named corral starts the server. `wrap` accepts this, because
+    the file may have been wrapped on another machine. It refuses the server if the project itself
+    may contain this other program.
     """
     try:
         if not own or not os.path.dirname(server.argv[0]):
@@ -229,8 +230,9 @@ def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
     """Return whether this corral starts the server.
 
-    It does if its command is unchanged since corral wrote it, or if its program is the same file as
-    this corral. The program's name proves nothing, because any program can be named corral.
+    This is so if the server's lines are unchanged since corral wrote them, or if they name a
+    program that is the same file as this corral. The name of the program proves nothing, because
+    any program can be named corral.
     """
     if original is not None and is_untouched(text, server, original):
         return True
@@ -311,7 +313,8 @@ def _print_file(file: FileStatus) -> None:
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = last_words(file.path, server.name)
             again = f"corral wrap {words}"
-            if not server.own:  # the entry was changed after corral wrote it
+            # `wrap` corrects the path only in an entry that is as corral wrote it.
+            if not server.own:
                 again = (
                     f"corral unwrap {words} && corral wrap {words}, and grant its permissions again"
                 )

@@ -20,11 +20,12 @@ def save_terminal(fd: int) -> Callable[[], None]:
 
     def restore() -> None:
         try:
-            # Only in the foreground, because `tcsetattr` would suspend a background process.
+            # Restore the settings only if corral is in the foreground. The kernel would suspend a
+            # background process that calls `tcsetattr`.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):
-            pass  # the terminal was closed, or belongs to another session
+            pass  # the terminal was closed, or belongs to another session by now
         os.close(terminal)
 
     return restore

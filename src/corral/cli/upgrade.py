@@ -109,7 +109,7 @@ def _select(words: list[str]) -> list[Entry]:
 
 
 def _find_wrapped(word: str) -> list[str]:
-    """Return the references, such as npm:NAME, in the clients' entries for the server `word`."""
+    """Return the references, such as npm:NAME, with which clients start the server `word`."""
     found = [server.inner_argv[0] for _, _, server in wrapped_servers.match_wrapped(word)]
     return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
 
@@ -141,8 +141,8 @@ def _compare_pinned(pinned: PinnedServer, found: Candidate) -> ToolChanges:
     if reference is None or reference.kind not in SOURCES or found.installed is None:
         return ToolChanges(pinned=pinned, lines=())
     try:
-        # Run exactly this installation. The store may contain the same version with other
-        # dependencies.
+        # Run exactly this installation, and not the reference, because the store may contain the
+        # same version with other dependencies.
         command = found.installed.argv()
         check_command(command, found.installed.path())
         seen = inspect_server(plan_command([*command, *pinned.server[1:]], pinned.server)).pins()

@@ -61,7 +61,9 @@ def replace_runner(options: Options, rest: list[str]) -> list[str]:
 
     found = parse_runner(rest[0], rest[1:])
     if not isinstance(found, Package):
-        return rest  # refused later, unless the policy allows subprocesses
+        # corral cannot replace this runner. The run is refused later, unless the policy allows
+        # subprocesses.
+        return rest
     output.note(f"{rest[0]} is not started: corral installs {found.reference} and runs it directly")
     from corral.cli.run_flags import ALL
 
@@ -167,7 +169,7 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
     request, command, server = _open(options, command)
     if server is not None:
         found += server.granted
-        # The policy takes the values of secrets from the environment.
+        # The policy takes the values of secrets from the environment, so add the server's secrets.
         os.environ.update(server.secrets)
     typed, command = _typed_sources(options, command, arguments)
     found += typed
@@ -199,7 +201,8 @@ def _open(
     """Return (request, command, server) for a command.
 
     If the command starts with a reference such as npm:NAME, install or unpack that server.
-    Otherwise `server` is None. `request` is None if the server has no request of its own.
+    Otherwise `server` is None. `request` contains the permissions that the server itself asks for,
+    or is None if it asks for none.
     """
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
@@ -216,7 +219,9 @@ def _open(
 def _typed_sources(
     options: Options, command: list[str], arguments: list[str]
 ) -> tuple[list[Source], list[str]]:
-    """Return the user's profile, policy and flags as sources, and the command."""
+    """Return the user's profile, policy and flags as sources of the policy, and the command. If no
+    command was typed, take the command from the policy file.
+    """
     found: list[Source] = []
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles

@@ -46,7 +46,7 @@ class ServerDenials:
     granted: tuple[bool, ...] = ()
     times: tuple[int, ...] = ()
     refused: str = ""  # why the server would not start now, if the user named it
-    mend: str = ""  # the command that repairs its entry
+    mend: str = ""  # the command that repairs the server's entry in the client's file
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -106,8 +106,10 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
 
 
 def _is_repeated(server: ServerId, servers: Iterable[ServerId]) -> bool:
-    """Return whether a server's command contains variables, and all its stored runs are also runs
-    of `servers`.
+    """Return whether a description of `server` would only repeat those of other `servers`.
+
+    This is so if the command of `server` contains variables, and each of its stored runs is also a
+    run of another server in `servers`.
     """
     runs = kept.load_server(server) if server.has_variables else []
     ran = {run.server.digest for run in runs}
@@ -225,7 +227,8 @@ def _print(found: ServerDenials, word: str) -> None:
     when = grant.format_time(found.last_run)
     output.write_line(f"  last run: {when}" + (f"; {found.failure}" if found.failure else ""))
     if not found.denials:
-        if not found.failure.startswith(kept.NOT_STARTED):  # otherwise no target ran
+        # If corral refused the run, no target ran, so say nothing about its denials.
+        if not found.failure.startswith(kept.NOT_STARTED):
             output.write_line("  it had no denials; all earlier denials, if any, are now allowed")
         _point_to_learn(found, word)
         return

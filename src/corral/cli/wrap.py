@@ -187,9 +187,11 @@ def check(
     dry_run: bool = False,
     path: str = "",
 ) -> Proposal:
-    """Refuse a server that would not start on this host. With `install`, also install its package;
-    a dry run only checks whether npm is missing. With `pin`, pin the package to the installed
-    version. `path` is the file that configures the server.
+    """Refuse a server that would not start on this host.
+
+    With `install`, install the server's package. In a dry run, only check whether npm, which would
+    install it, is missing. With `pin`, pin the package to the installed version. `path` is the file
+    that configures the server.
     """
     project = catalogue.find_project(path) if path else ""
     try:
@@ -342,8 +344,8 @@ def _note_unpinned(proposals: Sequence[Proposal], word: str, file: ClientFile) -
 
 
 def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
-    """Do the slow part of a first run now, because clients do not wait long for a server to
-    start.
+    """Do the one-time work of a server's first run now, because clients do not wait long for a
+    server to start. On Windows, for example, this work copies the runtime into corral's store.
     """
     try:
         plan = _prepare_server(proposal, command)

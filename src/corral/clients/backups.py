@@ -63,8 +63,8 @@ def lock(path: str) -> AbstractContextManager[None]:
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """Return the original of each server entry that corral has changed in a file, by key path.
-    Return {} if the record cannot be read or if other users have access to it.
+    """Return {key path: original} for each server entry that corral has changed in a file. Return
+    {} if the file has no record, or if its record cannot be read or other users have access to it.
     """
     try:
         content = safe_write.read(_stored_path(path, "json"))
@@ -79,7 +79,7 @@ def load(path: str) -> dict[tuple[str, ...], Original]:
 
 
 def list_files() -> list[str]:
-    """Return the files that have records. Skip records of other users."""
+    """Return the files that have records. Skip records that other users own or can access."""
     directory = os.path.join(directories().state, STORE)
     found: list[str] = []
     for name in sorted(glob(os.path.join(escape(directory), "*.json"))):

@@ -1,8 +1,9 @@
 """Find the files on this machine in which MCP clients configure their servers.
 
-The table of clients is in `policy/secret_files`, because clients' files contain tokens. On the
-command line, a client's name means its files in the user's home. A file in a project is often
-shared with other people, so corral changes it only if the user names the file itself.
+The table of clients is in `policy/secret_files`, which lists the files that no target may read,
+because clients' files contain tokens. On the command line, the name of a client means its own
+files, which belong to this user. A file in a project is often shared with other people, so corral
+changes it only if the user names the file itself.
 """
 
 import os

@@ -71,7 +71,9 @@ class ConfiguredServer:
 
     @property
     def scope(self) -> str:
-        """Return the project that the server belongs to, or ""."""
+        """Return the directory of the project for which Claude Code's own file configures the
+        server, or "" for any other server.
+        """
         return self.key_path[1] if self.key_path[0] == "projects" else ""
 
     @property

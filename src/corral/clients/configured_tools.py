@@ -21,7 +21,7 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
 
     - `server` itself, because it is being inspected
     - servers with pins, because their pins list the tools
-    - servers that are disabled or belong to another directory
+    - servers that are disabled or belong to the project in another directory
     """
     known: dict[str, tuple[str, ...]] = {}
     unknown: list[str] = []

@@ -8,7 +8,8 @@ from corral.errors import SandboxError
 from corral.paths.native import is_inside
 
 NAMES = frozenset(("corral", "corral.exe"))
-# Cache directories of `uvx` and `pipx run`, which those programs may empty at any time.
+# Cache directories of `uvx` and `pipx run`. These programs may empty them at any time, so a client
+# must not start corral from there.
 CACHES = (
     "/uv/archive-v", "/uv/builds-v", "/uv/environments-v", "/uv/cache/", "/pipx/.cache/",
     "/pipx/cache/",

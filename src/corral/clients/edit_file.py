@@ -159,7 +159,9 @@ def _edit(
     *,
     dry_run: bool,
 ) -> FileEdit:
-    """Write the records, and then the file. A crash in between leaves only an unneeded record."""
+    """Write the records, and then the file. After a crash in between, no record is missing, but a
+    record may describe lines that were never written.
+    """
     real, backup = file.content.path, ""
     if text != file.content.text and not dry_run:
         safe_write.refuse_unwritable(file.content)

@@ -52,7 +52,7 @@ def _installation(prefix: str) -> str:
 
 def identify(path: str) -> tuple[str, str]:
     """Return a file's real path and format, so that a file with several names is read only once.
-    The format counts, because the same text can list different servers in YAML and in JSON.
+    The format is included, because the same text can list different servers in YAML and in JSON.
     """
     ending = os.path.splitext(path)[1].lower()
     return os.path.realpath(path), ".json" if ending == ".jsonc" else ending

@@ -114,7 +114,9 @@ def _select_flags(server: ConfiguredServer) -> Iterator[str]:
 
 
 def fill_variables(text: str) -> str:
-    """Fill in environment variables as clients do. Refuse variables that only a client knows."""
+    """Replace variables such as `${NAME}` with their values, as clients do. Refuse variables whose
+    values only a client knows.
+    """
 
     def value(found: re.Match[str]) -> str:
         if found[0] == "${userHome}":

@@ -95,7 +95,9 @@ def _apply(text: str, rewrites: Mapping[KeyPath, Rewrite]) -> str:
 
 
 def _is_right(form: Format, old: str, new: str, rewrites: Mapping[KeyPath, Rewrite]) -> bool:
-    """Return whether these servers have exactly the new commands, and nothing else changed."""
+    """Return whether each server in `rewrites` has the command that its Rewrite requires, and no
+    other value has changed.
+    """
     try:
         before, after = form.load(old), form.load(new)
         for key_path, rewrite in rewrites.items():

@@ -36,16 +36,17 @@ if TYPE_CHECKING:
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Variables for paths that only the client knows. The client replaces them even in corral's own
-# arguments.
+# Variables for paths that only the client knows. The client replaces them in all arguments, so they
+# may also occur in corral's own flags.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # A client sets a server's variables for corral too, and corral runs outside of the sandbox. These
 # variables are refused because they would change corral itself: its code and settings, the
-# certificates that the server may read, the host's proxy, the addresses of allowed names, the file
-# for TLS keys, or the directories whose links are trusted.
+# certificates that the server may read, the host's proxy, the addresses to which allowed host names
+# resolve, the file to which TLS keys are written, or the directories of version managers, whose
+# links corral trusts.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -59,8 +60,8 @@ UNSAFE_NAMES = frozenset((
 ))  # fmt: skip
 HOMES = ("HOME", "USERPROFILE")
 # These variables choose where packages come from and which npm or uv installs them. All values are
-# refused, because even one that looks harmless may refer to another variable of the user, such as a
-# token.
+# refused. Even a value that looks harmless may contain the name of another variable, such as a
+# token. The client would fill in the token, and npm or uv could send it to another host.
 PACKAGE_SOURCE_PREFIXES = (
     "NPM_CONFIG_", "PIP_", "UV_", "VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_", "XDG_DATA_HOME",
 )  # fmt: skip
@@ -148,9 +149,9 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
     If the server is a package, an `npm` or `uv` in this directory would install it, and other
-    servers would use the result from the cache. If the server is a command, links and scripts in
-    this directory could make any file readable. Directories of version managers are refused only
-    for packages.
+    servers would use the result from the cache. If the server is a command, corral makes its
+    program readable, with the files to which the program leads. A link or script in this directory
+    could lead to any file. Directories of version managers are refused only for packages.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -192,8 +193,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
         path = os.path.join(here, text)
         above, name = os.path.split(path)
         # A link inside the project is accepted here, because corral checks its destination when the
-        # server starts. But it does not check links in a directory that several servers share, nor
-        # links before `..` on Windows. For these only the real path counts.
+        # server starts. But corral does not check links in a directory that several servers share,
+        # nor links before `..` on Windows. If the path may contain such links, only its real path
+        # counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -244,8 +246,8 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
 
 
 def refuse_project_variables(server: ConfiguredServer, project: str) -> None:
-    """Refuse an `envFile` that the project may contain, because the client also sets its variables
-    for corral, and they could make corral load other code.
+    """Refuse an `envFile` that the project may contain, because the client also sets the variables
+    from this file for corral, and they could make corral load other code.
     """
     if not server.env_file or not project or _is_home(project):
         return
@@ -325,7 +327,7 @@ def _is_unsafe(name: str, value: str) -> bool:
 
 def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
     """Return the first foreign directory of a search path, or '' if there is none. All directories
-    are foreign except the system's, those on the user's PATH, and those in `known` directories.
+    are foreign except the system's, those on the user's PATH, and those inside `known` directories.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
     mine = _own_search_path()

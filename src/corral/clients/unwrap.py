@@ -71,7 +71,7 @@ def _derive(
         why = f"{edited}, and its arguments have no `--` followed by a command"
         return None, describe_outcome(server, "refused", why, hint)
     program, *lead = format_runner(inner[0]) or [inner[0]]
-    drop = len(server.argv) - len(inner)  # the number of words before the program
+    drop = len(server.argv) - len(inner)  # the number of words of `corral run FLAGS --`
     why = f"{edited}: restored from the words after `--`"
     hint = "--force would have restored the recorded lines" if recorded else ""
     argv = (program, *lead, *inner[1:])

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 
-MIN_NAME_LENGTH = 3  # shorter names, and the home `/`, would match in too many places
+MIN_NAME_LENGTH = 3  # shorter names, such as the home directory `/`, would match in many places
 
 
 def remove_names(value: object) -> object:
@@ -23,7 +23,7 @@ def _list_names() -> dict[str, str]:
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
-        user = ""  # the user id has no name
+        user = ""  # this user's id has no name in the user database
     found = {
         os.path.realpath(tempfile.gettempdir()): "TMP",
         tempfile.gettempdir(): "TMP",

@@ -14,12 +14,13 @@ PR_SET_PTRACER_ANY = -1
 
 if __name__ == "__main__":
     secret = sys.stdin.buffer.readline().strip()
-    # Let every process read this memory. Yama would allow only parents, but outside a sandbox the
-    # demo server has to succeed.
+    # Let every process of this user read this memory. Otherwise the kernel module Yama would allow
+    # only parents to read it, but outside of the sandbox the demo server has to succeed.
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # a kernel without Yama
+        with contextlib.suppress(OSError):  # a kernel without Yama refuses this option
             abi.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
-    # In CPython the content of a bytes object follows its header and ends with a NUL.
+    # Print the address of the secret. In CPython the content of a bytes object follows its header,
+    # and `__basicsize__` counts the header and a final NUL.
     sys.stdout.write(f"{id(secret) + bytes.__basicsize__ - 1}\n")
     sys.stdout.flush()
     sys.stdin.buffer.read()

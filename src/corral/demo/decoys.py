@@ -19,7 +19,9 @@ from corral.abi.private_directory import make_private_directory
 
 PACKAGES = str(Path(__file__).parents[2])  # the directory from which corral is imported
 TOKEN = "DEMO_API_TOKEN"  # noqa: S105 - the name of a variable
-MAX_PARENT = 60  # characters: the path of a unix socket below it can have at most 108 bytes
+# The maximum length of the temporary directory in characters. The decoys contain a unix socket,
+# and the path of a unix socket can have at most 108 bytes.
+MAX_PARENT = 60
 EXIT_SECONDS = 5.0
 POLL_SECONDS = 0.02
 
@@ -78,7 +80,7 @@ class Decoys:
 
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
-                with contextlib.suppress(OSError):  # the other end is closed
+                with contextlib.suppress(OSError):  # raised if the client has closed its end
                     if isinstance(self.request, tuple):
                         self.request[1].sendto(secret, self.client_address)
                     else:

@@ -184,7 +184,7 @@ def run_acts() -> tuple[list[ActResult], list[str]]:
 
     Remove the decoys afterwards, even after an interrupt.
     """
-    current.load()  # raises an error on systems without a backend
+    current.load()  # on a system without a backend, raise an error before decoys are created
     heeded = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
     for number in heeded:
         signal.signal(number, signal.default_int_handler)
@@ -242,7 +242,8 @@ def run_outlive(decoys: Decoys) -> ActResult:
                 attempt = session.try_act(act)
                 session.end()
             if attempt.done:
-                alive = fifo.read(1) is None  # b"" if no process has the other end open
+                # While the daemon has the other end open, a read returns None, and afterwards b"".
+                alive = fifo.read(1) is None
                 text = "the daemon lives on" if alive else "the daemon ended with the server"
                 attempt = Attempt(alive, text)
         walls.update(session.walls)

@@ -32,7 +32,9 @@ OUTPUT_SCHEMA = {
 
 
 class RequestError(Exception):
-    """Raised to answer a request with a JSON-RPC error. The arguments are its code and message."""
+    """Raised to answer a request with a JSON-RPC error. The arguments are the error's code and
+    message.
+    """
 
 
 class Server:
@@ -84,8 +86,8 @@ class Server:
         return _call(str(params.get("name")), params.get("arguments", {}))
 
     def _initialize(self, wanted: object) -> Message:
-        """Choose the MCP revision that the client wants, or the newest if this server does not know
-        it.
+        """Choose the MCP revision that the client wants, or the newest revision if this server does
+        not know the wanted one.
         """
         if not isinstance(wanted, str):
             raise RequestError(INVALID_PARAMS, "`protocolVersion` is missing")

@@ -28,8 +28,10 @@ MIB = 1 << 20
 MAX_ANSWER = 4096
 NETWORK_SECONDS = 3.0
 THREAD_STACK = 256 * 1024  # small, so that threads use little memory
-MAP_NORESERVE = 0x4000  # asm-generic/mman.h; the mmap module has had it since Python 3.13
-DAEMON_MILLISECONDS = 20_000  # after this time the daemon ends even if its reader still runs
+# From asm-generic/mman.h, because the mmap module contains this constant only since Python 3.13.
+MAP_NORESERVE = 0x4000
+# After this time the daemon ends, even if the demo has not closed its end of the FIFO.
+DAEMON_MILLISECONDS = 20_000
 
 
 def add(a: int, b: int) -> str:
@@ -188,7 +190,7 @@ def start_threads(count: int) -> str:
 
 def grow_file(mebibytes: int) -> str:
     """Make a large temporary file."""
-    # A sparse file uses no disk space, but its size counts against the limit.
+    # A sparse file uses no disk space, but its size counts against the limit on a file's size.
     with tempfile.TemporaryFile() as file:
         file.truncate(mebibytes * MIB)
     return f"a file of {mebibytes} MiB"
@@ -229,7 +231,8 @@ def _become_daemon(fifo: int) -> None:
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
             poll = select.poll()
-            poll.register(fifo, 0)  # poll still reports POLLERR when the reader has ended
+            # Wait for no event except POLLERR, which is reported when the reader closes its end.
+            poll.register(fifo, 0)
             poll.poll(DAEMON_MILLISECONDS)
     finally:
         os._exit(0)

@@ -19,8 +19,8 @@ MAX_LINE_BYTES = 8192
 def open_audit(path: str) -> int:
     """Open the audit file for appending, before the target runs.
 
-    Raise OSError if the file is not a regular file that this user owns. Raise BlockingIOError if
-    another run has the file open.
+    Raise OSError if the file is not a regular file, belongs to another user, or has several hard
+    links. Raise BlockingIOError if another run has the file open.
     """
     import stat
 

@@ -44,7 +44,9 @@ def describe_discarded(
 
 
 def _keep(rows: Sequence[Discarded], home: str) -> str:
-    """Return the flags that would keep the files, and the commands that create missing paths."""
+    """Return the flags that would keep the files. If the flags name paths that do not exist on the
+    host, also return the commands that create these paths.
+    """
     granted = list(dict.fromkeys(map(_granted, rows)))[:MAX_FLAGS]
     flags = " ".join(f"--write ~/{shell_word(path)}" for path, _ in granted)
     wanted = [one for path, is_file in granted for one in _commands(path, is_file=is_file)]

@@ -95,7 +95,9 @@ class LiveRun:
         self._left = MAX_DENIALS
 
     def add(self, denial: Denial, now: float) -> None:
-        """Append a denial. A reader ignores an incomplete last line."""
+        """Append a denial to the run's file. If corral is killed while it writes, the last line is
+        incomplete, and `_read` ignores it.
+        """
         self._left -= 1
         if self._left < 0:
             return
@@ -191,7 +193,8 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str, now: float) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, until no limit is exceeded.
+    """Remove the oldest runs of a server, and the servers whose runs were stored longest ago, until
+    no limit is exceeded.
 
     Of several runs with the same flags and without denials, keep only the last. Otherwise such runs
     could displace runs with denials.

@@ -116,8 +116,9 @@ class Denials:
     """Counts denials, and can be used from several threads. `lost` counts the denials beyond the
     limit.
 
-    For each new denial, `announce` is called with its line, and `keep` with the denial itself.
-    Secrets are masked before both calls.
+    `announce` is called with a line for each of the first MAX_ANNOUNCED different denials. `keep`
+    is called with each new denial, but not for an unreachable destination. Secrets are masked
+    before both calls.
     """
 
     def __init__(
@@ -141,8 +142,9 @@ class Denials:
         self._hide: Hide | None = None
 
     def hide_secrets(self, load: Callable[[], Hide]) -> None:
-        """Mask secrets with the function that `load` returns. `load` is not called before the first
-        denial, so that a run without denials does not search its environment variables for secrets.
+        """Mask secrets with the function that `load` returns. `load` is not called before there is
+        a text to mask, so that a run without denials and messages does not search its environment
+        variables for secrets.
         """
         self._load_hide = load
 
@@ -164,7 +166,9 @@ class Denials:
         destination, secret = self._hidden(destination)
         why, masked = self._hidden(why)
         if masked or len(why) > MAX_TEXT_LENGTH:
-            why = why.partition("; ")[0]  # drop a command rather than cut it
+            # After "; " the reason may name a command. Drop the command, because a command that is
+            # cut off or masked does something else.
+            why = why.partition("; ")[0]
 
         # Drop a flag that would have to be shortened or masked, because it would then allow
         # something else. If the destination is secret, drop any flag with a value, because the
@@ -207,7 +211,9 @@ class Denials:
             return tuple(map(self._row, self._counts))
 
     def close(self) -> None:
-        """End the audit, and ignore further denials, which threads of a proxy may still report."""
+        """Write the last lines of the audit file. Ignore denials from now on, because threads of a
+        proxy may still report some.
+        """
         with self._lock:
             self._closed = True
             if self._audit is None:

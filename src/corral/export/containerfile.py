@@ -1,5 +1,5 @@
-"""Write the Containerfile of an exported server. The image build checks each package against a
-locked hash.
+"""Write the Containerfile of an exported server. When the image is built, each package of the
+server is checked against the hash in the server's lock file.
 
 corral uses a package's lock file only if corral itself installed the package, from npm or PyPI and
 without install scripts. The lock files of other servers cannot be trusted: a bundle may contain

@@ -1,4 +1,5 @@
-"""Decide what enforces each control of an export: the engine, corral in the container, or nothing.
+"""Decide what enforces each control of an export: the engine (runc or a Kubernetes pod), corral in
+the container, or nothing.
 
 If neither the engine nor corral can enforce a wall or a limit that the policy sets, the export is
 refused, as `run` would be.

@@ -19,10 +19,12 @@ SERVER_LABEL = "corral-server"
 this, because the pods of a Helm chart may have the same labels.
 """
 USER = 1000
-START_SECONDS = 300  # added to the server's own deadline: time to pull the image and start
-# The waiting process is PID 1 in the pod. The kernel drops a signal to PID 1 that PID 1 neither
-# handles nor blocks, so it blocks SIGTERM and waits for it. It ignores SIGCHLD, so that the kernel
-# reaps the orphans of ended sessions.
+# Time to pull the image and to start. It is added to the server's timeout, because the pod's
+# deadline includes this time.
+START_SECONDS = 300
+# A program that only waits. It is PID 1 in the pod. The kernel drops a signal to PID 1 that PID 1
+# neither handles nor blocks, so this program blocks SIGTERM and waits for it. It ignores SIGCHLD,
+# so that the kernel reaps the orphans of ended sessions.
 WAIT = """\
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -78,7 +80,9 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
             "metadata": _pod_metadata(workload),
             "spec": {**_pod_spec(workload), "volumes": volumes},
         },
-        "networkPolicyManagement": "Managed",  # without a policy the pod could reach the internet
+        # agent-sandbox applies the network policy below. Without any network policy the pod could
+        # reach the internet.
+        "networkPolicyManagement": "Managed",
         "networkPolicy": make_network_rules(policy, names_by_cilium=False),
         "envVarsInjectionPolicy": "Disallowed",
         **({"service": True} if workload.listens else {}),

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# The capabilities that corral has in a hardened pod without namespaces. The pod's kernel must have
-# all Landlock features that corral uses.
+# The capabilities that corral has in a hardened pod without namespaces. The export cannot probe the
+# pod, so it assumes them. The pod's kernel must have all Landlock features that corral uses.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
@@ -155,7 +155,9 @@ def _chains(policy: Policy) -> Chains:
     mechanisms that corral uses without namespaces.
     """
     if TYPE_CHECKING and sys.platform != "linux":
-        raise AssertionError  # on other systems type checkers cannot see Linux's modules
+        # This never runs. It makes type checkers for other systems skip the rest, because they
+        # cannot see Linux's modules.
+        raise AssertionError
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
     ends = "for the pod, which is not restarted" if policy.listen else "for each session"
     notes = {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 ENOSYS = 38
 # Cubes are divided at these bits, in this order. The bits that hold the type of an ioctl come
-# first, because any other order would give four times as many cubes.
+# first. From the highest to the lowest bit there would be three times as many cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 Cube = Mapping[int, tuple[int, int]]
@@ -104,7 +104,7 @@ def _intersect(one: Cube, other: Cube) -> Cube | None:
 
 
 def _subtract(cube: Cube, gone: Cube) -> Iterator[Cube]:
-    """Split `cube` without `gone` into disjoint cubes."""
+    """Yield disjoint cubes that together contain the values of `cube` that are not in `gone`."""
     if _intersect(cube, gone) is None:
         yield cube
         return

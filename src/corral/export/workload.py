@@ -103,7 +103,9 @@ def parse_volumes(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_volume(text: str) -> tuple[str, str]:
-    """Split `PATH=claim:NAME`, `PATH=configmap:NAME` or `PATH=emptydir`."""
+    """Split `PATH=claim:NAME`, `PATH=configmap:NAME` or `PATH=emptydir` into the path and the
+    volume.
+    """
     path, equals, volume = text.rpartition("=")
     kind, _, name = volume.partition(":")
     named = kind in {"claim", "configmap"} and LABEL.match(name)

@@ -1,13 +1,13 @@
 """Parse TOML that a server's author may have written, in bounded time.
 
 `tomllib` takes time that is quadratic in the number of parts of a dotted key. So a file of 1 MiB
-could keep it busy for hours.
+could keep `tomllib` busy for hours.
 """
 
 import tomllib
 
 MAX_DOTS = 1000
-MAX_STEPS = 20_000_000  # about a second
+MAX_STEPS = 20_000_000  # `tomllib` takes about a second for this many steps
 
 
 def find_long_key(text: str) -> int:

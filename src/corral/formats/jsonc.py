@@ -85,7 +85,8 @@ class Reader:
         if self.text.startswith("/*", self.at):
             return "this comment does not end"
         if self.text.startswith("//", self.at):
-            # Some clients would read the rest of the comment as values.
+            # For some clients the comment ends at this line break. They would read the rest of the
+            # comment as values.
             return "this comment contains a line break that not all clients know"
         return f"{char!r} is not allowed here"
 

@@ -22,7 +22,7 @@ __all__ = ["parse_json", "sha256"]
 
 
 class _Usual:
-    """The default settings of `json.loads`."""
+    """The default settings of `json.loads`, in the form in which the C scanner takes them."""
 
     strict = True
     object_hook = object_pairs_hook = None

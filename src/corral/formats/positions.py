@@ -58,7 +58,9 @@ class Value:
 
 
 class Container:
-    """A list or table that is being read. `path` is the path of the current member."""
+    """A list or table that is being read. `path` is the key of the member that is read now. A
+    dotted key of TOML has several parts.
+    """
 
     def __init__(self, opening: str, start: int, key: int) -> None:
         self.is_table = opening == "{"

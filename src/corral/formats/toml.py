@@ -1,7 +1,7 @@
 """Find the positions of TOML values. The values themselves are read by `tomllib`.
 
 The scanner reads only text that `tomllib` has accepted, and its values are compared with those of
-`tomllib`. If they differ, it raises an error instead of guessing positions.
+`tomllib`. If they differ, `locate` raises an error, because the positions may be wrong too.
 """
 
 import re
@@ -196,7 +196,9 @@ def locate(text: str, expected: object) -> Value:
 
 
 def _agrees(found: object, expected: object) -> bool:
-    """Return whether all values are as expected. `found` may lack arrays of tables."""
+    """Return whether all values are as expected. Arrays of tables may be missing in `found`,
+    because the scanner leaves them out.
+    """
     pending = [(found, expected)]
     while pending:
         one, other = pending.pop()

@@ -1,7 +1,9 @@
 """Find the positions of YAML values. PyYAML reports where a value starts, but not always exactly
 where it ends.
 
-The reader is recursive, which is safe because only clients' files are YAML, and never a policy.
+The reader is recursive. Deeply nested values can exhaust the stack, but then `read` raises an
+error. This is sufficient, because only clients' files are YAML, and never a policy, whose nesting
+an attacker may choose.
 """
 
 from collections.abc import Sequence
@@ -79,7 +81,8 @@ class Reader:
             end = end if flow or not members else max(one.end for one in members.values())
             data = {name: one.data for name, one in members.items()}
         else:
-            # For a text block, PyYAML reports the start of the next token as the end.
+            # For a text block, PyYAML reports the start of the next token as the end. So leave out
+            # the white space before it.
             end = start + len(self.text[start:end].rstrip())
             try:
                 data = self.loader.construct_object(node, deep=True)

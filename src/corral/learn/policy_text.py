@@ -44,8 +44,8 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
 
 
 def _add_profiles(profiles: Sequence[Manifest], tables: Mapping[str, list[str]]) -> None:
-    """Add the profiles' settings: whether the server's home is kept after a run, and variables that
-    make the server write its files there.
+    """Add the profiles' settings to `tables`: whether the server's home is kept after a run, and
+    variables that make the server write its files to this home.
     """
     if any(profile.state for profile in profiles):
         tables["filesystem"].append("state = true  # keep the server's files after a run")

@@ -1,8 +1,11 @@
 """Turn the denied accesses of a watched run into proposals.
 
-A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. A target may ask for any number of paths. So the work must not grow
-with the square of their number, and corral asks the user about only a few of them.
+A read counts as denied if the path exists on the host but not in the sandbox. So a read of a file
+that exists nowhere is not reported. A write to a path that is not writable in the sandbox counts as
+denied if the host has the path, or at least the directory that would contain it.
+
+A target may ask for any number of paths. So the work must not grow with the square of the number of
+paths, and corral asks the user about only a few of them.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class Seen:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     private: tuple[str, ...]  # directories that are empty when the target starts
-    own: tuple[str, ...]  # the server's own files
+    own: tuple[str, ...]  # the files and directories of the server's program
     home: str  # the target's home inside the sandbox
     host_home: str
     same_files: bool = False

@@ -31,7 +31,9 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems. Leave out file systems that contain a path in `used`."""
+    """The paths on network file systems, except file systems that contain a path in `used`, because
+    corral uses these anyway.
+    """
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds
@@ -71,7 +73,8 @@ class RemotePaths:
         try:
             return os.readlink(path)
         except (FileNotFoundError, NotADirectoryError):
-            self._missing = f"{path}/"  # nothing can exist below a path that is missing or a file
+            # Nothing can exist below a path that is missing or a file, so do not look there.
+            self._missing = f"{path}/"
         except OSError:
             pass
         if len(path) <= self._left:

@@ -64,7 +64,7 @@ def has_client(stdin: int) -> bool:
     A terminal is not a client. A stream that has ended before the target starts is not a client
     either.
     """
-    import fcntl  # Windows has no fcntl and no termios
+    import fcntl  # imported here, because Windows has no fcntl and no termios
     import termios
 
     if os.isatty(stdin):
@@ -138,7 +138,7 @@ def find_learned(
     the target's memory.
 
     `missing` is the path of the command's script if this file does not exist. The directories above
-    it are then not proposed.
+    it are then not proposed, because the target opened them only to find the script.
     """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
@@ -204,9 +204,9 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 def _judge_own_files(
     plan: Plan, learned: Learned, directories: Collection[str], hide: Hide
 ) -> Learned:
-    """Handle the server's attempts to change its own program files. Propose a profile that makes
-    the server write to another directory. If no profile does this, list the file, with any other
-    remedy.
+    """Handle the server's attempts to change its own program files. If a profile makes the server
+    write to another directory, propose this profile. Otherwise list the file as never proposed,
+    with another remedy if there is one.
 
     `directories` are the directories that the server wanted to make. A path that contains a secret
     gets no remedy, because the path would be masked in the suggested command.
@@ -282,7 +282,8 @@ def _is_metadata_service(row: Denial) -> bool:
 
 def to_denials(learned: Learned, plan: Plan) -> tuple[Denial, ...]:
     """Return a denial for each proposal, and for each path that is never proposed, so that `corral
-    why` and `corral grant` can show them. Leave out proposals that were made from denials.
+    why` and `corral grant` can show them. Leave out proposals that were made from denials, because
+    these denials are recorded already.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:

@@ -129,7 +129,7 @@ class Client:
         """
         frame = memoryview(encode({"jsonrpc": "2.0", **message}))
         try:
-            if sys.platform == "win32":  # Windows cannot poll pipes
+            if sys.platform == "win32":  # pipes cannot be polled there, so write without a deadline
                 self._writer.write(frame)
                 self._writer.flush()
                 return
@@ -162,7 +162,7 @@ class Client:
 
     def _wait(self, descriptor: int, deadline: float, *, writable: bool = False) -> None:
         if sys.platform == "win32":
-            return  # Windows cannot poll pipes
+            return  # pipes cannot be polled there, so the read that follows has no deadline
         poll = select.poll()
         poll.register(descriptor, select.POLLOUT if writable else select.POLLIN)
         left = deadline - time.monotonic()

@@ -86,8 +86,9 @@ class Reporter(answers.Reporter, Protocol):
 
 
 class Guard:
-    """Judges the messages of one conversation. To limit its memory, it stores only the pins, and at
-    most `max_pending` unanswered requests from each side.
+    """Judges the messages of one conversation. To limit its memory, it stores only the pins, at
+    most `max_pending` unanswered requests from each side, and the ids of the last MAX_CANCELLED
+    cancelled requests.
     """
 
     def __init__(

@@ -19,8 +19,9 @@ QUERY = re.compile("[?#]")
 
 @record
 class Refusal:
-    """A refusal of `what` by the policy's `rule`. `allow` is the flag of `corral run` that would
-    allow it, or "" if there is none.
+    """A refusal of `what`, which is the name of a tool, a request or another `kind` of item, by the
+    policy's `rule`. `allow` is the flag of `corral run` that would allow `what`, or "" if there is
+    none.
     """
 
     kind: str
@@ -97,8 +98,9 @@ class Rules:
         return any(pattern == family or fnmatchcase(method, pattern) for pattern in self._requests)
 
     def compare(self, kind: str, name: str, definition: object) -> list[str]:
-        """Return the differences between a definition and the pinned one, or [] if the rules have
-        no pins.
+        """Return the differences between a definition and the pinned one. Remember whether there
+        were any, because `check` refuses calls of a changed definition. Return [] if the rules have
+        no pins, and for resources, which are not pinned.
         """
         if self._pins is None or kind == "resource":
             return []

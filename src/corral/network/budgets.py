@@ -95,7 +95,7 @@ class RateLimit:
         self._seen = clock()
 
     def use(self, count: int = 1) -> None:
-        """Count requests. Each request above the limit makes the pause longer."""
+        """Count requests. Each request above the limit makes `pause_seconds` longer."""
         self._refill()
         self._left -= count
 
