@@ -64,7 +64,9 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Replace each folder in the menu with its pages, and leave out missing optional pages."""
+    """Replace each folder in the menu with its pages, and leave out the pages in OPTIONAL that do
+    not exist.
+    """
     absent = [name for name in OPTIONAL if not (DOCS / name).exists()]
 
     def expand(pages: list[object]) -> list[object]:
@@ -99,7 +101,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _list_decisions() -> str:
-    """Return a page with the titles of all decisions, because the site has no page for a folder."""
+    """Return a page with the titles of all decisions. Links to the folder of the decisions lead to
+    this page, because the site has no page for a folder itself.
+    """
     lines = ["# Decisions", "", "Each decision has a page with its reasons.", ""]
     for path in sorted((DOCS / DECISIONS).parent.glob("0*.md")):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
@@ -112,7 +116,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """Adapt links for the site, and remove the comments `<!-- claim: ... -->`, because Python's
     Markdown would show them as paragraphs.
 
-    Turn links to folders into plain text, because the site has no page for a folder.
+    Turn links whose target ends in a slash into plain text, because they lead to folders, and the
+    site has no pages for folders.
     """
     source = INSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
@@ -128,15 +133,19 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
 
 
 def _label_heading(heading: re.Match[str]) -> str:
-    """Give a long heading a short label in the table of contents: its text up to `;` or `(`."""
+    """Give a long heading a short label in the table of contents: its text up to the first `;` or
+    `(`, shortened to LABEL_LENGTH.
+    """
     text = re.split(r"; | \(", heading[1].replace("`", ""))[0].replace('"', "'")
     label = textwrap.shorten(text, LABEL_LENGTH, placeholder=" …")
     return f'{heading[0]} {{: data-toc-label="{label}" }}'
 
 
 def on_page_content(html: str, *, page: Page, **_: object) -> str:
-    """Describe the page for search engines and shared links, and label its tables' cells.
+    """Set the title and the description that search engines and shared links show, and how early
+    the site's own search lists the page. Label the cells of its tables.
 
+    Refuse a page without a sentence below its heading, because this sentence is the description.
     Refuse a page on which Python's Markdown shows a list or table as plain text. GitHub may show
     the same source correctly, so the mistake is not visible there.
     """
@@ -174,13 +183,13 @@ def _label_cells(table: re.Match[str]) -> str:
 
     if len(titles) > NARROW_COLUMNS:
         body = ROW.sub(label, body)
-    # Screen readers report a heading without text as an error, so make it an ordinary cell.
+    # A heading without text confuses screen readers, so make it an ordinary cell.
     return head.replace("<th></th>", "<td></td>") + mark + body
 
 
 def on_post_page(output: str, *, page: Page, **_: object) -> str:
-    """Refuse a page that makes a browser load something from another host. Add a name for the
-    search dialog, and the title and description for shared links, because the theme has none.
+    """Refuse a page that makes a browser load something from another host. Add what the theme
+    leaves out: a name for the search dialog, and the title and description for shared links.
     """
     if loaded := LOADED.search(output):
         raise PluginError(
@@ -194,7 +203,7 @@ def on_post_page(output: str, *, page: Page, **_: object) -> str:
 
 
 def on_post_template(output: str, *, template_name: str, config: MkDocsConfig) -> str:
-    """Replace the content of the page that is shown for a wrong address (404.html)."""
+    """Write our text into 404.html, the page that the site shows for a wrong address."""
     if template_name != "404.html":
         return output
     home = urllib.parse.urlsplit(config.site_url or "/").path

@@ -1,4 +1,5 @@
-"""Run untrusted MCP servers in a sandbox whose limits corral can prove.
+"""Run untrusted MCP servers in a sandbox. corral tries each wall before a server starts. If a wall
+cannot be set up, corral refuses the run, unless the user permits runs without this wall.
 
 The names in `__all__` are the public API. Each name is loaded when it is first used, because
 `corral run` also imports this package and has to start fast.
@@ -50,5 +51,7 @@ def __getattr__(name: str) -> object:
     return getattr(__import__(f"corral.api.{home}", fromlist=[name]), name)
 
 
-def __dir__() -> "list[str]":  # without quotes, Python 3.8 would fail before the version check
+# Python 3.8 cannot evaluate the annotation, so it is in quotes. Otherwise Python 3.8 would fail
+# here, before `__main__` can say that corral needs a newer version.
+def __dir__() -> "list[str]":
     return [*__all__, "__version__"]

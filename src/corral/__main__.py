@@ -32,8 +32,8 @@ def remove_foreign_paths() -> None:
     user site directory from `sys.path`.
 
     A directory stays if it contains corral itself or the standard library. Python loads
-    `encodings`, `sitecustomize` and `.pth` files before this function runs, so a write grant must
-    not cover these files.
+    `encodings`, `sitecustomize` and `.pth` files before this function runs, so this function cannot
+    protect corral from them. Instead `policy/own_files.py` refuses a write grant that covers them.
     """
     standard = os.path.dirname(os.__file__)
     own = {os.path.dirname(os.path.dirname(__file__)), standard, f"{standard}{os.sep}lib-dynload"}
@@ -46,7 +46,7 @@ def remove_foreign_paths() -> None:
     except OSError:
         pass  # the working directory was removed, so there are no modules in it
     foreign = {os.path.normpath(path) for path in foreign}
-    # Relative paths are dropped, because Python resolves them against the working directory.
+    # Relative paths are dropped too, because Python looks for them in the working directory.
     sys.path[:] = [
         path
         for path in sys.path

@@ -15,7 +15,8 @@ PROC_RUID_ONLY = 5
 PROC_PIDTASKINFO = 4
 RUSAGE_INFO_V4 = 4
 
-# From bsd/sys/proc_info_private.h in xnu, where a _Static_assert checks the structure's size.
+# From bsd/sys/proc_info_private.h in xnu, the kernel of macOS. With this number proc_pidinfo fills
+# a proc_uniqidentifierinfo. A _Static_assert in that header checks the size of this structure.
 _PROC_PIDUNIQIDENTIFIERINFO = 17
 
 
@@ -82,8 +83,8 @@ proc_listpgrppids = function(
 proc_listpids = function(
     "proc_listpids", _c_int, ctypes.c_uint32, ctypes.c_uint32, _c_void_p, _c_int, check="positive"
 )
-# A function of libquarantine that libSystem re-exports. Activity Monitor uses its result to group
-# processes.
+# This function is defined in libquarantine, and libSystem re-exports it. It returns the pid of the
+# process that is responsible for another process. Activity Monitor groups processes by this pid.
 responsibility_get_pid_responsible_for_pid = function(
     "responsibility_get_pid_responsible_for_pid", _c_int, _c_int, check="any"
 )
@@ -121,7 +122,9 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the pid of the process that macOS names when `pid` needs the user's consent."""
+    """Return the pid of the process that is responsible for the process `pid`. If `pid` needs the
+    user's consent, macOS asks in the name of the responsible process.
+    """
     return responsibility_get_pid_responsible_for_pid(pid)
 
 

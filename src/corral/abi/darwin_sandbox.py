@@ -21,8 +21,8 @@ sandbox_init_with_parameters = function(
     _c_char_p, ctypes.c_uint64, _c_void_p, _c_void_p, check="any",
 )  # fmt: skip
 sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any")
-# These names are from WebKit's header and LLVM's sanitizer_mac_spi.cc. _SANDBOX_CHECK_NO_REPORT is
-# a flag that is added to a filter such as _SANDBOX_FILTER_GLOBAL_NAME.
+# These two constants are from WebKit's header and LLVM's sanitizer_mac_spi.cc. The first is a type
+# of filter, and the second is a flag that can be added to a type of filter.
 _SANDBOX_FILTER_GLOBAL_NAME = 2
 _SANDBOX_CHECK_NO_REPORT = 0x40000000
 # This function is variadic: if its second argument names an operation, it reads a fourth argument.

@@ -1,5 +1,6 @@
 """Bind Apple's extensions to posix_spawn. They can replace the calling process, close descriptors,
-disclaim responsibility for the new program and limit its memory.
+limit the memory of the new program, and disclaim responsibility for it. macOS then asks the user
+for consent in the name of the new program.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 POSIX_SPAWN_SETEXEC = 0x0040
 POSIX_SPAWN_CLOEXEC_DEFAULT = 0x4000
 
-# From bsd/sys/spawn_internal.h in xnu.
+# From bsd/sys/spawn_internal.h in xnu, the kernel of macOS.
 _POSIX_SPAWN_JETSAM_MEMLIMIT_ACTIVE_FATAL = 0x04
 _POSIX_SPAWN_JETSAM_MEMLIMIT_INACTIVE_FATAL = 0x08
 # From bsd/sys/kern_memorystatus.h in xnu: "the value -1 is an alias to JETSAM_PRIORITY_DEFAULT".
@@ -42,7 +43,8 @@ posix_spawnattr_setjetsam_ext = function(
     "posix_spawnattr_setjetsam_ext", _c_int,
     _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
 )  # fmt: skip
-# A function of libquarantine that libSystem re-exports. LLDB and Chromium declare it the same way.
+# This function is defined in libquarantine, and libSystem re-exports it. LLDB and Chromium declare
+# it in the same way.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
 )

@@ -77,7 +77,7 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV = 32
 PIDFD_THREAD = 0o200
 LANDLOCK_CREATE_RULESET_VERSION = 1
-LANDLOCK_TRUNCATE_ABI = 3  # since Linux 6.2; older kernels do not control truncation
+LANDLOCK_TRUNCATE_ABI = 3  # since Linux 6.2; Landlock in older kernels cannot deny truncation
 LANDLOCK_RULE_PATH_BENEATH = 1
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
@@ -117,7 +117,8 @@ def _bind(library: type[ctypes.CDLL]) -> tuple[Syscall, dict[str, int]]:
         raise OSError("Windows has no Linux system calls")
     function = library(None, use_errno=True).syscall
     function.restype = ctypes.c_long
-    # c_void_p accepts integers of any sign, bytes, buffers and None.
+    # The arguments of system calls differ in type. c_void_p accepts all of them: integers of any
+    # sign, bytes, buffers and None.
     function.argtypes = [ctypes.c_long] + [ctypes.c_void_p] * 6
     return function, TABLES[os.uname().machine]
 
@@ -157,7 +158,9 @@ def read_file(path: str) -> bytes:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write `text` to an existing file, such as a file in /proc, with a single call."""
+    """Write `text` to an existing file with a single call, because some files in /proc, such as
+    uid_map, accept only one.
+    """
     fd = os.open(path, os.O_WRONLY | O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -167,7 +170,7 @@ def write_file(path: str, text: str) -> None:
 
 def is_encrypted(fd: int) -> bool:
     """Return whether fscrypt encrypts the directory `fd`. While the key is missing, the kernel
-    lists the files in such a directory under different names.
+    lists the files in such a directory under different names than with the key.
     """
     found = ctypes.create_string_buffer(STATX_BYTES)
     syscall("statx", fd, b"", AT_EMPTY_PATH, 0, found)
@@ -353,7 +356,8 @@ def reset_signals() -> None:
     """Reset every signal to its default action. Otherwise an executed program would ignore SIGPIPE,
     as Python does.
     """
-    default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
+    # struct kernel_sigaction contains handler, flags, restorer and mask. The handler 0 is SIG_DFL.
+    default = bytes(32)
     for signal in range(1, 65):
         if signal not in {9, 19}:
             syscall("rt_sigaction", signal, default, None, 8)

@@ -102,7 +102,9 @@ def directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether `owner` is the overflow id, which the kernel shows for every unmapped id."""
+    """Return whether `owner` is the overflow id. The kernel shows it for every user id that is not
+    mapped into this process's user namespace.
+    """
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -145,7 +147,9 @@ def read_checked_file(path: str) -> bytes:
 
 
 def write_checked_file(path: str, body: bytes) -> None:
-    """Write a file with a checksum. Keep only the `MAX_KEPT_FILES` newest ones in its directory."""
+    """Write a file with a checksum. Of all files in its directory, keep only the `MAX_KEPT_FILES`
+    newest ones.
+    """
     write_private_file(path, checksum(body).to_bytes(8, "little") + body)
     with os.scandir(os.path.dirname(path)) as entries:
         kept = sorted((one.stat(follow_symlinks=False).st_mtime_ns, one.path) for one in entries)

@@ -1,10 +1,10 @@
-"""Replace a file as a whole. After a crash or a power cut the file has either its old or its new
-content.
+"""Replace a file as a whole. After a crash the file has either its old or its new content. This is
+true after a power cut, too, if the caller has not turned off syncing.
 
-The content is written to a new file next to the old one, synced to the disk, and then renamed over
-the old file. A crash can leave the new file behind, under a name that ends in `.corral-new`. Its
-lock ends with the crashed process, so the next writer in the directory can tell that the file is a
-leftover, and removes it.
+The content is written to a new file next to the old one and synced to the disk. Then the new file
+is renamed over the old one. A crash can leave the new file behind, under a name that ends in
+`.corral-new`. Its lock ends with the crashed process, so the next writer in the directory can tell
+that the file is a leftover, and removes it.
 """
 
 from __future__ import annotations

@@ -165,8 +165,10 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     try:
         call(*arguments, None, 0, ctypes.byref(needed))
     except OSError:
+        # This call has no buffer, so it always fails, but it should return the needed size.
+        # If there is no size, the call has failed for another reason.
         if not needed.value:
-            raise  # a call without a buffer also fails, but it returns the needed size
+            raise
     raw = bytearray(max(needed.value, least))
     block = (ctypes.c_char * len(raw)).from_buffer(raw)
     call(*arguments, block, len(raw), ctypes.byref(needed))

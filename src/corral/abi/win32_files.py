@@ -31,7 +31,7 @@ FILE_FLAG_BACKUP_SEMANTICS = 0x02000000
 FILE_FLAG_OPEN_REPARSE_POINT = 0x00200000
 FILE_ATTRIBUTE_DIRECTORY = 0x10
 FILE_ATTRIBUTE_REPARSE_POINT = 0x400
-UNICODE_STRING_MAX_CHARS = 32767  # also the maximum length of a path
+UNICODE_STRING_MAX_CHARS = 32767  # also the maximum length of a path, in characters
 
 # FILE_INFO_BY_HANDLE_CLASS
 FileAttributeTagInfo = 9
@@ -137,7 +137,9 @@ def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[N
 
 
 def private_list(*sids: str) -> str:
-    """Return SDDL that gives access to a directory only to the SYSTEM account and `sids`."""
+    """Return SDDL for a directory. Only the SYSTEM account and `sids` get access to this directory
+    and to everything that is created in it.
+    """
     return "D:P" + "".join(f"(A;OICI;FA;;;{sid})" for sid in ("SY", *sids))
 
 

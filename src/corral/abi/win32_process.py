@@ -1,6 +1,7 @@
 """Bind calls that create processes, wait for them, and measure their resource usage.
 
-Callbacks are CFUNCTYPE, because 64-bit Windows has a single calling convention.
+Callbacks are declared with CFUNCTYPE, which every system has. WINFUNCTYPE is not needed, because
+64-bit Windows has a single calling convention.
 """
 
 import ctypes
@@ -152,8 +153,10 @@ class Attributes:
         try:
             InitializeProcThreadAttributeList(None, count, 0, ctypes.byref(size))
         except OSError:
+            # This call has no buffer, so it always fails, but it should return the needed size.
+            # If there is no size, the call has failed for another reason.
             if not size.value:
-                raise  # a call without a buffer also fails, but it returns the needed size
+                raise
         self._list = ctypes.create_string_buffer(size.value)
         InitializeProcThreadAttributeList(self._list, count, 0, ctypes.byref(size))
         self._kept: list[object] = []
@@ -296,7 +299,8 @@ def committed_bytes(process: Handle) -> int:
 def boot_time() -> int:
     """Return a number that changes with each boot, but not when the clock is set."""
     # SYSTEM_TIMEOFDAY_INFORMATION contains BootTime at offset 0 and BootTimeBias at offset 32. The
-    # headers do not declare these fields. Setting the clock changes both by the same amount.
+    # headers do not declare these fields. Setting the clock changes both by the same amount,
+    # so their difference stays the same until the next boot.
     found = (LARGE_INTEGER * 6)()
     NtQuerySystemInformation(
         SystemTimeOfDayInformation, ctypes.byref(found), ctypes.sizeof(found), None

@@ -81,7 +81,9 @@ GetTokenInformation = advapi32("GetTokenInformation", BOOL, HANDLE, DWORD, LPVOI
 
 
 def parse_sid(text: str) -> bytes:
-    """Encode a SID ([MS-DTYP] 2.4.2.2): revision, count, big-endian authority, sub-authorities."""
+    """Encode a SID such as "S-1-5-18" as bytes ([MS-DTYP] 2.4.2.2): revision, number of
+    sub-authorities, authority in big-endian order, sub-authorities.
+    """
     parts = text.split("-")
     if parts[:1] != ["S"] or len(parts) < 3 or not all(part.isdecimal() for part in parts[1:]):
         raise ValueError(f"{text!r} is not a SID")
@@ -137,8 +139,8 @@ def create_profile(name: str, title: str, description: str) -> bytes:
     """Create an AppContainer profile and return its package SID. Fail with ERROR_ALREADY_EXISTS if
     the profile exists.
 
-    Give the profile no capabilities. Windows checks only those of the token, but the firewall
-    service would register those of the profile.
+    The profile gets no capabilities. They would not allow the target anything, because Windows
+    checks only the capabilities in the token, but the firewall service would register them.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 

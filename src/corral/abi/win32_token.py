@@ -163,7 +163,7 @@ def create_restricted_token(token: int, flags: int, restricting: Sequence[bytes]
 
 
 def token_user(token: int) -> bytes:
-    raw = token_information(token, TokenUser)  # `Sid` points into this buffer
+    raw = token_information(token, TokenUser)  # keep this buffer, because `Sid` points into it
     return copy_sid(TOKEN_USER.from_buffer(raw).User.Sid)
 
 
@@ -177,7 +177,8 @@ def token_privileges(token: int) -> tuple[str, ...]:
 
 
 def token_integrity(token: int) -> bytes:
-    raw = token_information(token, TokenIntegrityLevel)  # `Sid` points into this buffer
+    # Keep this buffer, because `Sid` points into it.
+    raw = token_information(token, TokenIntegrityLevel)
     return copy_sid(TOKEN_MANDATORY_LABEL.from_buffer(raw).Label.Sid)
 
 
@@ -246,7 +247,9 @@ def open_window_station(access: int, security: str) -> UserObject:
 
 
 def create_desktop(station: int, name: str, access: int, security: str) -> UserObject:
-    """Create a desktop in `station`. During the call `station` is this process's window station."""
+    """Create a desktop in the window station `station`. CreateDesktopW creates desktops only in the
+    window station of the process, so `station` is this process's window station during the call.
+    """
     own = GetProcessWindowStation()
     SetProcessWindowStation(station)
     try:
@@ -292,8 +295,8 @@ def user_object_label(handle: int) -> str:
 
 
 def mitigation_flags(process: int, policy: int) -> int:
-    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. Each policy that corral reads is the
-    size of a DWORD.
+    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. Each of these structures that corral
+    reads has the size of a DWORD.
     """
     flags = DWORD()
     GetProcessMitigationPolicy(process, policy, ctypes.byref(flags), ctypes.sizeof(flags))

@@ -42,8 +42,8 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self.pid = sandbox.pid
-        # Any stream may be None. Type checkers learn from the overloads of `launch_async` which
-        # streams exist.
+        # Any stream may be None. The casts hide this from type checkers, which learn from the
+        # overloads of `launch_async` which streams exist.
         self.stdin = cast("Stdin", None)
         self.stdout = cast("Stdout", None)
         self.stderr = cast("Stderr", None)
@@ -93,8 +93,9 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
         for reading in self._reading:
             reading.close()
         for writing in self._writing:
+            # Do not wait until the target has read the rest, because `close` below ends the target.
             if writing.get_write_buffer_size() or not writing.is_closing():
-                writing.abort()  # the target has ended and will not read the rest
+                writing.abort()
         self._sandbox.close()
 
     def _settle(self, fd: int) -> None:
@@ -272,7 +273,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
         await stdin.drain()
         stdin.close()
     except ConnectionError:
-        pass  # the target need not read its input
+        pass  # the target closed its stdin before it read everything, which is not an error
 
 
 def _discard(starting: asyncio.Future[Sandbox]) -> None:

@@ -2,8 +2,9 @@
 
 import os
 
-# The directory with the corral package is on `sys.path` only while corral is imported, so that
-# other packages in that directory cannot replace Python's own modules.
+# The directory with the corral package is on `sys.path` only while the package is imported, so that
+# other packages in that directory cannot replace Python's own modules. Later imports find corral's
+# modules through the imported package.
 FIND_CORRAL = "import sys; sys.path.insert(0, sys.argv.pop(1)); import corral; del sys.path[0]; "
 
 

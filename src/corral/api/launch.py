@@ -195,7 +195,9 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Raise TypeError if the input is not bytes, so that such an error comes before the launch."""
+    """Raise TypeError if the input is not bytes. The callers of this function call it before the
+    launch, so that the target is not started in vain.
+    """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 
@@ -210,10 +212,10 @@ def _feed(stdin: BinaryIO, data: bytes) -> None:
     left = memoryview(data)
     try:
         while left:
-            left = left[stdin.write(left) :]  # a pipe may accept only a part
+            left = left[stdin.write(left) :]  # one `write` may write only a part of the data
         stdin.close()
     except OSError:
-        pass  # the target need not read its input
+        pass  # the target closed its stdin before it read everything, which is not an error
 
 
 def load_manifest(policy: PolicyLike) -> Manifest:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import IO, BinaryIO, Generic, Literal, Protocol, Self
 
-    from typing_extensions import TypeVar  # every type checker includes typing_extensions
+    # corral does not depend on this package: only type checkers read this line, and all of them
+    # include the package.
+    from typing_extensions import TypeVar
 
     from corral.plan.model import Plan
 
@@ -50,7 +52,9 @@ if not TYPE_CHECKING:
     Stdin = Stdout = Stderr = None
 
     class Generic:
-        """A stand-in for `typing.Generic`, because importing typing takes longer than a launch."""
+        """A stand-in for `typing.Generic` at run time. The real class is not used, because
+        importing `typing` takes longer than a launch.
+        """
 
         def __class_getitem__(cls, _: object) -> type:
             return cls
@@ -82,8 +86,9 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     """Controls a running target. As a context manager, it stops all the target's processes at exit.
 
     `stdin`, `stdout` and `stderr` are files if PIPE was given for them, otherwise None. `pid` is
-    the target's process id on the host. `report` lists what was requested, enforced and used.
-    `report` is None until `wait` has seen that the target has ended.
+    the target's process id on the host. `report` lists the controls (walls and limits) that were
+    requested, how each was enforced, and the resource usage. `report` is None until `wait` has seen
+    that the target has ended.
     """
 
     def __init__(
@@ -113,7 +118,9 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             raise
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when the target has ended, for event loops."""
+        """Return a descriptor for event loops. It becomes readable when the target has ended. On
+        Windows event loops cannot wait for it, because it is the write end of a pipe.
+        """
         return self._channel.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
@@ -140,7 +147,9 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the target's processes. Kill what remains after the grace period."""
+        """Send a signal to the target's processes. Every signal begins a stop: after the grace
+        period the supervisor kills the processes that are still running.
+        """
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal: use a number from 1 to {LAST_SIGNAL}")
         if self.report is None:
@@ -177,8 +186,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> Channel:
         ends: list[int] = []
         try:
-            # Any stream may be None. Type checkers learn from the overloads of `launch` which
-            # streams exist.
+            # Any stream may be None. The `type: ignore` comments hide this from type checkers,
+            # which learn from the overloads of `launch` which streams exist.
             self.stdin, reading = _open_stream(stdin, 0, ends)  # type: ignore[assignment]
             self.stdout, writing = _open_stream(stdout, 1, ends)  # type: ignore[assignment]
             self.stderr, errors = _open_stream(stderr, 2, ends)  # type: ignore[assignment]
@@ -208,7 +217,7 @@ def _close_stream(stream: object) -> None:
         if stream is not None:
             stream.close()  # type: ignore[attr-defined]
     except BrokenPipeError:
-        pass  # the target need not read all its input
+        pass  # the target closed its stdin before it read everything, which is not an error
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:

@@ -117,8 +117,8 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
-    # In a virtual environment, sys.executable is only a launcher, which would start this program as
-    # a second process.
+    # In a virtual environment, sys.executable is only a launcher, which would start the real Python
+    # as a second process. So start the real Python directly.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
         [program, *child_python.build_arguments(SERVE, *map(str, handles))],

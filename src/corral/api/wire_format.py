@@ -1,10 +1,10 @@
 """Encode messages between a caller and a corral process. They contain plans, hosts, errors and
 `Ending`s, which say how runs ended.
 
-A record is sent with the name of its class and without default values. Only names of corral's own
-record classes are accepted. `marshal` is safe here, because both ends run the same Python and the
-same corral, and no other process can use the channel. `json` would import `re`, which would slow
-down every fork of the zygote.
+A record is sent as the name of its class and those fields that differ from their default values.
+Only names of corral's own record classes are accepted. `marshal` is safe here, because both ends
+run the same Python and the same corral, and no other process can use the channel. `json` would
+import `re`, which would slow down every fork of the zygote.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ DESCRIPTORS = 4
 
 def serve(fd: int) -> None:
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
-    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the kernel reaps the supervisors
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # so the kernel reaps the supervisors
     current.load().warm_up()
     gc.disable()
     gc.freeze()

@@ -90,7 +90,8 @@ class Zygote:
     def _connection(self) -> socket.socket:
         if self._requests is None:
             ours, theirs = socket.socketpair()
-            # The zygote and its forks do not get the caller's secrets.
+            # Pass only these variables, so that the zygote and its forks do not get the caller's
+            # secrets.
             kept = {name: os.environ[name] for name in os.environ if name.startswith(ENVIRONMENT)}
             with theirs:
                 self._process = subprocess.Popen(
@@ -136,7 +137,9 @@ class Zygote:
             if channel is not None:
                 channel.close()
         if self._process is not None:
-            self._process.returncode = 0  # the zygote is the parent's child, so do not wait for it
+            # The zygote is a child of the parent, so this fork cannot wait for it. With a return
+            # code, `Popen` does not try to.
+            self._process.returncode = 0
         self._requests = self._process = None
 
 

@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code_cache.keep()
         code = output.finish(code)
     except MemoryError:
-        pass  # the command itself is done, and its exit code is `code`
+        pass  # only the last steps failed; the command itself is done, and `code` is its exit code
     os._exit(code)  # skips the interpreter's teardown, which takes 2 ms
 
 
@@ -121,7 +121,8 @@ def _parse_and_run(name: str, words: list[str]) -> int:
     chosen, rest = option_parser.parse(flags, words, anywhere=anywhere)
     if chosen.has("--help"):
         return show_help(name)
-    is_command_line = not anywhere and name != "export"  # `export` parses the command itself
+    # `export` is left out, because it still parses its own words in `rest`.
+    is_command_line = not anywhere and name != "export"
     if is_command_line:
         _warn_of_late_flags(command, words, rest)
     try:
@@ -136,7 +137,8 @@ def _parse_and_run(name: str, words: list[str]) -> int:
 
 
 def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> None:
-    """Warn if corral's own flags come after the command, because they are passed to the command.
+    """Warn if flags of corral come after the server's command, because corral then does not read
+    them, but passes them to the server.
 
     Do not warn if the user typed `--` before the command.
     """

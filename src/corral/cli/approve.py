@@ -151,7 +151,8 @@ def format_request(request: Request) -> list[str]:
 
 
 def _approve_path(written: str, *, yes: bool) -> int:
-    """Approve the current destination of a granted path. Ask the user first, unless `yes` is set.
+    """Approve the current destination of a granted path: the file or directory to which the path
+    leads now, through any symlinks in it. Ask the user first, unless `yes` is set.
 
     When the destination of a granted path has changed, corral refuses every run with this grant
     until the user approves the new destination.

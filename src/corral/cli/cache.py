@@ -24,7 +24,8 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
 HEADER = ("NAME", "VERSION", "SIZE", "INSTALLED", "DIGEST")
 HOMES_HEADER = ("SERVER", "SIZE", "PATH")
-MIN_DIGITS = 12  # `ls` shows this many digits of a digest, enough to identify an entry
+MIN_DIGITS = 12
+"""The number of digits of a digest that `ls` shows. They are enough to name an entry in `rm`."""
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -103,7 +104,8 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
     server's command, or a path. If any word matches no home directory, remove nothing.
     """
     homes = states.list_states()
-    found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
+    # The words together may be one command that the user has not quoted.
+    found = [one for one in homes if one.server.command == tuple(words)]
     for word in () if found else words:
         rows = wrapped_servers.match_wrapped(word)
         wrapped_servers.refuse_different(word, rows)
@@ -151,7 +153,7 @@ def _refuse_several(word: str, homes: list[states.State]) -> None:
 
 
 def _is_meant(entry: Entry, word: str) -> bool:
-    """Return whether `word` is a cache entry's name or the start of its digest."""
+    """Return whether `word` is a cache entry's reference or name, or the start of its digest."""
     digests = [entry.digest, *([entry.key] if entry.kind == "bundle" else [])]
     if len(word) >= MIN_DIGITS and any(digest.startswith(word) for digest in digests):
         return True

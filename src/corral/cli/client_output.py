@@ -64,7 +64,8 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
         options, rest = parse(run.FLAGS, flags)
         if rest or not command:
             return Permissions(may=("nothing: it cannot start, because its command has no `--`",))
-        # Only the arguments matter here, so do not look up the program.
+        # Only the flags and the server's arguments permit anything. So pass os.devnull in place of
+        # the program, because the program may not be installed.
         sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
         return Permissions(may=(f"nothing: it cannot start, because {error.message}",))
@@ -182,7 +183,7 @@ def format_flags(flags: Sequence[str]) -> str:
 
 
 def note_differences(found: Sequence[Row]) -> None:
-    """Tell the user if clients have different flags for the same server.
+    """Tell the user if clients have different flags for the server that `corral grant` changes.
 
     The flags still differ after the change, because each client keeps its other flags.
     """
@@ -270,7 +271,8 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         name = f"{outcome.name} ({outcome.scope})" if outcome.scope else outcome.name
         why, *more = outcome.why.split("\n")
         output.write_line(f"  {name}  {texts[outcome.state]}{': ' if why else ''}{why}")
-        output.write_lines(f"      {line}" for line in more)  # an installer's own words
+        # If the reason has more lines, they are the messages of an installer.
+        output.write_lines(f"      {line}" for line in more)
         if outcome.hint:
             output.write_line(f"    hint: {outcome.hint}")
         if outcome.state in {"wrapped", "already", "changed"}:

@@ -21,7 +21,7 @@ USAGE = "usage: corral demo [--json]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 HEADER = ["", "act", "inside", "wall", "outside"]
 GAP = "  "
-WIDTH = 110  # used if there is no terminal
+WIDTH = 110  # the width of the table if there is no terminal
 MIN_WIDTH = 10
 MARKS = {"green": "✓", "yellow": "!", "red": "✗"}
 COLOURS = {

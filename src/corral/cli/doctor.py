@@ -59,7 +59,8 @@ def judge(host: Host) -> tuple[bool, str]:
     """Return whether `corral run` works here with the default policy, and a sentence that says what
     cannot be enforced.
     """
-    # With `best_effort`, `decide` returns what is missing instead of raising an error.
+    # With `best_effort`, `decide` marks a control that cannot be enforced as degraded. Without it,
+    # `decide` would raise an error.
     policy = replace(Policy(), best_effort=True)
     controls = decide(policy, host, current.load().chains(policy))
     missing = [held for held in controls if held.status == "degraded"]
@@ -74,8 +75,8 @@ def judge(host: Host) -> tuple[bool, str]:
 def _row(host: Host, finding: Finding) -> dict[str, object]:
     """Return a finding as data.
 
-    On a system where corral's changes are not tested, add `basis`, which says how the project knows
-    that the capability works.
+    On macOS and Windows add `basis`, because corral's tests do not run on these systems for every
+    change. `basis` says how the project knows that the capability works.
     """
     basis = format_basis(host.system, finding.capability)
     values: dict[str, object] = {name: getattr(finding, name) for name in fields(finding)}

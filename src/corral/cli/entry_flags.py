@@ -17,7 +17,9 @@ RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 # Values that begin like this are not paths. `${` begins a variable that the client will replace,
 # and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The clients' variables for the home directory, which can never be granted as a whole.
+# Values that consist only of a client's variable for the home directory. `prepare_run` replaces
+# them with the path of the home directory. A grant of this path is then refused, because the home
+# directory can never be granted as a whole.
 HOME_VALUES = frozenset(name + end for name in HOME_VARIABLES for end in ("", "/"))
 
 

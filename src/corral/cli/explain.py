@@ -98,7 +98,7 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
-    """Return a record as data. Mask the secrets in fields that contain one of `commands`."""
+    """Return a record as data. If the value of a field is one of `commands`, mask its secrets."""
     found = {name: getattr(item, name) for name in fields(item)}
     hidden = {name: masked(value) for name, value in found.items() if value in commands}
     return to_json(replace(item, **hidden))

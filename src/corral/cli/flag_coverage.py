@@ -24,7 +24,7 @@ def is_covered(flag: str, value: str, has: Sequence[tuple[str, str]], *, any_por
     """Return whether the flags `has` allow everything that `flag` with this value allows.
 
     `has` contains (flag, value) pairs. With `any_port`, a host counts as allowed if any of its
-    ports is allowed.
+    ports is allowed. Denials of names need this, because a lookup of a name has no port.
     """
     flags = ALSO_ALLOWED_BY.get(flag, (flag,))
     given = [theirs for name, theirs in has if name in flags]
@@ -48,7 +48,7 @@ def _allows_host(entries: Sequence[str], wanted: str, *, any_port: bool) -> bool
     try:
         rules, entry = parse_rules(entries), parse_entry(wanted)
     except ValueError:
-        return False  # an entry that contains a client's variable cannot be parsed
+        return False  # a value of --allow-net that contains a client's variable cannot be parsed
     if any_port and rules.matches(entry.host):
         return True
     ports = [port for low, high in entry.ports for port in range(low, high + 1)]

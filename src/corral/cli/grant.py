@@ -115,8 +115,8 @@ def change_servers(
     remove: bool = False,
     dry_run: bool = False,
 ) -> FileEdit:
-    """Add flags to servers in a locked client file, or remove flags from these servers. Raise an
-    error if `run` would refuse the resulting flags.
+    """Add flags to servers in a client's file, or remove flags from these servers. The caller has
+    locked the file. Raise an error if `run` would refuse the resulting flags.
     """
     flags: dict[tuple[str, ...], tuple[str, ...]] = {}
     for server in servers:
@@ -183,7 +183,7 @@ def merge_runs(runs: Sequence[kept.KeptRun]) -> tuple[kept.SeenDenial, ...]:
         try:
             return is_allowed(denial, split_flags(words))
         except SandboxError:
-            return False  # another version of corral wrote these flags
+            return False  # another version of corral wrote these flags, and this one lacks a flag
 
     return kept.merge(runs, allow)
 

@@ -52,7 +52,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def plan_inspection(options: Options, rest: list[str]) -> Plan:
-    """Return the plan for a run with only the default policy and the typed flags."""
+    """Return the plan of an inspection. Only the typed flags grant the server more than the default
+    policy does.
+    """
     sources, command = what_to_run.sources_to_inspect(options, rest)
     return plan_command(command, rest, sources)
 

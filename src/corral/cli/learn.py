@@ -71,7 +71,8 @@ def main(options: Options, rest: list[str]) -> int:
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
     ending = watch.until_end()
     restore_terminal()
-    # The run has blocked these signals, but Ctrl-C must work while corral asks questions.
+    # The run has blocked the signals that corral forwards to the server, SIGINT among them. Unblock
+    # them, because Ctrl-C must work while corral asks questions.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
     missing = run.find_missing(plan, ending, rest)
     learned = watched_run.find_learned(plan, watch, ending.denials, missing=missing)
@@ -100,8 +101,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _format_wrap(rest: Sequence[str]) -> str:
-    """If `rest` starts with CLIENT:SERVER, return the `wrap` command that makes later runs of this
-    server learn. Otherwise return "".
+    """If `rest` starts with CLIENT:SERVER, return the `wrap` command with which corral watches the
+    runs that the client starts. Otherwise return "".
     """
     client, colon, server = "".join(rest[:1]).partition(":")
     known = colon and catalogue.find_client(client)
@@ -191,7 +192,9 @@ def _write(path: str, text: str) -> None:
         with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        if error.filename is None:  # the file was created but not completely written
+        # An error of `open` names the file, and an error of `write` does not. So in the second case
+        # remove the file, which has been created but is incomplete.
+        if error.filename is None:
             os.unlink(path)
         raise SandboxError(
             f"cannot write the policy to {path}: {error.strerror}",

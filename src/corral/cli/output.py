@@ -2,8 +2,8 @@
 
 The names of files, packages, servers and variables are untrusted, so this module escapes everything
 that it prints: control characters, line breaks, and characters that change the direction of text.
-Callers therefore pass one line at a time. Only this module adds escape sequences, which colour
-`Painted` text.
+Callers therefore pass one line at a time. Only this module adds escape sequences, which colour text
+and clear the screen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnwrittenError(SandboxError):
 
 
 class ReaderGoneError(Exception):
-    """The reader has closed corral's stdout. Unlike other broken pipes, this is not an error."""
+    """The reader of corral's stdout, such as `head`, has closed it. This is not an error."""
 
 
 def from_os_error(problem: OSError) -> SandboxError:
@@ -66,7 +66,7 @@ def _hint_of_disk(problem: OSError) -> str:
     try:
         from corral.disk_hints import disk_hint
     except (OSError, ImportError):
-        return ""  # report the problem without this hint
+        return ""  # the module cannot be imported, so report the problem without its hint
     return disk_hint(problem, os.fsdecode(problem.filename or os.curdir))
 
 
@@ -144,7 +144,7 @@ def _paint(text: str, colour: str, stream: TextIO | None) -> str:
 
 def _write_stdout(text: str, *, flush: bool = False) -> None:
     if sys.stdout is None:
-        return  # stdout was closed when corral was started
+        return  # stdout was closed when corral was started, or an earlier write has failed
     try:
         _write(sys.stdout, text)
         if flush:
@@ -203,8 +203,8 @@ def end_prompt() -> None:
 
 
 def _write_stderr(text: str) -> None:
-    """Write as much of a message as stderr accepts without waiting. Ignore errors, because a run
-    must continue even if its warnings cannot be printed.
+    """Write a message to stderr. Except on Windows, write only as much as stderr accepts without
+    waiting. Ignore errors, because a run must continue even if its warnings cannot be printed.
     """
     stream = sys.stderr
     if stream is None:
@@ -235,13 +235,15 @@ if sys.platform != "win32":
 
 
 def finish(code: int) -> int:
-    """Flush the streams. Return `code`, or 1 if `code` is 0 and a stream cannot be written."""
+    """Flush the streams. Return `code`, or 1 if `code` is 0 and a stream cannot be written. It is
+    not an error if the program that reads a stream has closed it.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except BrokenPipeError:
-            pass  # the reader is gone, which is not an error
+            pass
         except OSError as problem:
             _write_stderr(f"corral: cannot print: {problem.strerror}\nhint: {OUTPUT_HINT}\n")
             code = code or UnwrittenError.exit_code
