@@ -103,13 +103,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-policy",
-        sentence="corral reads a policy file once, when the pool is made, but reads your ceilings at each launch.",
+        sentence="corral reads a policy file once, when the pool is made, but reads your [ceilings](policy.md#ceilings) at each launch.",
         tests=(f"{POOL}::test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings",),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="pool-fit",
-        sentence="corral launches the program without a spare if one of these has changed since the spare was made: the program, a granted file, a secret (replaced, or new in a grant), a system file, or a mount.",
+        sentence="corral launches the program without a spare if one of these has changed since the spare was made: the program, a granted file, a system file, or a mount, or if a hidden secret file in a grant was replaced or added.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed",

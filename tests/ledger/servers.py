@@ -107,7 +107,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "run-refuses-runners",
-                "Inside the walls such a command would only hang, so corral refuses it with a hint, unless subprocesses are allowed.",
+                "Such a command needs other programs and usually the network, which the walls deny, and would only hang. So corral refuses it with a hint, unless subprocesses are allowed.",
                 LINUX,
                 (f"{PACKAGES}::test_a_runner_that_cannot_be_replaced_is_refused",),
             ),
@@ -198,7 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-lead",
-                "The files of a server can refer to paths elsewhere: by a link, a line of a `.pth` file, a `pyvenv.cfg`, a `#!` line, a shell script that starts another program, or an entry of `node_modules`. Because the server's author or an earlier run of the server may have written these files, they must not decide what the server may read. So the server can read such a path only if it is inside the server's root, a runtime or a grant. Otherwise corral refuses the run and names the `--read` flag that allows it.",
+                "The files of a server can refer to paths outside of the server's own directory: by a link, a line of a `.pth` file, a `pyvenv.cfg`, a `#!` line, a shell script that starts another program, or an entry of `node_modules`. Because the server's author or an earlier run of the server may have written these files, they must not decide what the server may read. So the server can read such a path only if it is inside the server's root, a runtime or a grant. Otherwise corral refuses the run and names the `--read` flag that allows it.",
                 LINUX,
                 (
                     f"{PLANTED}::test_a_fresh_checkout_cannot_choose_readable_paths",
@@ -420,7 +420,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-request",
-                'A bundle can request grants, by the keys of a policy in its table `_meta."io.corral"`, or by default values that name files. This request has no effect until you approve exactly this bundle file.',
+                'A bundle can request grants in two ways: with the keys of a policy in the table `_meta."io.corral"` of its manifest, or with settings whose default value is a path. This request has no effect until you approve exactly this bundle file.',
                 LINUX,
                 (
                     f"{BUNDLES}::test_a_bundles_request_counts_once_it_is_approved",
