@@ -104,8 +104,8 @@ def request_from(
 
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
-    """Approve what a directory's file requests now. Raise PolicyError if the digest is not
-    `expected`, because the request then differs from what the user saw.
+    """Approve the request in a server's directory as it is now. Raise PolicyError if its digest is
+    not `expected`, because the request has then changed since the user read it.
     """
     request = request_for(directory)
     if request is None:

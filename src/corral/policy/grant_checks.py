@@ -58,8 +58,9 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # An installer needs a grant for one package's directory, which is inside one of
-            # corral's own directories. A server's request can never grant this.
+            # `parts` allows grants inside corral's directory for packages, because an installer
+            # needs a grant for the directory of one package. A server's request never gets such a
+            # grant.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts

@@ -116,9 +116,9 @@ def _append(file: str, entries: bytes) -> None:
 
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
-    """Refuse grants that resolve to different files than before, and record new ones. If the record
-    cannot be read or written (on a full disk, for instance), refuse grants through symlinks, and
-    return a warning if there are none.
+    """Refuse grants that resolve to different files than before, and record the real paths of new
+    grants. If the record cannot be read or written (on a full disk, for instance), refuse grants
+    through symlinks. Without such grants, return a warning instead. Otherwise return "".
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)

@@ -124,7 +124,9 @@ def _ordinary_directories(home: str) -> Sequence[str]:
 
 
 def _quote(path: str, home: str) -> str:
-    """Quote a path for a shell. Use `~` if the shell and corral expand it to the same path."""
+    """Quote a path for a shell. Write a path in `home` as `~/...` if it needs no quotes. Inside
+    quotes a shell would not expand `~`.
+    """
     from shlex import quote
 
     if sys.platform == "win32":

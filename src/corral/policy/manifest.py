@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from corral.formats.positions import Path
 
 COMMAND_LINE = "command line"
-# Hints for mistakes in flags, in a file's keys and in its syntax, and for files that are not read.
+# Hints: for mistakes in flags, in the keys of a file, in the syntax of a file, and for files that
+# cannot be read.
 IN_FLAGS = "`corral run --help` shows how each flag is written"
 IN_KEYS = "`corral schema` shows every key and how its value is written"
 IN_FORM = "correct the file; https://toml.io and https://json.org describe the two formats"
@@ -126,7 +127,9 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
 
 
 def _parse_toml_error(message: str, text: str) -> tuple[int | None, str]:
-    """Return the line and the message of an error. tomllib gives the line only as text."""
+    """Return the line and the message of an error from tomllib. tomllib gives the line only in the
+    message's text. If the text contains no line, the line is None.
+    """
     what, _, where = message.rpartition(" (at ")
     line: int | None = None
     if where == "end of document)":

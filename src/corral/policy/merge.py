@@ -46,8 +46,9 @@ def merge(
     """Merge all sources, in order of increasing precedence, into one policy.
 
     The user's values override values from earlier sources. Lists from several sources are joined,
-    but an empty list removes the entries that earlier sources set. A request can always tighten the
-    policy. Its grants count only if the user approved it, and never override the user's values.
+    but an empty list from the user removes the entries that earlier sources set. A request can
+    always tighten the policy. Its grants count only if the user approved it, and never override the
+    user's values.
     `protected` lists files of this run (report, audit) that no write grant may contain.
     """
     sources = tuple(sources)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""The maximum number of entries of a write grant that are searched for hard links to corral's code.
-A grant with more entries is refused.
+"""The maximum number of files and directories in a write grant that are searched for hard links to
+corral's code. A grant that contains more is refused.
 """
 ELSEWHERE = "grant another directory, or a smaller one"
 REINSTALL = (
@@ -39,8 +39,8 @@ REINSTALL = (
 class Protected:
     """A path that the target must not write.
 
-    If `reads` is true, the target must not read it either. If `parts` is true, single paths inside
-    it may be granted, because an installer needs some of them.
+    If `reads` is true, the target must not read it either. If `parts` is true, paths inside it may
+    be granted, but not the path itself, because an installer needs some of them.
     """
 
     path: str
@@ -50,7 +50,9 @@ class Protected:
 
 
 def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> None:
-    """Refuse a grant that would let the target rewrite corral, its policy or its records."""
+    """Refuse a grant that would let the target write one of the `protected` paths, such as corral's
+    code, or read one that it must not read.
+    """
     for item in protected:
         path = os.path.realpath(item.path)
         if os.path.dirname(path) == path:
@@ -80,7 +82,9 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
-    """Return the paths of corral's own files, and the directories of its runs."""
+    """Return the paths of corral's own files, and the directories that contain the private
+    directories of runs.
+    """
     from corral.directories import STAGING, WORK_DIRECTORIES, directories, target_homes
 
     kept = directories(home=home)
@@ -125,8 +129,9 @@ def _programs() -> list[str]:
 def _import_paths() -> Iterator[str]:
     """Yield the directories from which Python imports modules before or while corral starts.
 
-    The entry point removes PYTHONPATH and the user's site from `sys.path`, but by then Python has
-    already loaded `encodings`, `sitecustomize` and `.pth` files.
+    This includes directories that are no longer in `sys.path`. The entry point removes PYTHONPATH
+    and the user's site-packages from it, but by then Python has already loaded `encodings`,
+    `sitecustomize` and `.pth` files from them.
     """
     yield from filter(None, sys.path)
     if not sys.flags.ignore_environment and (named := os.environ.get("PYTHONPATH")):
@@ -137,8 +142,9 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return (device, inode) of those modules of corral that have several hard links. uv installs
-    packages as hard links to files in its cache.
+    """Return (device, inode) of those modules of corral that have several hard links. Such a module
+    has a second path that a grant could contain, because uv installs packages as hard links to
+    files in its cache.
     """
     found: set[Identity] = set()
     parent = os.path.dirname(_code())

@@ -30,7 +30,7 @@ SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
 # Services have their sockets in these directories. A single socket there may be granted, because
 # this gives access to only one service.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
-MAX_ENDING = 8  # allows endings such as sqlite3 and markdown
+MAX_ENDING = 8  # the maximum length of a file's ending, such as that of sqlite3 and markdown
 
 
 class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -196,10 +196,10 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     for system in SYSTEM_PATHS:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
-        # A file system such as /proc may also be mounted elsewhere. So if `system` is a mount
-        # point, refuse every path on its device. A mount point is on another device than its parent
-        # directory. Do not compare with the device of /, because macOS keeps / on one volume, and
-        # /private/var and the users' files together on another.
+        # A file system such as /proc may also be mounted at another path. So if `system` is a mount
+        # point, refuse every path on its device. It is a mount point if its device differs from
+        # that of its parent directory. A comparison with the device of / would be wrong on macOS,
+        # which keeps / on one volume, and /private/var and the users' files together on another.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):

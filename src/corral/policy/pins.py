@@ -1,7 +1,7 @@
-"""Store the tools and prompts that a server offered, so that later runs can compare them.
+"""Store the tools and prompts that a server offered, so that later runs can notice changes.
 
-A pin is a complete definition, so that corral can show what has changed. Pins that other users
-could have written are ignored.
+A pin is the complete definition of one tool or prompt, so that corral can show what has changed.
+Pins that other users could have written are ignored.
 
 corral also stores the names of the tools that `corral inspect` has listed. Only `inspect` uses
 these names, to find tools of the same name in other servers.
@@ -67,7 +67,7 @@ def find_inspected(server: Sequence[str]) -> PinnedServer | None:
 
 
 def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
-    """Yield the pins of all servers except `besides`."""
+    """Yield the pins of all servers except the one whose command is `besides`."""
     store = _store(STORE)
     names = sorted(os.listdir(store)) if os.path.isdir(store) else []
     own = os.path.basename(_file(besides))
@@ -96,8 +96,8 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`, which depends on the secrets in the server's command. `server` is this
-    command with the secrets masked.
+    """Write pins to `path`, the server's file. Also write `server`, the server's command, in which
+    the secrets must be masked already.
     """
     made = {
         "server": server,
@@ -118,8 +118,9 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the path of a server's file. Do not mask the secrets in `server`: two servers that
-    differ only in a secret must not share a file.
+    """Return the path of a server's file. Its name is a digest of the command `server`. The secrets
+    in `server` must not be masked, because two servers that differ only in a secret must not share
+    a file.
     """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())

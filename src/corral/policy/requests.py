@@ -44,14 +44,16 @@ SWITCH_TEXTS = {
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",
     "trustd": "have certificates checked outside the sandbox (macOS)",
 }
-GUARD = "mcp"  # the field of an item that changes the MCP guard's settings
+GUARD = "mcp"  # `RequestedItem.field` of an item that changes a setting of the MCP guard
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
 
 
 @record
 class RequestedItem:
-    """One item that a server requests. `field` is its key in the manifest. `value` is a limit, a
-    list entry, or the value of a setting. `text` describes it for the user.
+    """One item that a server requests. `field` is a field of Manifest, the name of a limit, or
+    GUARD. `value` is the limit, the list entry or the value of the setting. For an environment
+    variable and for a setting of the MCP guard, `value` is only the name. `text` describes the item
+    for the user.
     """
 
     field: str

@@ -404,8 +404,8 @@ def is_near_secrets(directory: str, system: Column) -> bool:
     """Return whether a directory contains a hidden path or is inside one. `directory` is relative
     to a home directory.
 
-    Return false for directories inside the hidden files of an application or a client, because
-    servers are installed there.
+    Return false for directories inside the hidden directory of an application or an MCP client,
+    because servers are installed there.
     """
     fold = str.lower if system == "windows" else str
     path = fold(directory) + "/"

@@ -1,7 +1,7 @@
 """Decide whether a path belongs to a secret or to a file that other programs run.
 
-This module is apart from the table of their names in `secret_files`, because a run reads only that
-table before the target starts.
+The names of these files are in a table in another module, `secret_files`, because a run needs only
+that table before the target starts, and should not have to import this code too.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 @lru_cache
 def find_paths(home: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path of each name in a home, and its real path. The two differ if the home or an
-    entry such as `~/.ssh` is a link, and a project can use either of them.
+    """Return the path of each name in a home directory, and its real path. The two differ if the
+    home or a directory such as `~/.ssh` is a link. Both are needed, because a path that corral
+    checks can be written in either way.
     """
     paths = [f"{home}/{name}" for name in names]
     real = [os.path.realpath(path).replace(os.sep, "/") for path in paths]

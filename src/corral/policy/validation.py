@@ -1,4 +1,4 @@
-"""Convert decoded data to the values of policy keys, and collect all mistakes."""
+"""Convert decoded TOML, JSON or flags to the values of policy keys, and collect all mistakes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ NAMES_OF_VARIABLES = ("environment.pass", "environment.set", "environment.secret
 
 
 class Validator:
-    """Checks one source. Mistakes are added to `mistakes`, and invalid values are left out."""
+    """Checks one source of a policy, such as a file. Mistakes are added to `mistakes`, and invalid
+    values are left out.
+    """
 
     def __init__(
         self, origin: str, lines: Mapping[str, int], mistakes: list[Mistake], *, flags: bool = False
@@ -290,7 +292,7 @@ def check_text(value: object, *, flags: bool) -> str:
     """Return `value` if it can be an argument, a path or the value of an environment variable on
     every system. Otherwise raise ValueError.
 
-    The error does not quote the value, because it may be a secret.
+    The error does not quote a string, because it may be a secret.
     """
     if not isinstance(value, str):
         raise ValueError(f"must be a string, not {shown(value)}")  # noqa: TRY004

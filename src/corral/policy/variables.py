@@ -68,8 +68,8 @@ def _find(word: str, before: str) -> list[tuple[int, int]]:
 
 
 def _value(word: str, before: str) -> str:
-    """Return the value in an option or a header, if its name looks like the name of a secret.
-    Otherwise return ''.
+    """Return the value that `word` contains, if `word` is an option or a header whose name looks
+    like the name of a secret, or if `before` is such an option. Otherwise return ''.
     """
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""

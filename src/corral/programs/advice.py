@@ -36,8 +36,8 @@ def program_name(command: str) -> str:
 
 
 def may_install(words: Sequence[str]) -> bool:
-    """Return whether a command may install a package. Only the program's name is checked, because
-    parsing the command would import another module.
+    """Return whether a command may install a package. Only the program's name is checked. Parsing
+    the command would give a better answer, but needs another module, whose import delays the start.
     """
     name = program_name(words[0]) if words else ""
     return name in INSTALLERS or name in INSTALLING or name == "cmd"

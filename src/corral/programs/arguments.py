@@ -36,7 +36,8 @@ NODE_WITHOUT_SCRIPT = (
     "-e", "--eval", "-p", "--print", "-pe", "--run", "--test", "-v", "--version", "-h", "-",
 )  # fmt: skip
 OTHER_WITH_VALUE = ("-c", "--config", "--import-map", "--cwd", "--env-file", "--preload", "-r")
-PYTHON_VERSION = "0123456789.t"  # python3.13t is the free-threaded build
+# Characters of a version in a file name. The t is for free-threaded builds such as python3.13t.
+PYTHON_VERSION = "0123456789.t"
 
 
 @record

@@ -127,7 +127,8 @@ def _fits(version: Version, requirement: str) -> bool:
             return False
         bound = tuple(map(int, match[2].split(".")))
         ours, limit = version[: len(bound[:2])], bound[:2]
-        has_patch = len(bound) > 2  # for example, `>3.12.4` still allows 3.12.5
+        # A bound with a patch release, such as `>3.12.4`, still allows another release of 3.12.
+        has_patch = len(bound) > 2
         allowed = {
             ">=": ours >= limit,
             "~=": ours >= limit and version[0] == bound[0],
@@ -163,7 +164,8 @@ def _candidates(
 
 def _on_path(kind: Kind, caller: Caller, ask: Ask) -> Iterator[tuple[str, Version]]:
     if kind == "node":
-        # Skip a version manager's shim, because its version depends on the working directory.
+        # Skip a script, because it is a version manager's shim, and the version that a shim starts
+        # depends on the working directory.
         path = caller.lookup("node")
         yield path, () if not path or _is_script(path) else _ask_version(kind, path, ask)
         return
@@ -179,7 +181,7 @@ def _is_script(path: str) -> bool:
         with open(path, "rb") as file:
             return file.read(2) == b"#!"
     except PermissionError:
-        return False  # a script has to be readable
+        return False  # not a script, because only a readable file works as a script
 
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:

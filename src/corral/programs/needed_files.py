@@ -116,7 +116,9 @@ def is_program(path: str) -> bool:
 
 @record
 class Executable:
-    """An executable file. Its identity and first bytes were read when it was inspected."""
+    """An executable file. `device` and `inode` identify the file that `inspect_executable` found,
+    and `head` contains its first bytes.
+    """
 
     path: str
     real: str
@@ -134,7 +136,9 @@ class Caller:
     home: str
 
     def lookup(self, name: str, *, without: str = "") -> str:
-        """Return the absolute path of a name on PATH, or ''. Relative entries are skipped."""
+        """Return the absolute path of the first program of this name on PATH, or ''. Relative
+        directories on PATH and the directory `without` are skipped.
+        """
         for entry in self.search_path():
             if entry.rstrip("/") != without and is_program(f"{entry}/{name}"):
                 return self.absolute(f"{entry}/{name}")

@@ -87,8 +87,8 @@ RUNNERS = [
 
 @record
 class Package:
-    """The package that a runner starts. `name` may contain extras. `extra` lists further packages
-    to install.
+    """The package that a runner starts. `name` may contain Python's extras, as in `mcp[cli]`.
+    `extra` lists further packages to install.
 
     `python` is the version or path of an interpreter. The first `used` arguments are for the
     runner, and the rest for the server.
@@ -125,7 +125,8 @@ class Package:
 class Refusal:
     """The reason why a command cannot run in the sandbox.
 
-    `leave_alone` is true if the command already runs in another sandbox.
+    `leave_alone` is true if the command already runs in another sandbox. `wrap` then leaves it
+    unchanged, and this is not a failure.
     """
 
     why: str

@@ -64,8 +64,8 @@ def resolve(
     """Return the program for a command.
 
     If the user named a server's directory instead of a command, `root` is this directory. The
-    command then comes from the server's author, so it makes no files outside `root` readable. Only
-    `grants` do.
+    command then comes from the server's author. So files outside `root` become readable only if
+    they belong to a known runtime or are in one of `grants`.
     """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
@@ -103,8 +103,8 @@ def resolve(
 
 
 def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
-    """Check the symlinks before each `..` in a typed path. They are lost when the path is
-    made absolute.
+    """Check the symlinks before each `..` in a typed path. They have to be checked here, because
+    the absolute path no longer contains them.
     """
     if ".." in word.split("/"):
         try:
@@ -189,7 +189,8 @@ def follow_chain(
                 exit_code=EXIT_NOT_EXECUTABLE,
             )
         words = expand_env(line, found, caller)
-        if os.path.basename(line[0]) != "env":  # env searches the user's own PATH
+        # A program that `env` finds needs no check, because it comes from the user's own PATH.
+        if os.path.basename(line[0]) != "env":
             needed.scope.check_choice(words[0], found)
         _check_named_script(words, found, caller, needed)
         path, arguments = words[0], (*words[1:], found.path, *arguments)

@@ -42,8 +42,9 @@ CODE = (
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind a runtime's prefix. For a Python virtual environment, bind its base too. Return the
-    directories of Python's packages, or [] for other runtimes.
+    """Bind a runtime's prefix, the directory in which it is installed. For a Python virtual
+    environment, bind its base too. Return the directories of Python's packages, or [] for other
+    runtimes.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
@@ -69,7 +70,9 @@ def find_prefix(real: str) -> str:
 
 
 def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str) -> None:
-    """Bind a prefix. If it also contains unrelated files, as ~/.local does, bind only `parts`."""
+    """Bind a prefix. If it also contains unrelated files, as ~/.local does, bind only `parts`. Of a
+    Homebrew prefix, bind only the parts in HOMEBREW.
+    """
     if is_system(prefix):
         return
     if os.path.isdir(f"{prefix}/Cellar"):
@@ -174,7 +177,9 @@ def _bind_user_sites(needed: NeededFiles, base: str, version: str, home: str) ->
 
 
 def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
-    """Bind the projects of editable installs. A `.pth` file or a setuptools finder names them."""
+    """Bind the projects of the editable installs in `site`, a directory of packages. Each project
+    is named by a `.pth` file or by a setuptools finder (`__editable___..._finder.py`).
+    """
     for name in list_names(site):
         paths: list[str] = []
         if name.endswith(".pth"):
@@ -187,7 +192,9 @@ def bind_editables(needed: NeededFiles, site: str, home: str) -> None:
 
 
 def parse_editable_finder(source: str) -> list[str]:
-    """Return the paths in MAPPING in a setuptools finder. The finder is parsed, not executed."""
+    """Return the paths in the dictionary MAPPING of a setuptools finder. The finder is parsed, not
+    executed.
+    """
     import ast
 
     try:
@@ -306,8 +313,8 @@ def _is_code(path: str) -> bool:
     """Return whether a file may be a program.
 
     If a command names a file as its script, the file may become readable only if it is a program.
-    Otherwise a command that came with a project could name one of the user's keys, and set an
-    environment variable to code that reads the key.
+    Otherwise a command that came with a project could name one of the user's keys as its script. An
+    environment variable could then make the runtime execute other code, which reads the key.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True

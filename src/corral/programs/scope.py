@@ -49,7 +49,9 @@ MANAGED_BY_VARIABLE = {
 }  # fmt: skip
 MAX_REFUSED = 100  # after this many refused paths, no more linked packages are inspected
 RECEIVING = frozenset({"downloads", "desktop", "tmp"})
-MAX_NAMED = 3  # if a hint would name more packages than this, it names pnpm's whole store
+# If a hint would name more paths than this, and all are in pnpm's global store, the hint names the
+# directory that contains them all.
+MAX_NAMED = 3
 
 
 class Scope:
@@ -58,8 +60,9 @@ class Scope:
 
     `named` is the server's directory if the user named a directory instead of a command. In this
     case the command comes from the server's author. `by_grant` lists paths that only a grant makes
-    readable. `chosen` lists interpreters that the server's files name. `refused` maps each path
-    that the target may not read to the file that names it.
+    readable. `chosen` lists files outside the server's roots that the server's files name as
+    programs or refer to through symlinks. `refused` maps each path that the target may not read to
+    the file that names it.
     """
 
     def __init__(
@@ -124,7 +127,8 @@ class Scope:
 
     def cap(self, directory: str, place: str) -> str:
         """Return the grant or project inside `directory` that contains `place`, or `directory` if
-        there is none.
+        there is none. Callers bind the result instead of `directory`, so that no more than the
+        grant or the project becomes readable.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
@@ -194,7 +198,12 @@ class Scope:
             self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
-        """Refuse a symlink if it leads out of the root or the write grant that contains it."""
+        """Refuse a symlink if it leads out of the root or the write grant that contains it, to a
+        file that is neither granted nor a known runtime.
+
+        Symlinks on PATH, of the system and of version managers are not checked. Other symlinks
+        without a root are checked only in directories such as Downloads.
+        """
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
@@ -216,7 +225,7 @@ class Scope:
 
     def check_choice(self, path: str, by: Executable) -> None:
         """Refuse a program that one of the server's scripts names, if the program is outside the
-        server's root.
+        server's root and is neither granted nor a known runtime.
         """
         if is_system(by.real) or self.is_on_path(by.real):
             return
@@ -239,8 +248,9 @@ class Scope:
             self.refuse(found, named_by)
 
     def enclose(self, real: str) -> str:
-        """Return the directory that a program or a package needs: its project if it has one,
-        otherwise usually its own directory.
+        """Return the path to grant for a program or a package: its project if it has one, otherwise
+        the root of its directory. In a directory that several servers share, return only the
+        program itself.
         """
         above, modules, _ = f"{real}/".partition("/node_modules/")
         if modules:

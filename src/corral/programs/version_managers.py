@@ -35,7 +35,7 @@ def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
         text = f"{found.path} is started by snapd, outside the sandbox"
         raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
     if not found.head.startswith(b"#!") or b"\0" in found.head:
-        return ()  # no tool writes a shim with a zero byte, which no path can contain
+        return ()  # not a shim: no tool writes a NUL byte into one, and no path contains one
     text = os.fsdecode(found.head)
     if "export PYENV_ROOT=" in text and 'exec "$program"' in text:
         return (resolve_pyenv(found.path, text, caller),)
@@ -50,7 +50,8 @@ def resolve_trampoline(found: Executable, text: str, caller: Caller) -> tuple[st
     if os.path.basename(first[2:].strip().split(" ")[0]) not in SHELLS and "env bash" not in first:
         return ()
     here = os.path.dirname(found.path)
-    if rest.startswith("'''exec' "):  # the interpreter's path does not fit into a `#!` line
+    # pip and uv write this line if the interpreter's path does not fit into a `#!` line.
+    if rest.startswith("'''exec' "):
         command = rest.partition("\n")[0][len("'''exec' ") :].replace(' "$0" "$@"', "")
         relative = '"$(dirname -- "$(realpath -- "$0")")"/'
         if command.startswith(relative):
@@ -118,8 +119,9 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version for a name such as `3.12.1` or `3.12`. If the name leads out of
-    the versions directory, return '.', so that no program is found.
+    """Return the newest installed version for a name such as `3.12.1` or `3.12`, or the name itself
+    if no version fits. If the name leads out of the versions directory, return '.', so that no
+    program is found.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
@@ -176,8 +178,8 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
-    """Return the versions in the nearest package.json and in the files to which its `extends`
-    refers.
+    """Return {tool: version} from the `volta` section of the nearest package.json, and of the files
+    to which the key `extends` in this section refers.
     """
     file = next((f for d in walk_up(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
     pinned: dict[str, str] = {}
@@ -244,8 +246,8 @@ def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
     config = caller.variable("XDG_CONFIG_HOME", f"{caller.home}/.config")
     for directory in walk_up(caller.cwd):
         for tool, version in _selected_in(directory, manager):
-            # A project may select an installed runtime, but not one of its own files, because the
-            # server may have nothing to do with the project.
+            # `directory` may be a project that has nothing to do with the server. So it may select
+            # an installed version, but not a path, which could be one of the project's own files.
             if not version.startswith("path:"):
                 yield tool, version
     if manager == "MISE":

@@ -1,4 +1,4 @@
-"""Look up files while a command is resolved.
+"""Look up files for the resolver that turns a command into a Program on Windows.
 
 The resolver uses a `Disk` instead of `os`, so that tests can resolve Windows paths on any system,
 with a fake disk.
@@ -26,7 +26,7 @@ class Disk(Protocol):
         """Return the content of a file, or b"" if it is missing or larger than MAX_SIZE."""
 
     def names(self, path: str) -> list[str]:
-        """Return the entries of a directory, or none if it is missing."""
+        """Return the names of the files in a directory, or none if the directory is missing."""
 
     def real(self, path: str) -> str: ...
     def identity(self, path: str) -> tuple[int, int]: ...

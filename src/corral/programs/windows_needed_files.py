@@ -61,8 +61,9 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Collect the whole prefix of Python or Java, but only the executable of another runtime.
-        Treat any other program as the server.
+        """Collect the files of a runtime: the whole prefix of Python or Java unless the prefix is
+        shared, otherwise only the executable. For Python, also collect the virtual environment and
+        the editable installs. If the program is not a runtime, collect it as the server.
         """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")

@@ -1,8 +1,10 @@
 """Compose the steps for a target on Windows, in the order in which they are applied.
 
-Every step works from outside the target. The first steps create the journal, the profile, entries
-in access lists, the token, the desktop and the job. Then the process is created suspended, and it
-is resumed only after every step has been verified in it.
+corral applies every step from outside the target. For a target in an AppContainer, the first steps
+create the journal (a file that lists what to undo after the run), the AppContainer's profile,
+entries in the access lists of granted files, the token, the desktop and the job. Then the target's
+process is created suspended. It is resumed only after the steps have checked that it has the
+planned restrictions.
 """
 
 from __future__ import annotations
@@ -117,7 +119,8 @@ def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
     """Return the target's private directory, and all steps in order. The target gets an
-    AppContainer, a restricted token or neither, depending on the mechanism for `syscalls`.
+    AppContainer, a restricted token or neither, depending on the mechanism that the plan chose for
+    the control `syscalls`.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
@@ -207,8 +210,8 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or [] if there is no driver. No wall depends on the
-    minifilter.
+    """Return the minifilter's step, or [] if the policy does not ask for it or no driver is
+    installed. A missing driver is not an error, because no wall depends on the minifilter.
     """
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
@@ -232,9 +235,10 @@ def machine_variables() -> dict[str, str]:
 def environment(private: str, *, own: bool) -> dict[str, str]:
     """Return the environment variables that every target has, except PATH.
 
-    With `own`, corral creates the directories in `private`. Otherwise `private` is the folder of an
-    AppContainer profile. LOCALAPPDATA then has the user's own value, which Windows requires and
-    replaces when it creates the process.
+    With `own`, corral itself creates `private` and its subdirectories `home`, `tmp`, `local` and
+    `roaming`. Otherwise `private` is the folder of an AppContainer profile. LOCALAPPDATA then has
+    the user's own value: without this variable Windows refuses to create the process, but it
+    replaces the value.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

@@ -79,7 +79,9 @@ def _app_container(policy: Policy) -> tuple[str, ...]:
 
 
 def _let_go(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return an option that leaves the control off, or none if the policy does not allow this."""
+    """Return an option that leaves the control off, or none if the policy does not allow this. The
+    control `network` is never left off if the policy names hosts or ports.
+    """
     named = control == "network" and (policy.listen or policy.allow)
     if named or not has_fallback(policy):
         return ()
@@ -116,8 +118,8 @@ def _network(policy: Policy) -> Sequence[Option]:
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
     """Return the options for the control `syscalls`.
 
-    There is one option for each kind of token and each subset of `EXTRAS`. For each token, the
-    option with all extras comes first.
+    There is one option for each kind of token and each subset of the `EXTRAS` that this token can
+    have. For each token, the option with the most extras comes first.
     """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
@@ -132,7 +134,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
         for chosen in product((True, False), repeat=len(EXTRAS)):
             extras = tuple(compress(EXTRAS, chosen))
             if RESTRICTED in token and OWN_DESKTOP in extras:
-                continue  # a restricted token always gets its own desktop
+                continue  # a target with a restricted token gets its own desktop in any case
             mechanism = " + ".join((token, *extras))
             more = tuple(EXTRAS[name] for name in extras)
             found.append(Option(mechanism=mechanism, needs=(*needs, *more), status="verified"))

@@ -64,7 +64,9 @@ class Child:
         """Do nothing, because on Windows a run has already imported all of its modules."""
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
-        """Do nothing. On Windows only the relay reports denials, and `open_services` opens it."""
+        """Do nothing, because on Windows only the relay reports denials, and `open_services` gives
+        `denials` to the relay.
+        """
 
     def open_services(self, plan: Plan, denials: Denials) -> contract.NetworkServices:
         if not plan.allow:
@@ -77,8 +79,9 @@ class Child:
         raise NotImplementedError  # on Windows files are hidden by access lists, not by mounts
 
     def reap(self) -> Reaped:
-        """End the processes that outlived the first one. Return the exit code of the first one as a
-        POSIX wait status.
+        """End the processes that outlived the first one. Return the usage of the whole job, the
+        limits that it reached, and the exit code of the first process as a POSIX wait status. The
+        status is None if corral killed the target.
         """
         code = abi.exit_code(self.pidfd)
         self._job.end()

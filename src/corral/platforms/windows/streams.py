@@ -39,8 +39,8 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """Close the target's input if this process writes to it. Do nothing during a write, because
-        the write may be blocked.
+        """Close the target's input if this process writes to it. Do nothing while another thread is
+        writing, because the write may be blocked, and this method must not wait for it.
         """
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1

@@ -1,8 +1,8 @@
 """Undo the changes that a run made outside its processes, when the run ends or in a later run.
 
 From access lists, corral removes only entries with its own SIDs, and only if no other run uses
-them. It locks the root's mutex while it checks this, removes the entries, and records the removal
-in the journal.
+them. Each granted path (root) has a mutex. corral locks it while it checks this, removes the
+entries, and records the removal in the journal.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ def withdraw(root: Root) -> list[str]:
     """Remove this root's entries from every object in the root. Return the failures as text.
 
     A root that has been moved keeps its entries. They give no access unless the root returns to its
-    old path, because no token has their capability. A file that has been moved out of its root also
-    keeps its entries, and a later run with the same grant can therefore open it.
+    old path: their capability depends on this path, so no other grant gives it to a token. A file
+    that has been moved out of its root also keeps its entries, and a later run with the same grant
+    can therefore open it.
     """
     problems: list[str] = []
     top = extended_path(root.path)
@@ -141,7 +142,7 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
         try:
             changed = access_list.revoke(win32_security.read_security(handle.value), root.sid)
         except access_list.Unusable:
-            changed = None  # an object without an access list has no entries
+            changed = None  # without a valid access list there is no entry to remove
         if changed is not None:
             win32_security.write_security(handle.value, changed)
         return granted_tree.is_directory(handle.value)

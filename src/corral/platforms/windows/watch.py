@@ -104,7 +104,9 @@ class Watch:
         self.deadlines.stop(reason, number)
 
     def _close_gateway(self) -> tuple[tuple[Denial, ...], tuple[tuple[str, Traffic], ...]]:
-        """Close the services. The target and the relay's inner end must have closed their pipes."""
+        """Close the services, and return the denials and the traffic of the run. The target and the
+        relay's inner end must have closed their pipes.
+        """
         for service in self._others:
             service.close()
         if self._gateway is not None:
@@ -130,7 +132,7 @@ class Watch:
             for number in numbers:
                 self.stop("control", number)
             if not numbers:
-                self.child.kill()  # the caller has ended
+                self.child.kill()  # the program that started corral has ended
         return ready == 0
 
 
@@ -174,8 +176,8 @@ class Signals:
 
 
 class Control:
-    """Receives bytes from the caller's pipe. Windows cannot wait for a pipe, so a thread reads it
-    and sets an event.
+    """Receives signal numbers, one byte each, through a pipe from the program that started corral.
+    Windows cannot wait for a pipe, so a thread reads the pipe and sets an event.
     """
 
     def __init__(self, fd: int) -> None:
@@ -189,12 +191,14 @@ class Control:
         return self._event.value
 
     def read(self) -> bytes:
-        """Return the bytes read since the last call, or b"" if the caller has closed the pipe."""
+        """Return the bytes read since the last call, or b"" if the other side has closed the
+        pipe.
+        """
         with self._lock:
             received, self._received = self._received, b""
             abi.ResetEvent(self._event.value)
             if received and self._ended:
-                abi.SetEvent(self._event.value)  # the caller must call again to see the end
+                abi.SetEvent(self._event.value)  # so that the next `read` returns b""
         return received
 
     def close(self) -> None:

@@ -21,9 +21,11 @@ SUFFIX = ".toml"
 class Profile:
     """A curated policy for `packages`.
 
-    `reasons` contains the reason for each key. `note` tells the user what is left to do. `beside`
-    lists packages that a PyPI package needs but does not declare. `below` lists names such as
-    .git: if a path from the arguments contains such a directory, the directory is granted too.
+    `reasons` contains the reason for each key. `arguments` is the field of `manifest` to which the
+    paths in the server's arguments are added, or "" if they are not granted. `below` lists names
+    such as .git: if one of these paths contains such a directory, the directory gets a grant of its
+    own, because a write grant around it leaves it read-only. `beside` lists packages that a PyPI
+    package needs but does not declare. `note` tells the user what is left to do.
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 Each run has its own profile, which is deleted when the run ends. With `state = true`, however, all
 runs of a server share one profile, which is kept. A target's token has the profile's package SID
-and exactly the capabilities of its policy. corral reads both back from the suspended process before
-resuming it.
+and exactly the capabilities in its plan. corral reads the SID and the capabilities back from the
+suspended process before resuming it.
 
 Creating a profile fails with ACCESS_DENIED if a machine policy forbids profiles, or if corral
 itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system does not
@@ -11,8 +11,8 @@ support AppContainers. With `state = true`, a profile that already exists is reu
 corral deletes such a profile and creates it again.
 
 The profile's folder is the target's home, and its subdirectory `Temp` is the target's TEMP. Windows
-itself sets the new process's LOCALAPPDATA, TEMP and TMP to these directories. It refuses an
-environment without LOCALAPPDATA, although it replaces the value.
+itself sets the new process's LOCALAPPDATA, TEMP and TMP to these directories. It refuses to create
+a process whose environment has no LOCALAPPDATA, although it replaces the value.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Profile:
 @record
 class ProfileFolder:
     """The planned and the actual path of a profile's folder. They differ if Windows redirects
-    AppData, as it does for programs that were started by a client from an MSIX package.
+    AppData. It does so if corral was started by a client that is installed as an MSIX package.
     """
 
     planned: str
@@ -125,7 +125,7 @@ def local_app_data(home: str) -> str:
 
 
 def explain(error: OSError) -> tuple[str, str]:
-    """Return why a call on a profile failed, and a hint."""
+    """Return why Windows refused to create or delete a profile, and a hint (or "")."""
     code = win32.winerror(error)
     if code in FIREWALL_STOPPED:
         return "the firewall service, which registers AppContainers, does not answer", FIREWALL

@@ -2,17 +2,19 @@
 
 The windows on one desktop can send each other messages, and the programs in one window station
 share its clipboard. The target therefore gets its own desktop, in a window station that is not the
-user's. It can open windows on this desktop, but may not use the station's clipboard, which all runs
-of this logon share. The station and the desktop are labelled Low, because otherwise the target
-could not use them.
+user's. It can open windows on this desktop, but may not use the station's clipboard, because all
+of corral's runs in this logon session share the station. The station and the desktop are labelled
+Low, because otherwise the target could not use them.
 
 A target can still open the user's own window station, because Windows opens it to every
-AppContainer. But the UI limits of the job keep the target from using the clipboard there.
+AppContainer. But the UI limits of the target's job (`job.py`) keep it from using the clipboard
+there.
 
-An AppContainer without its own window station starts only in a session that has the interactive
-window station. Session 0, where services and SSH run, does not have it. Targets in session 0 also
-get the window station of the logon. It contains none of the user's windows. corral itself may be in
-the same station, but is never on the same desktop.
+Without a window station of its own, a process in an AppContainer starts only in a session that has
+the interactive window station, which contains the user's windows. Session 0, where services and SSH
+run, does not have it. In session 0, as in other sessions, corral therefore puts the target into a
+window station that belongs to the logon and contains none of the user's windows. In session 0
+corral itself may be in the same station, but it is never on the target's desktop.
 """
 
 from __future__ import annotations
@@ -102,8 +104,8 @@ def create(package: str) -> Desktop:
 
 
 def _open_to_targets(station: int) -> None:
-    """Let targets use a window station. If the station already existed, it may lack the targets'
-    access list entry or the Low label. Add what is missing.
+    """Let targets use a window station: add an entry for their capability to its access list, and
+    label it Low. Do only what is missing, because an earlier run may have done this already.
     """
     found = abi.user_object_security(station)
     try:

@@ -1,9 +1,10 @@
 """Limit the target with a job object that contains all its processes from their first instruction.
 
-Every limit is read back, because a system may accept a limit without setting it. On Windows `pids`
-limits processes, not threads. The memory limit is for committed memory, and an allocation beyond it
-fails. The job has no name, and its handle is never inherited, so only the supervisor has a handle.
-When the supervisor ends, Windows therefore closes the job and ends all its processes.
+Limits are read back, because a system may accept a limit without setting it. Only on a host that
+cannot read them back does corral skip this (`Job.read_back`). On Windows `pids` limits processes,
+not threads. The memory limit is for committed memory, and an allocation beyond it fails. The job
+has no name, and its handle is never inherited, so only the supervisor has a handle. When the
+supervisor ends, Windows closes this last handle, and therefore ends all processes of the job.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
-# node and python start under these limits. Both load USER32, which needs USER handles and global
-# atoms, so handles and atoms are not limited.
+# node and python start under these limits. USER handles and global atoms are not limited, because
+# node and python load USER32, which needs them.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -71,12 +72,12 @@ class Job:
     cpu: int | None = None  # millicores
     processes: int | None = None
     # The maximum CPU time in user mode, in milliseconds. Windows itself ends a job that exceeds it,
-    # even while the supervisor is not running.
+    # even while the supervisor is suspended or busy.
     user_time: int | None = None
-    priority: bool = False  # the target cannot change its priority and scheduling class
+    priority: bool = False  # keep the target from changing its priority and scheduling class
     ui: int = 0
-    # False only if this host cannot read back a job's limits. On such a host, a probe must have
-    # shown that all processes of a job end when its handle is closed.
+    # False only if this host cannot read back a job's limits. Because corral then cannot check the
+    # job, a probe must have shown on this host that closing a job's handle ends all its processes.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 
@@ -165,8 +166,8 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes, and wait up to END_SECONDS until they have ended. A process keeps
-        directories open until it has ended.
+        """Kill all processes, and wait up to END_SECONDS until they have ended. Until then they may
+        keep directories open that corral has to remove.
         """
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
@@ -224,8 +225,8 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 
 
 def fields_to_read(step: Job) -> tuple[str, ...]:
-    """Return the fields to read back. Leave out fields that corral has not set, because Windows may
-    return default values for them.
+    """Return the fields to read back. Leave out the CPU time, the priority and the scheduling class
+    if corral has not set them, because Windows may return default values for them.
     """
     more = ["PerJobUserTimeLimit"] if step.user_time is not None else []
     more += ["PriorityClass", "SchedulingClass"] if step.priority else []
@@ -233,5 +234,7 @@ def fields_to_read(step: Job) -> tuple[str, ...]:
 
 
 def cpu_rate(millicores: int, processors: int) -> int:
-    """Return the rate in 1/10000 of all processors. It is at least 1, because Windows refuses 0."""
+    """Convert a CPU limit in millicores to the job's unit, 1/10000 of the time of all processors
+    together. Return at least 1, because Windows refuses 0.
+    """
     return max(1, min(WHOLE, millicores * WHOLE // (1000 * processors)))

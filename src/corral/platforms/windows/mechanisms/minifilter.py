@@ -1,9 +1,9 @@
 """Answer a minifilter driver's questions from the policy, as a second layer.
 
 The driver intercepts the file and registry operations of a target's processes. It asks corral about
-changes. Some versions also ask about reads. corral allows operations inside the grants, and denies
-all others. It also denies every message that it cannot parse. If corral's answer is late, the
-driver denies the operation.
+changes. Some versions of the driver also ask about reads. corral allows file operations inside the
+grants and reads of registry values, and denies all other operations. If corral cannot parse a
+message, it denies the operation. If corral's answer is late, the driver denies the operation.
 
 No wall depends on the driver. If no driver is installed, or if another program occupies its only
 connection, the run continues and reports this.
@@ -36,8 +36,9 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver caches answers by operation and path only. An answer that also depends on other
-# fields must not be reused, but a time of 0 would mean the default, so it is cached for 1 ms.
+# The driver caches answers by operation and path only. An answer that also depends on other fields
+# of the message must not be reused. But a cache time of 0 would mean the driver's default time, so
+# such an answer is cached for 1 ms.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -79,14 +80,14 @@ class Checks:
             roots = self.write if check.access & CHANGING_ACCESS else (*self.read, *self.write)
             good = is_within(check.path, roots)
         elif check.operation == wire.FILE_RENAME:
-            # A rename without a destination is denied.
+            # If the message names no destination, it is "", which is outside every root.
             good = is_within(check.path, self.write) and is_within(check.destination, self.write)
         else:
             good = False
         return "allow" if good else "deny"
 
     def registry(self, check: wire.RegistryCheck) -> wire.Decision:
-        """Allow only reads, because no policy grants a registry key."""
+        """Allow only reads of values, because a policy cannot grant changes to the registry."""
         return "allow" if check.operation == wire.VALUE_QUERY else "deny"
 
 
@@ -132,7 +133,9 @@ class AbsentError(Exception):
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
-    """Return whether a path is a root or below one. An ambiguous path counts as outside."""
+    """Return whether a path is a root or below one. A path counts as outside if it does not start
+    with a device, or if one of its parts is empty, "." or "..".
+    """
     name = upper_case(path)
     parts = name.split("\\")
     if not name.startswith(DEVICE) or parts[0] or any(p in {"", ".", ".."} for p in parts[1:]):
@@ -141,11 +144,12 @@ def is_within(path: str, roots: Iterable[str]) -> bool:
 
 
 def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str, ...]:
-    r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`, and so on. Leave out paths without a device.
+    r"""Return the paths in the form in which `Checks` compares them, such as
+    `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`. Leave out paths whose drive has no device.
 
     `query` returns the device of a drive. A drive made by `subst` is replaced by its directory,
-    unless the directory is on such a drive too. Access to network drives is denied, because they
-    have no device of this kind.
+    unless the directory is on such a drive too. Network drives are left out, because they have no
+    device of this kind. So access to them is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))
@@ -212,14 +216,16 @@ class Session:
             try:
                 data = self._port.receive(wire.MAX_MESSAGE)
             except (EOFError, OSError):
-                return  # without an answer the driver denies the operation
+                return  # the connection has ended, so the driver denies further operations
             answer = self.answer(data)
             with suppress(OSError):  # the driver may no longer wait for the answer
                 if answer is not None:
                     self._port.reply(answer)
 
     def answer(self, data: bytes) -> bytes | None:
-        """Return the reply to a message, or None if no reply is expected or possible."""
+        """Return the reply to a message. Return None if the driver expects no reply, or if the
+        message is too short to contain the id that a reply has to repeat.
+        """
         try:
             identity, request = wire.read_request(data)
         except wire.MalformedError as error:

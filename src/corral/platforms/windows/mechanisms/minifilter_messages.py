@@ -2,11 +2,12 @@
 
 Messages are little-endian with C's natural alignment. The size of a structure is padded to a
 multiple of its widest member's size, and the driver refuses messages without this padding. Strings
-are arrays of UTF-16 units that end with a NUL.
+are arrays of UTF-16 units that end with a NUL. A message consists of one of Windows' two headers,
+then the driver's own header, then the body (`id @8` is a field at offset 8):
 
     FILTER_MESSAGE_HEADER (16)  u32 size of the reply, u64 id @8       before the driver's messages
     FILTER_REPLY_HEADER (16)    i32 status, u64 id @8                  before corral's answers
-    header (16)                 u32 type, u32 size of all, u64 request id
+    header (16)                 u32 type, u32 size of header and body, u64 request id
 """
 
 import struct
@@ -56,7 +57,7 @@ corral can receive and deny a message that is too long.
 class Identity:
     """The fields of a message that its answer has to repeat."""
 
-    message: int  # the filter manager's id
+    message: int  # the id in FILTER_MESSAGE_HEADER, which Windows' filter manager chooses
     kind: int
     request: int
 
@@ -101,7 +102,7 @@ class RegistryCheck:
 
 @record
 class Notice:
-    """A process started or ended. The driver expects no answer."""
+    """A message that a process started or ended. The driver expects no answer."""
 
 
 BODIES: dict[int, tuple[struct.Struct, type[Ping | FileCheck | RegistryCheck]]] = {
@@ -128,7 +129,9 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return the message that makes the driver deny each operation that corral does not answer."""
+    """Return the message that sets the driver's time limit and cache, and makes the driver deny
+    each operation that corral does not answer in time.
+    """
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
 
@@ -183,7 +186,9 @@ def _message(kind: int, request: int, body: bytes) -> bytes:
 
 
 def _known(data: bytes) -> Identity | None:
-    """Return the identity of a truncated message, or None if even its first header is truncated."""
+    """Return an identity with which corral can deny a truncated message, or None if even its first
+    header is truncated. The type and the request id are unknown, so they are CHECK_FILE and 0.
+    """
     if len(data) < MESSAGE_HEADER.size:
         return None
     return Identity(message=MESSAGE_HEADER.unpack_from(data)[1], kind=CHECK_FILE, request=0)
@@ -197,7 +202,9 @@ def _units(text: str, count: int) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Decode a string up to its NUL. Refuse a string without a NUL, because it has been cut off."""
+    """Decode a string up to its NUL. Refuse a string that has no NUL, or whose NUL is in the last
+    place of the array, because such a string may have been cut off.
+    """
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
         raise ValueError("a string has no NUL at its end")

@@ -16,14 +16,15 @@ from corral.plan import model
 from corral.plan.model import Results
 from corral.record import record
 
-# The first two bits in the `Flags` of a policy. Each policy defines its own bits in winnt.h.
+# The first two bits of the `Flags` that GetProcessMitigationPolicy returns. What they mean depends
+# on the kind of policy (see winnt.h).
 FIRST, SECOND = 1, 2
 
 
 @record
 class Mitigation:
-    """One mitigation. `bit` turns it on in the attribute. To read it back, corral calls
-    GetProcessMitigationPolicy for `policy`, which must return `flags`.
+    """One mitigation. `bit` turns it on in PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY. To check that
+    it is on, corral calls GetProcessMitigationPolicy for `policy`. The result must contain `flags`.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Mitigations:
         return tuple(found)
 
     def readable(self) -> tuple[tuple[str, int, int], ...]:
-        """Return (name, policy, flags that must be set) for each restriction."""
+        """Return (name, policy, flags that must be set) for each restriction to read back."""
         found = [(item.name, item.policy, item.flags) for item in ORDER if item.bit & self.bits]
         if not self.children:
             found.append(("no child processes", abi.ProcessChildProcessPolicy, FIRST))

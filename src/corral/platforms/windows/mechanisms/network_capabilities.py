@@ -50,8 +50,9 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
 
 @record
 class Network:
-    """Describes what the target can reach. `level` decides the target's capabilities. With `relay`,
-    the target reaches the hosts in `network.allow` through the relay.
+    """Describes what the target can reach. `level` is the value of `windows.network`, which decides
+    the target's capabilities. With `relay`, the target reaches the hosts in `network.allow` through
+    the relay.
     """
 
     name = "network_capabilities"
@@ -74,7 +75,9 @@ class Network:
         return f"network: {STOPS[self.level]}" + (f"; open: {leaves}" if leaves else "")
 
     def apply(self, results: Results) -> None:
-        """Do nothing, because the profile sets and verifies the capabilities."""
+        """Do nothing, because the step for the AppContainer profile (`app_container.py`) sets and
+        verifies the capabilities.
+        """
 
 
 def plan(policy: policies.Policy) -> Network:

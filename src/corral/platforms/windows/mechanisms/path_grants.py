@@ -1,21 +1,23 @@
-"""Grant paths with entries in access lists, each for a capability that only this grant uses.
+"""Grant paths to an AppContainer by adding entries to the access lists of files and directories.
 
-Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token contains
-the SIDs of its policy's grants. An AppContainer can use an object only if the object's access list
-allows it twice: to the user, and to a capability in the token. The entries give no access to other
-programs, because these do not have the capabilities.
+A root is a granted path. Each pair of a root and an access (read or write) has a capability of its
+own, and the entries give access only to this capability's SID (`access_list.grant_sid`). A run's
+token contains the SIDs of its policy's grants. An AppContainer can use an object only if the
+object's access list allows it twice: to the user, and to a capability in the token. The entries
+give no access to other programs, because these do not have the capabilities.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
-or too many entries. Some objects in a tree get less access than the grant gives:
+or too many files. Some objects in a tree get less access than the grant gives:
 
 - Secrets get no entry.
-- Files that other programs run can only be read, and so can files with several names.
+- Files that other programs run, such as shell startup files, can only be read. So can files with
+  several names (hard links).
 - The directories above secrets, and above files that other programs run, cannot be renamed or
   deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first: it writes the journal, and removes the entries when the run ends. With `keep_grants`
-the entries stay. A later run then sets only the entries of objects with less access.
+the entries stay, and a later run sets only the entries of objects that get less access.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class Exceptions:
     below them gets less access too.
 
     `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
-    grant. corral also checks that the lists of `secret` objects do not give access to all
-    AppContainers.
+    grant. For `secret` objects corral also checks that their access lists do not already give
+    access to all AppContainers.
     """
 
     closed: frozenset[str] = frozenset()
@@ -63,8 +65,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The target must not rename the directories above these objects. Otherwise it could put
-        # another directory in their place, to which the exceptions would not apply.
+        # The target must not rename a directory above an object with less access. Otherwise it
+        # could create another directory with the old name, to which the exceptions would not apply.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -84,10 +86,13 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # have lists that this user cannot change, so they get no entry
+    # Objects that get no entry, because this user is not allowed to change their access lists.
+    foreign: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
-    watched: tuple[str, ...] = ()  # files that do not exist, but that other programs would run
+    # Files in write grants that do not exist yet, but that other programs would run. At the end of
+    # the run corral reports those that the target has created.
+    watched: tuple[str, ...] = ()
     stage: model.Stage = "supervisor"
 
     @property
@@ -127,8 +132,8 @@ class Grants:
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
     """Return the tree of each grant, by path. Raise PolicyError if a tree cannot be read.
 
-    In a read grant, close installed packages (such as `node_modules`) below the `copied` paths,
-    because the target uses copies of them.
+    In a read grant, list directories of installed packages (such as `node_modules`) as closed if
+    they are below one of the paths in `copied`, because the target uses copies of these packages.
     """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
@@ -258,8 +263,8 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
     If an earlier run has kept the entries, and the root object still has its entry, set only the
-    entries of objects with less access than the grant gives. These may be new, and may have
-    inherited too much access from their directory.
+    entries of objects with less access than the grant gives. Such an object may be new, and may
+    have inherited too much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -39,8 +39,8 @@ is a service.
 
 @record
 class Launch:
-    """The plan and the streams of the process to create. `spawn` adds them to `Results` before the
-    first step, so that all steps can read them.
+    """The plan and the streams of the process to create. `spawn` adds this record to `Results`
+    before the first step, so that every step can read it.
     """
 
     plan: Plan
@@ -129,7 +129,9 @@ def create(plan: Plan, streams: Streams, results: Results) -> None:
 
 
 def started_program(plan: Plan) -> Program:
-    """Return the copy of the program in the store, or the plan's program if there is no store."""
+    """Return the program to start: its copy in the store, or the plan's own program if the plan has
+    no store. In the second case, check first that the program's file has not been replaced.
+    """
     copies = store.find(plan.steps)
     if copies is not None:
         inside = copies.path_inside(plan.program.cwd) or copies.program.cwd
@@ -149,8 +151,8 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the environment variables of the plan and of its steps. If several names differ only
-    in case, return only the last of these variables.
+    """Return the environment variables of the plan and of its steps, and those that an AppContainer
+    needs. If several names differ only in case, return only the last of these variables.
     """
     extra = results.find(ExtraVariables)
     needed = () if results.find(Capabilities) is None else container_variables()

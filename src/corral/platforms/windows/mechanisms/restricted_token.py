@@ -2,9 +2,9 @@
 
 corral uses this token only if the user's policy allows it. The token's only privilege is to
 traverse directories, and administrators' groups in it can only deny access. The target can write an
-object only if its access list allows this to the user, and also to Everyone or to this logon. At
-Low integrity the target cannot write objects with a higher label. The files, registry keys,
-processes and windows of ordinary programs are labelled Medium.
+object only if the object's access list allows this to the user, and also to Everyone or to this
+logon. At Low integrity the target cannot write objects with a higher label. So it cannot change the
+files, registry keys, processes and windows of ordinary programs, which are labelled Medium.
 
 The token does not restrict reads or the network. corral does not set the integrity level of an
 AppContainer, because it is Low already, and Windows refuses to change it.
@@ -75,8 +75,8 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes corral's administrator rights, if it has any, from an AppContainer's token. Microsoft
-    does not document whether Windows removes them.
+    """Removes corral's administrator rights and privileges, if it has any, from an AppContainer's
+    token. Microsoft does not document whether Windows itself removes them for an AppContainer.
     """
 
     name = "filtered_token"
@@ -103,7 +103,9 @@ class FilteredToken:
 
 
 def powers(token: int) -> list[str]:
-    """Return the privileges and groups of a token that bypass access lists."""
+    """Return the names of a token's privileges that bypass access lists, and "administrator rights"
+    if the token has them.
+    """
     found = sorted(DANGEROUS.intersection(abi.token_privileges(token)))
     return [*found, "administrator rights"] if is_administrators(_groups(token)) else found
 
@@ -113,10 +115,11 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs for a target of an elevated corral, or none if corral is not elevated.
+    """Return the SIDs that give a target access if corral is elevated, that is, has administrator
+    rights or similar privileges. Return none if corral is not elevated.
 
-    These are the SIDs in corral's own token: the user and its groups, except Administrators and
-    groups that only deny access.
+    The SIDs come from corral's own token: the user and its groups, except Administrators and groups
+    that only deny access.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
@@ -252,7 +255,9 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Raise OSError if the token can write a file. As a sanity check, read the same file."""
+    """Raise OSError if the token can write a file in `directory`, or, as a sanity check, if it
+    cannot read the same file.
+    """
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:

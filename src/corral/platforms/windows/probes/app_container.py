@@ -114,7 +114,7 @@ print(*(ask(port) for port in sys.argv[1:]))
 
 
 def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
-    """Return the steps for an AppContainer in which only the copied interpreter can be read."""
+    """Return the steps for an AppContainer to which only the copied interpreter is granted."""
     home = os.path.expanduser("~")
     try:
         copies = store.plan_own_interpreter(home)
@@ -143,8 +143,8 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the sanity check failed: {outside.last_line()}")
     if clipboard != "opened":
-        # Another program may be using the clipboard at this moment. After a TimeoutError the
-        # finding is "unknown" and is not cached.
+        # Another program may be using the clipboard at this moment, so the probe has to be repeated
+        # later. A TimeoutError makes the finding "unknown", and such a finding is not cached.
         raise TimeoutError(0, "the sanity check failed: the clipboard may be in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
@@ -154,8 +154,8 @@ def try_desktop(plain: Job) -> str:
 
 
 def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
-    """Parse the output of a trial of CLIPBOARD: the window station, the desktop and the state of
-    the clipboard. Return empty strings for any other output.
+    """Return the window station, the desktop and the state of the clipboard from the output of the
+    program CLIPBOARD. Return empty strings for any other output.
     """
     words = seen.output.split("|")
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
@@ -216,8 +216,8 @@ def try_nul(base: tuple[model.Step, ...]) -> str:
 
 
 def try_relay(base: tuple[model.Step, ...]) -> str:
-    """Check that a program in an AppContainer reaches a named port through the relay, but no other
-    port. Raise OSError otherwise.
+    """Check that a program in an AppContainer reaches a port in `network.allow` through the relay,
+    but no other port. Raise OSError otherwise.
     """
     copies = store.find(base)
     with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:

@@ -1,8 +1,8 @@
 """Probe what Windows enforces. Most probes try an operation in a disposable process.
 
 Windows may accept a limit without enforcing it. So a limit is proven only if Windows reports it
-back and it stops an operation. The sanity check runs the same operation without the limit, and it
-must succeed.
+back and it stops an operation. As a sanity check the probe also runs the same operation without the
+limit, or with a higher one. There the operation must succeed.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _kill_on_close(plain: Job) -> str:
                 raise OSError(
                     0, "the sanity check failed: a process ended before its job was closed"
                 )
-            # The input of both processes stays open, so only the job can end them.
+            # Both processes wait for input, which stays open. So only the job can end them.
             running.child.abandon()
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
@@ -283,8 +283,8 @@ def _cpu_rate(plain: Job) -> str:
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
     """Start a busy process, and then a second one beside it. Return the CPU seconds that each has
-    used when the second one ends. It ends after a fixed CPU time, so the result does not depend on
-    a clock.
+    used when the second one ends. The second one ends after a fixed amount of its own CPU time, so
+    these numbers do not depend on how busy the machine is.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:
@@ -339,8 +339,8 @@ def _session() -> str:
 
 PROBES: dict[str, Callable[[Machine], Finding]] = {
     "job_read_back": lambda _: _try("job_read_back", _read_back),
-    # This probe does not need limits that can be read back, because it only checks that all
-    # processes end when the job's handle is closed.
+    # This probe also works on hosts that cannot read a job's limits back, because it only checks
+    # that all processes end when the job's handle is closed.
     "job_kill_on_close": _job("job_kill_on_close", _kill_on_close),
     "job_memory": lambda _: _try("job_memory", _memory),
     "job_processes": lambda _: _try("job_processes", _processes),

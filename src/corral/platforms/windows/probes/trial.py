@@ -72,8 +72,9 @@ MEANINGS = {
 
 @record
 class Outcome:
-    """The result of a trial. `output` is its stdout, `errors` its stderr, and `reaped` contains its
-    resource usage as counted by the job.
+    """The result of a trial. `output` is the target's stdout, and `errors` its stderr. `reaped`
+    contains its exit status, and its resource usage as counted by the job. `hung` means that the
+    target did not end within TIMEOUT_MS and was killed.
     """
 
     output: str
@@ -88,8 +89,9 @@ class Outcome:
 
 class Trial:
     """A running target. Its stdin and stdout are pipes, and its stdin stays open until `finish`.
-    Its stderr is a separate file, because Python 3.13 and newer write a line to stderr at each
-    start in an AppContainer: "Failed to find real location of ...".
+    Its stderr is a separate file, so that it does not mix with the output: in an AppContainer,
+    Python 3.13 and newer write the line "Failed to find real location of ..." to stderr at each
+    start.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -131,8 +133,8 @@ class Trial:
 
 
 def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
-    """Run `code` under `steps`, and wait until it ends. Raise TimeoutError if it does not end, and
-    OSError if it cannot be started.
+    """Run `code` under `steps`, and wait until it ends. Raise TimeoutError if it does not end in
+    time, and OSError if it cannot be started.
     """
     outcome = start(code, steps, *arguments, program=program).finish()
     if outcome.hung:
@@ -175,7 +177,9 @@ def _with_arguments(store: Store, words: tuple[str, ...]) -> Store:
 
 
 def check_runtime_starts(plan: Plan) -> None:
-    """Raise StepFailed if the runtime of this plan does not start under its steps."""
+    """Try the runtime of this plan under the plan's steps, unless a note records that it has
+    started before. Write the note if it starts. Otherwise raise StepFailed.
+    """
     program = _tried_program(plan)
     line = _trial_line(program, plan.steps) if program else None
     if program is None or line is None:

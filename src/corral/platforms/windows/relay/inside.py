@@ -1,15 +1,16 @@
-"""Forward connections to a loopback port inside an AppContainer over one pair of pipes.
+"""Accept connections on a loopback port inside an AppContainer, and forward them over two pipes.
 
-This inner end of the relay runs in the target's AppContainer, where only loopback can be reached.
-It is a separate program (`python -I -S -c <this source>`, frames on stdin and stdout), so this file
-uses only the standard library. The inner end decides nothing, because the target could send the
-same frames itself. All checks are made by the outer end, `outside.py`.
+This inner end of the relay runs in the target's AppContainer, where a program can reach only ports
+of the same container. The inner end is a separate program (`python -I -S -c <this source>`, frames
+on stdin and stdout), so this file uses only the standard library. The inner end decides nothing,
+because the target can take it over and send any frames. All checks are made by the outer end,
+`outside.py`.
 
     frame   u8 kind, u8 0, u16 length, u32 stream, then `length` bytes; little-endian
     HELLO   inner -> outer, once: u16 port on which the inner end listens
     OPEN    inner -> outer: a new stream; its number is larger than all earlier numbers
     DATA    at most CHUNK bytes, and never more than the other side has given credit for
-    CREDIT  u32 further bytes that the other side may send on this stream
+    CREDIT  u32: how many further bytes the other side may send on this stream
     END     no more DATA from this side
     RESET   the stream is closed in both directions
 
@@ -150,8 +151,8 @@ class Stream:
                 return
             self._end_sent = True
             done = self._ended
-        # Remove the stream before END is sent, because the other side may open a new stream when it
-        # gets END.
+        # Remove the stream before END is sent. The other side may open a new stream as soon as it
+        # gets END, and this side would refuse it if the old stream still counted.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))
@@ -171,7 +172,7 @@ class Stream:
             self._changed.notify_all()
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """Handle a frame from the other side. Return whether the frame ended the stream."""
+        """Handle a frame from the other side. Return whether both directions have now ended."""
         with self._changed:
             if kind == DATA:
                 self._buffered += len(payload)
@@ -237,7 +238,9 @@ class Mux:
                 self._free.release()
 
     def run(self) -> None:
-        """Read until the pipe ends, or raise ProtocolError. In both cases all streams end."""
+        """Handle frames until the pipe ends. Raise ProtocolError for a frame that breaks the
+        protocol. In both cases close all streams.
+        """
         frames = Frames()
         try:
             while chunk := self._read():
@@ -319,7 +322,9 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends. On some systems only this wakes the other thread."""
+        """Reset the stream and the socket. On some systems the thread for the other direction wakes
+        up only if both are reset.
+        """
         with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()
         abort(self._end)

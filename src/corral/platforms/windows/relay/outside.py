@@ -5,8 +5,8 @@ allowed hosts, it uses a small program in the container, the shim (`inside.py`),
 `HTTP_PROXY` and `HTTPS_PROXY` name the shim's port on loopback. Connections to the shim arrive here
 through one pair of pipes, which the shim has inherited. Each request is checked as on Linux: the
 policy has to allow the host's name, and the address guard has to allow the address before corral
-connects to it. On TLS ports the name in the client's hello has to be allowed too. A program that
-ignores the proxy variables reaches nothing.
+connects to it. On TLS ports the host name in the client's TLS hello has to be allowed too. A
+program that ignores the proxy variables reaches nothing.
 
 The shim is not trusted; `start.py` says where it runs and why.
 """
@@ -93,5 +93,5 @@ class Relay:
 
 
 def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials) -> Relay:
-    """Open the relay for a plan. `pipes` lead from and to its inner end."""
+    """Open the relay for a plan. `pipes` are the pipes from and to the relay's inner end."""
     return Relay(*pipes, Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials)))

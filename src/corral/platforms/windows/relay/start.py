@@ -1,9 +1,9 @@
 """Start the relay's inner end, the shim, in the target's container but in its own job.
 
-The shim cannot be in the target's job, where it would count against `pids`: if subprocess = false,
-that limit is a single process. Nor can it be outside the container, because a program in an
-AppContainer cannot reach a port outside. It has to listen before the target starts, because the
-target's proxy variables name its port.
+The shim cannot be in the target's job, because it would count against the job's limit `pids`: if
+subprocess = false, this limit is a single process. Nor can the shim be outside the container,
+because a program in an AppContainer cannot reach a port outside. The shim has to listen before the
+target starts, because the target's proxy variables name the shim's port.
 
 Windows treats the shim and the target as one principal, so the target can read and change the shim.
 The shim is therefore not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, and
@@ -44,9 +44,9 @@ class NamedHosts:
     """Starts the shim, through which the target reaches the hosts in `allow`.
 
     `python` is an interpreter that the container can read, and `environment` contains its
-    environment variables. `ui` and `bits` are the target's own restrictions, because the target can
-    take over the shim. Switch off `childless`, `memory` or `read_back` if no probe has shown that
-    this host supports it.
+    environment variables. `ui` and `bits` are the target's own UI limits and mitigations. The shim
+    gets the same ones, because the target can take over the shim. Switch off `childless`, `memory`
+    or `read_back` if no probe has shown that this host supports it.
     """
 
     name = "relay"
@@ -85,7 +85,9 @@ class Shim:
         self._pipes: tuple[int, ...] = pipes
 
     def wait_until_listening(self) -> None:
-        """Wait until the shim has sent its port. Raise OSError if that takes too long."""
+        """Wait until the shim has sent its port. Raise OSError if the shim takes too long, ends or
+        sends something else.
+        """
         watchdog = threading.Timer(START_SECONDS, self._results.get(LimitedJob).terminate)
         watchdog.start()
         try:
@@ -117,8 +119,9 @@ def start(step: NamedHosts, target: Results) -> Shim:
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
-            # This object is also in the target's results, so it is released twice. This does no
-            # harm, because it is only needed while the two processes are created.
+            # This object is also in the target's results, so it is released twice. The first
+            # release does no harm, because the object is only needed while the two processes are
+            # created. The second release does nothing.
             results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
@@ -143,8 +146,8 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Raise OSError unless the shim is in the target's container. Outside it the shim would have
-    the user's rights, and so would a target that takes the shim over.
+    """Raise OSError if the target gets an AppContainer, but the shim is not in one. The shim would
+    then have the user's rights, and so would a target that takes the shim over.
     """
     if results.find(Capabilities) is None:
         return

@@ -31,8 +31,9 @@ def changed_texts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, new text) for each of the files `names` whose text changes.
 
-    `settings` is the path of pyvenv.cfg. Its key `home` is always set to `base`. `replace_paths` is
-    not enough for this key, because the value may be a path through a link.
+    `settings` is the path of pyvenv.cfg. In this file the key `home` is always set to `base`, the
+    directory of the copied interpreter. `replace_paths` is not enough for this key: if the value is
+    a path through a link, `replace_paths` does not recognize it.
     """
     found: list[tuple[str, str]] = []
     for name in names:

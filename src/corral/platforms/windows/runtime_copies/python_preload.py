@@ -1,5 +1,5 @@
-r"""Make Python's standard library work inside an AppContainer. `site` loads this module before the
-server.
+r"""Make Python's standard library work inside an AppContainer. Python's `site` module loads this
+module before the server.
 
 No wall depends on this module: a server that removes it only loses the repairs. The module imports
 only modules that are built in or already loaded. It repairs:
@@ -10,8 +10,9 @@ only modules that are built in or already loaded. It repairs:
 - Named pipes (asyncio's subprocesses, multiprocessing): an AppContainer can use only names in
   `\\.\pipe\LOCAL\`.
 - NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.
-- A hidden `.env`: on Windows its name stays visible, and a server with pydantic-settings (FastMCP)
-  exits if it cannot open the file. So the file is opened as an empty file, as on Linux.
+- An `.env` file that corral hides from the target: on Windows the target still sees the file's
+  name, and a server with pydantic-settings (FastMCP) exits if it cannot open the file. So the
+  target reads an empty file instead, as on Linux.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def repair_pipe_call(call: Function) -> Function:
 
 
 def open_empty_file(_path: str, flags: int, _mode: int = DEFAULT, **_more: object) -> int:
-    """Open an empty file instead of NUL. The file is removed when its last descriptor is closed."""
+    """Open a new empty file instead of NUL or of a hidden `.env` file. Windows removes the new file
+    when its last descriptor is closed.
+    """
     name = os.path.join(os.environ["TEMP"], f"nul-{os.getpid()}-{os.urandom(8).hex()}")
     more = os.O_CREAT | os.O_EXCL | getattr(os, "O_TEMPORARY", 0)
     return open_descriptor(name, flags | more)
@@ -86,7 +89,9 @@ def repair_open(call: Function) -> Function:
 
 
 def repair_hidden_file(call: Function) -> Function:
-    """Return an `open` function that reads a denied `.env` file as an empty file."""
+    """Return an `open` function that opens an empty file if a program wants to read an `.env` file
+    and is denied access to it.
+    """
 
     def opened(file: object, *arguments: object, **options: object) -> object:
         try:

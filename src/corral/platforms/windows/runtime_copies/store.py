@@ -1,10 +1,10 @@
 """Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists in Program Files. It could add entries for AppContainers in AppData, but these would break
-other programs. So corral copies the files that a run needs into its own directory, and never links
-to them. The directory of a copy gets an entry for the copy's own capability before files are copied
-into it, so that they inherit the entry.
+lists in Program Files. In AppData it could add entries for AppContainers to the access lists, but
+these would break other programs. So corral copies the files that a run needs into its own
+directory, and never links to them. The access list of a copy's directory gets an entry for the
+copy's own capability before files are copied into it, so that they inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
 copy is complete, corral writes a file next to it, which is called the copy's mark. A process holds
@@ -15,8 +15,8 @@ Links out of a tree are refused, because they would point out of the store. Besi
 an AppContainer only with `--preserve-symlinks`, and with this option linked packages do not find
 each other.
 
-A copy of node or Python includes a preload (`node_preload.cjs`, `python_preload.py`), which repairs
-the parts of its standard library that fail in an AppContainer. No wall depends on the preload.
+A copied node or Python loads a preload (`node_preload.cjs`, `python_preload.py`), which repairs the
+parts of its standard library that fail in an AppContainer. No wall depends on the preload.
 """
 
 from __future__ import annotations
@@ -156,8 +156,9 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # In the files of `pointing`, paths in other trees are replaced by paths in their copies,
-        # which contain the keys of these copies. So this copy's key depends on those keys.
+        # The files in `pointing[source]` name paths in other trees. In the copy they name paths in
+        # the copies of those trees, and such a path contains the key of its copy. So the key of
+        # this copy depends on the keys of all copies.
         beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
@@ -172,8 +173,9 @@ def plan(
 
 
 def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
-    """Return the preload and a `.pth` file that makes Python load it, or [] for a tree without
-    site-packages. Python reads `.pth` files even in isolated mode and in child processes.
+    """Return (name, text) of the preload and of a `.pth` file that makes Python load the preload.
+    Return [] for a tree without site-packages. Python reads `.pth` files even in isolated mode and
+    in child processes.
     """
     if python_paths.SITE not in listing.directories:
         return []
