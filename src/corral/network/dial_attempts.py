@@ -1,7 +1,8 @@
-"""Choose the order in which to dial a host's addresses, and how many to dial at the same time (RFC
-8305).
+"""Choose the order in which to dial a host's addresses, and how many to dial at the same time
+("Happy Eyeballs", RFC 8305).
 
-The name is not looked up again, so only checked addresses are dialled.
+The caller has looked up the host's name and checked the addresses. This module never looks the name
+up again, because a second lookup could return addresses that were not checked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STAGGER_SECONDS = 0.25
 
 class Attempts:
     """Chooses which address of a host to dial next, within the budget that all connections share.
-    `waiting` are the addresses that have not been tried.
+    `waiting` contains the addresses that have not been tried.
     """
 
     def __init__(self, addresses: Sequence[bytes], budget: DialBudget) -> None:
@@ -31,8 +32,9 @@ class Attempts:
     def next(self, under_way: int) -> bytes | None:
         """Return the next address to try while `under_way` attempts are running.
 
-        Return None if no address is left or the shared budget is used up. If addresses are left in
-        `waiting`, the caller should try again after STAGGER_SECONDS.
+        Return None if no address is left, or if other attempts are running and the shared budget is
+        used up. The first attempt needs no budget. If addresses are left in `waiting`, the caller
+        should try again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    If several networks contain an address, the smallest applies. If its `why` is empty, the
-    address is refused only if it contains a refused IPv4 address.
+    If several networks contain an address, the smallest of them applies. If `why` is empty, the
+    network itself is no reason to refuse an address. Each of its addresses contains an IPv4
+    address, and is refused if that IPv4 address is refused.
     """
 
     network: Network
@@ -57,16 +58,16 @@ TABLE = (
     ("240.0.0.0/4", "reserved"),
     ("255.255.255.255", "broadcast"),
     ("100.100.100.200", "metadata"),  # Alibaba
-    ("168.63.129.16", "metadata"),  # Azure, a public address
+    ("168.63.129.16", "metadata"),  # Azure (this address is not in a reserved network)
     ("169.254.0.23", "metadata"),  # Tencent
     ("169.254.42.42", "metadata"),  # Scaleway
-    ("169.254.169.253", "metadata"),  # the resolver of an Amazon VPC
+    ("169.254.169.253", "metadata"),  # the DNS resolver in Amazon's private networks (VPC)
     ("169.254.169.254", "metadata"),  # nearly all clouds
-    ("169.254.170.2", "metadata"),  # credentials of Amazon's containers
+    ("169.254.170.2", "metadata"),  # gives Amazon's containers their credentials
     ("169.254.170.23", "metadata"),
     ("192.0.0.192", "metadata"),  # Oracle
-    # Only 2000::/3 is global unicast. All other IPv6 addresses are refused, some of them with a
-    # more specific reason.
+    # Only 2000::/3 is global unicast, so these three networks refuse all other IPv6 addresses. The
+    # smaller networks below give some addresses a more specific reason, or an empty one.
     ("::/3", "reserved"),
     ("4000::/2", "reserved"),
     ("8000::/1", "reserved"),
@@ -169,8 +170,8 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # The host's own addresses must be admitted one by one, not as part of a network. Loopback
-    # addresses are an exception.
+    # The host's own addresses must be admitted one by one, not as part of a network. This does not
+    # hold for loopback addresses: 127.0.0.0/8 admits all of them.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own address"
     return None
@@ -181,8 +182,11 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")
-    compatible = head == 0 and address[12:15] != bytes(3)  # not :: or ::1
-    if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped to IPv6, or NAT64
+    # :: and ::1 have the form of an IPv4-compatible address, but contain no IPv4 address. The same
+    # holds for ::2 to ::ff.
+    compatible = head == 0 and address[12:15] != bytes(3)
+    # IPv4-compatible addresses, IPv4 addresses mapped to IPv6, and NAT64 addresses
+    if compatible or head in {0xFFFF, 0x64FF9B << 64}:
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
         # In RFC 6052 the position of the IPv4 address depends on the length of the prefix, which is
@@ -192,7 +196,8 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
-    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: the server, and the inverted client
+    # Teredo: the address of the server, and the address of the client with all its bits inverted
+    elif address.startswith(b"\x20\x01\x00\x00"):
         yield address[4:8]
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP
@@ -214,9 +219,9 @@ class HostAddresses:
         try:
             probe = _socket.socket(family, _socket.SOCK_DGRAM)
         except OSError as error:
-            # A host that does not support the address family cannot reach the address. After any
-            # other error, such as too many open descriptors, the address counts as the host's own
-            # and is not dialled.
+            # A host that does not support the address family has no such addresses. After any other
+            # error, such as too many open descriptors, the address counts as the host's own, so
+            # that it is not dialled.
             return error.errno != errno.EAFNOSUPPORT
         try:
             probe.connect((format_address(address), 9))

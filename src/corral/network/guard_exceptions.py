@@ -39,8 +39,8 @@ def parse_admitted(text: str) -> Network:
 
 
 def format_warning(network: Network) -> str:
-    """Return the warning that every run with an allowlist prints about an entry, or "" if the entry
-    needs no warning.
+    """Return the warning that every run with an allowlist prints about an entry of `network.admit`,
+    or "" if the entry needs no warning.
     """
     guarded = find_guarded(network.address, network.bits)
     if guarded is None or guarded.why not in ADDRESS_BY_ADDRESS:
@@ -53,7 +53,9 @@ def format_warning(network: Network) -> str:
 
 def _check_unguarded(network: Network) -> None:
     if _is_address(network):
-        return  # the host's own addresses are guarded too, and this may be one of them
+        # Accept a single address that is not in the table of guarded networks. It may be one of the
+        # host's own addresses, which are guarded too.
+        return
     inner = [
         guarded.network for guarded in guarded_networks() if guarded.network.address in network
     ]

@@ -2,7 +2,8 @@
 
 A host behind such a proxy often cannot look up names itself, so the proxy looks them up. A name
 still has to be allowed by the policy. But corral does not learn to which address the proxy
-connects, so the address guard can check only the addresses that the target names itself.
+connects for a name. So the address guard can check a destination only if the target names an
+address instead of a host name.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ machine instead of this one.
 class Proxy:
     """The host's proxy, and the hosts that are reached without it.
 
-    `authorization` is the value of Proxy-Authorization. Names that end in one of `suffixes`, and
-    addresses in `networks`, are reached directly. The suffix `*` means all names and addresses.
+    `authorization` is the value of the header field Proxy-Authorization. The names in `suffixes`,
+    all names below them, and the addresses in `networks` are reached directly. The suffix `*` means
+    all names and addresses.
     """
 
     host: str
@@ -50,8 +52,8 @@ class Proxy:
 
 
 def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that is set in the environment, or None. Raise ValueError if corral cannot
-    use the proxy.
+    """Return the proxy that the environment variable `https_proxy` or `HTTPS_PROXY` names, or None.
+    Raise ValueError if corral cannot use the proxy.
     """
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:
@@ -87,7 +89,9 @@ def _split_location(location: str) -> tuple[str, int]:
 
 
 def _parse_exceptions(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
-    """Parse NO_PROXY as curl does: a name, with or without a leading dot, includes subdomains."""
+    """Parse NO_PROXY as curl does: each name, with or without a leading dot, includes its
+    subdomains.
+    """
     suffixes: list[str] = []
     networks: list[Network] = []
     for item in text.replace(" ", ",").split(","):
@@ -125,7 +129,7 @@ def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
 def parse_connect_reply(data: bytes) -> bytes | None:
     """Return the bytes after the proxy's reply, or None while the reply is incomplete.
 
-    Raise ValueError if the proxy refuses the connection.
+    Raise ValueError if the proxy refuses the connection, or if its reply is not HTTP.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:

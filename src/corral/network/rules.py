@@ -88,8 +88,8 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry that allows this address and port, or None. A synthetic address is never
-        allowed.
+        """Return an entry that allows this address and port, or None. No entry allows an address in
+        SYNTHETIC, because the gateway assigns these addresses to names.
         """
         address = unmap(address)
         for network, item in self.networks:
@@ -253,8 +253,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, the result may be
-    incomplete, but still has more than `max_ports` ports.
+    """Return the ports of these entries. If the entries have more than `max_ports` ports, the
+    result may be incomplete, but still has more than `max_ports` ports.
     """
     found: set[int] = set()
     for text in entries:

@@ -1,4 +1,4 @@
-"""Provide the socket calls that both network engines use."""
+"""Provide the socket calls that both network engines use: the gateway and the HTTP proxy."""
 
 import _socket
 import struct

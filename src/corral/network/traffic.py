@@ -24,7 +24,7 @@ def count_connection(
     target can invent names below a wildcard.
     """
     if host not in sums and len(sums) >= MAX_HOSTS:
-        host = ""  # the totals of all other hosts
+        host = ""  # the key for the totals of all hosts beyond MAX_HOSTS
     before = sums.get(host, Traffic())
     sums[host] = Traffic(
         connections=before.connections + 1,

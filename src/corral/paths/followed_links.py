@@ -23,8 +23,9 @@ def read_link(path: str) -> str:
 def follow(path: str, read_link: Callable[[str], str] = read_link) -> tuple[list[str], str]:
     """Return the symlinks that an absolute path goes through, and the path to which it leads.
 
-    The directories above each returned symlink are already resolved. The final path does not have
-    to exist. It is "" if the symlinks form a loop. On Windows, do not look for symlinks.
+    In the path of each returned symlink, the directories above it are already resolved, so they are
+    not symlinks. The final path does not have to exist. It is "" if the symlinks form a loop. On
+    Windows, do not look for symlinks, and return the path itself.
     """
     if sys.platform == "win32":
         return [], path

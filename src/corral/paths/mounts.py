@@ -88,8 +88,8 @@ def find_point(path: str, points: Container[str]) -> str:
 def _kind(file_system: str) -> Kind:
     if file_system in KERNEL:
         return "kernel"
-    # FUSE counts as a network file system, because most programs that serve a FUSE file system use
-    # a network, and any user can start such a program.
+    # FUSE counts as a network file system, because a program serves the files. Most such programs
+    # use a network, and any user can start one that never answers.
     if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
         return "network"
     return "disk"

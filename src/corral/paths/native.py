@@ -1,4 +1,4 @@
-"""Apply the path rules of the system that corral runs on."""
+"""Provide the path functions for the system that corral runs on."""
 
 import sys
 

@@ -15,8 +15,9 @@ def true_spelling(path: str) -> str:
         return ""
     path = os.path.join(above, name)
     other = name.swapcase()
-    # An ASCII name can be checked without listing the directory. Other names may have spellings
-    # that `swapcase` does not find.
+    # An ASCII name can be checked without listing the directory. If it has no letters, there is
+    # only one spelling. If the name in the other case does not exist, the directory distinguishes
+    # case. Names with other characters may have spellings that `swapcase` does not find.
     if name.isascii() and (other == name or not os.path.lexists(os.path.join(above, other))):
         return path
     try:

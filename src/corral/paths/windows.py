@@ -50,8 +50,10 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Directories that cannot be granted, each with its description. The directories above them
-    cannot be granted either. For `system`, this also applies to everything below them.
+    """Directories that cannot be granted, as pairs (directory, description).
+
+    The directories above them cannot be granted either. Directories below those in `around` can be
+    granted, but not those below a directory in `system`.
     """
 
     home: str
@@ -65,8 +67,8 @@ def known_directories(
     """Return the directories that cannot be granted, read from the variables in `environment`. The
     case of the variables' names does not matter.
 
-    `real` resolves symlinks and short names as for grants, because a variable and a grant may spell
-    the same directory differently.
+    `real` resolves symlinks and short names in the same way as for grants, because a variable and a
+    grant may spell the same directory differently.
     """
     values = {name.upper(): value for name, value in environment.items()}
     around = [(home, "your profile")]

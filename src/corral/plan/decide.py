@@ -127,7 +127,7 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the first missing capability, to name it in an error. For a wall, also return the
+    """Return the missing capabilities to name in an error: the first one and, for a wall, also the
     first one that the last option needs, because that option may be easier to set up.
     """
     absent = _missing(host, chain)
@@ -138,8 +138,8 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
     """Return the capabilities that the options need and the host lacks.
 
-    Capabilities that could not be probed and have a hint come first, because the user may be able
-    to make the probe run.
+    Capabilities that could not be probed and have a hint come first, because the user can follow
+    the hint to make the probe run.
     """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}

@@ -119,7 +119,9 @@ class Held:
 
 @record
 class Sample:
-    """Limits that the supervisor enforces by sampling, in the units of the policy."""
+    """Limits that the supervisor enforces by sampling, in the units of the policy. Sampling means
+    to measure the usage again and again.
+    """
 
     memory: int | None = None
     cpu: int | None = None

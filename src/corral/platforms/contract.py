@@ -90,7 +90,8 @@ if TYPE_CHECKING:
         # where `spawn` itself raises the error, this is -1.
         exec_pipe: int
 
-        # These services run from the start. Services from `open_services` run only after exec.
+        # These services run from the start of the child. The services from `open_services` run only
+        # after the target's exec.
         @property
         def services(self) -> Sequence[Service]: ...
         def target(self) -> int: ...
@@ -162,7 +163,7 @@ class Usage:
 
 @record
 class Moment:
-    at_ms: int  # since the tree's start
+    at_ms: int  # milliseconds since the start of the process tree
     cpu_ms: int  # the CPU time that the tree has used so far
     memory: int
     tasks: int

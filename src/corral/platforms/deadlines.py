@@ -53,7 +53,7 @@ def people_time() -> float:
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":
-        # Python's `monotonic` stops during sleep on macOS
+        # On macOS, Python's `monotonic` stops while the machine sleeps.
         return time.clock_gettime(time.CLOCK_MONOTONIC)
     return time.monotonic()
 
@@ -113,7 +113,9 @@ class Deadlines:
         return self._timeout is not None and people_time() >= self._timeout
 
     def wait_ms(self, others: Iterable[float | None] = ()) -> int | None:
-        """Return the time until the next deadline in milliseconds, or None if there is none."""
+        """Return how many milliseconds to wait for the next deadline, or None if there is none. The
+        wait is at most MAX_TIMEOUT_WAIT_MS while a timeout is set, and otherwise MAX_WAIT_MS.
+        """
         sampling = None if self._sampler is None else self._sampler.next
         known = (self._kill_at, sampling, *others)
         waits = [when - time.monotonic() for when in known if when is not None]

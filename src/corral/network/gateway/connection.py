@@ -1,8 +1,8 @@
 """Handle one of the target's connections, from accept to close.
 
-A connection goes through these stages: read the TLS hello if one is needed, look up the name, check
-the addresses with the address guard, dial, read the reply of the host's proxy if one is used, and
-copy bytes in both directions.
+A connection goes through these stages: read the client's TLS hello if the port is for TLS, look up
+the name, check the addresses with the address guard, dial, read the reply of the host's proxy if
+one is used, and copy bytes in both directions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Connection:
 
     def finish(self, until: float) -> None:
         """End the connection at the end of the run. If it has reached the server, first pass on
-        what the target has already sent.
+        what the target and the server have already sent.
         """
         if self.copy is not None:
             self.copy.finish(until)  # calls `close`
@@ -190,7 +190,9 @@ class Connection:
         except OSError:
             whole = False
         if not whole:
-            self._fail()  # the send buffer was empty, so the connection must be broken
+            # The send buffer of a new connection is empty, so the whole request fits into it. If it
+            # was not sent, the connection must be broken.
+            self._fail()
             return
         self._start_timer(self._context.timeouts.connect_seconds)
         self._context.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))

@@ -1,5 +1,5 @@
 """Serve a run without network access: answer lookups of all names except localhost with "no such
-name", and record refused connections.
+name", and record connections that the sandbox's loopback refuses.
 """
 
 import sys
@@ -15,10 +15,10 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 
 class DeniedNetwork:
-    """Answers the target's lookups and records its refused connections to loopback.
+    """Answers the target's lookups, and records its refused connections to loopback.
 
-    This object owns the given sockets and closes them. The caller polls `fileno` until `deadline`,
-    and then calls `run_ready`.
+    This object owns the given sockets and closes them. The caller waits until `fileno()` is
+    readable or `deadline()` has come, and then calls `run_ready()`, again and again.
     """
 
     def __init__(self, denials: Denials, dns_udp: int, dns_tcp: int, resets: list[int]) -> None:

@@ -93,7 +93,7 @@ class Dial:
         try:
             trial.getpeername()
         except OSError:
-            return  # the socket is not connected yet
+            return  # the loop made this call for an old event: the socket is not connected yet
         self._finish(self._release(trial))
 
     def _release(self, trial: _socket.socket) -> _socket.socket:

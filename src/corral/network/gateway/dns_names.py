@@ -4,9 +4,9 @@ Each allowed name gets its own address in 198.18.0.0/15 for the whole run, so a 
 address is a connection to that name. A name has only an A record. A query for another type gets an
 empty answer, so that the client uses the A record at once.
 
-A name that is not allowed gets the answer "no such name", and the denial is recorded. The answer is
-not REFUSED, because the resolver of musl (the C library of Alpine Linux) would then wait and ask
-again.
+A name that is not allowed gets the answer "no such name" (NXDOMAIN), and the denial is recorded.
+The answer is not REFUSED, because the resolver of musl (the C library of Alpine Linux) would then
+wait and ask again.
 """
 
 from corral.denials.records import allow_net

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     class Pair(Protocol):
         """A socket pair. The target uses one end of it as if it were a datagram socket.
 
-        If `is_resolver` returns true, the target sends its datagrams to the resolver, so they are
-        DNS queries. Otherwise they are refused.
+        `is_resolver` returns whether the target has connected its end to the DNS resolver's
+        address. If it has, its datagrams are DNS queries. Otherwise they are refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -91,7 +91,9 @@ class DnsServer:
             try:
                 data, sender = end.recvfrom(dns.MAX_QUERY_BYTES + 1)
             except OSError:
-                return  # no datagrams are left, or an earlier answer was not delivered
+                # No datagram is left, or the kernel reports that an earlier answer could not be
+                # delivered.
+                return
             self.inputs.count_requests(1)
             answer = self.names.respond(data)
             if answer is None:
@@ -121,8 +123,8 @@ class DnsServer:
     def _answer_datagram(self, end: _socket.socket) -> bool:
         """Answer a datagram, and return whether the pair stays open.
 
-        A datagram that is not for the resolver is not read, so that the target gets ECONNRESET when
-        the pair is closed, instead of waiting for an answer.
+        A datagram that is not for the resolver is not read, and the pair is closed. Because of the
+        unread datagram, the target gets ECONNRESET. Otherwise it would wait for an answer.
         """
         pair = self._pairs[end]
         peek = 0 if pair.is_resolver() else _socket.MSG_PEEK

@@ -86,7 +86,7 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """Return the next timer's time on `clock`, or None if no timer is set."""
+        """Return when the next timer is due, as a time of `clock`, or None if no timer is set."""
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
@@ -173,7 +173,7 @@ class Inputs:
         self.start()
 
     def accept(self, listener: _socket.socket) -> _socket.socket | None:
-        """Return the next connection as a non-blocking socket, or None if `accept` fails."""
+        """Return the next connection as a non-blocking socket, or None if none can be accepted."""
         try:
             # `socket.accept` calls this private method too, but `socket` itself is slow to import.
             fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001

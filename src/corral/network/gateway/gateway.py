@@ -9,8 +9,13 @@ from the target's data.
 Without namespaces the gateway has no listeners. Instead, the socket broker asks the gateway whether
 an address is allowed (`find_destination`), and then hands the connection over to it (`admit`).
 
+The supervisor calls the gateway like this:
+
     gateway = Gateway(DestinationCheck(...), listeners=[...], dns_udp=..., dns_tcp=...)
-    poll(gateway.fileno(), until gateway.deadline()) -> gateway.run_ready(); gateway.close()
+    until the end of the run:
+        wait until gateway.fileno() is readable or gateway.deadline() has come
+        gateway.run_ready()
+    gateway.close()
 """
 
 from __future__ import annotations
@@ -129,8 +134,8 @@ class Gateway:
                 self._inputs.stop()
                 return
             if seconds := self._rate_limit.pause_seconds():
-                # The pause slows down a flood of denied connections, so that it costs the target
-                # more than the host.
+                # Too many connections were denied or have failed. Accept no more for a while, so
+                # that a flood of such connections does not keep the supervisor busy.
                 self._inputs.pause(seconds)
                 return
             client = self._inputs.accept(listener)

@@ -58,7 +58,7 @@ class Lookups:
 
     def ask(self, name: str, done: Done) -> None:
         """Look up a name, and later call `done` with its addresses. If the lookup fails, call
-        `done` with an empty list. Raise OSError if a process is needed and cannot be started.
+        `done` with an empty tuple. Raise OSError if a process is needed and cannot be started.
         """
         if name in self._asked:
             self._asked[name].append(done)
@@ -103,12 +103,15 @@ class Lookups:
         self._children.remove(child)
         self._loop.forget(child.channel.fileno())
         child.channel.close()
-        # A child keeps its pid until it is reaped, so this signal cannot reach another process.
+        # A child that has ended keeps its pid until `waitpid` reaps it, so the signal does not
+        # reach another process that has got the same pid.
         try:
             os.kill(child.pid, SIGKILL)
             os.waitpid(child.pid, 0)
         except (ProcessLookupError, ChildProcessError):
-            pass  # the calling program ignores SIGCHLD, so the kernel has already reaped the child
+            # The kernel has already reaped the child. It does so only if the program that uses
+            # corral ignores SIGCHLD.
+            pass
 
     def _start(self) -> LookupProcess:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -136,7 +139,8 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # Keep one idle child for the next name. An empty reply means that the child has ended.
+        # Drop a child that has ended, which an empty reply shows. If no name is waiting, also drop
+        # a living child, but keep the last one for the next name.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:
@@ -191,8 +195,9 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close all inherited descriptors except `channel`, most importantly those of the target's
-    stdin and stdout. Also make the kernel kill this child when its parent ends.
+    """Close all inherited descriptors except `channel`, and replace the standard streams with
+    /dev/null. Otherwise this child would keep the target's stdin and stdout open, and their other
+    ends would not get end of file. Also make the kernel kill this child when its parent ends.
     """
     from corral.abi import linux as abi
 

@@ -32,8 +32,8 @@ MAX_CONNECTIONS = 256
 
 class PublishedPorts:
     """Forwards connections from listeners on the host to the target. `listeners` maps each
-    published port to the descriptor of its listener. The caller polls `fileno` until `deadline`,
-    and then calls `run_ready`.
+    published port to the descriptor of its listener. The caller waits until `fileno()` is readable
+    or `deadline()` has come, and then calls `run_ready()`, again and again.
     """
 
     def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:

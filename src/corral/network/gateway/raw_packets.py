@@ -3,9 +3,15 @@ target's network namespace.
 
 This module denies nothing, because the target's packets cannot leave its loopback device anyway.
 When a connection is refused, the kernel sends a TCP reset from the address that the target wanted
-to reach, and this module records that address. A refused connection to loopback is recorded too,
-because the target usually wanted a service on the host but reached the sandbox's own loopback.
-Datagrams to loopback are not recorded, because they are the target's own traffic.
+to reach. From this reset the module learns the address. It records two kinds of refused
+connections:
+
+- connections to loopback, because the target usually wanted a service on the host but reached the
+  sandbox's own loopback
+- in a run with an allowlist, connections to a port that no entry of the allowlist has
+
+In a run with an allowlist it also records datagrams, because they are lost. Datagrams to loopback
+are not recorded, because they are the target's own traffic.
 """
 
 from __future__ import annotations
@@ -62,7 +68,8 @@ class Packet:
 
 class RawPackets:
     """Reads raw sockets and records their packets as denials. `names` is None if the run has no
-    allowlist. This object owns the sockets and closes them.
+    allowlist; then only refused connections to loopback are recorded. This object owns the sockets
+    and closes them.
     """
 
     def __init__(

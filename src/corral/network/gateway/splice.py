@@ -57,7 +57,9 @@ class Pipe:
             try:
                 fcntl.fcntl(self.writer, F_SETPIPE_SZ, size)
             except OSError:
-                pass  # the user's quota for pipes is used up, but the default size works too
+                # The user's quota for memory in pipes is used up. A pipe of the default size works
+                # too.
+                pass
 
     def close(self) -> None:
         os.close(self.reader)
@@ -116,7 +118,9 @@ class Direction:
         return len(self._unsent) + self._in_pipe
 
     def pump(self) -> None:
-        """Copy as much as possible without waiting. Raise OSError if the source is broken."""
+        """Copy what can be copied without waiting, in at most ROUNDS reads. Raise OSError if the
+        source is broken.
+        """
         for _ in range(ROUNDS):
             if self.done or not self._drain() or not self._fill():
                 return
@@ -203,7 +207,9 @@ class Direction:
 
 
 class SplicedCopy:
-    """Copies between a client and a server. Calls `done` when both directions have ended."""
+    """Copies between a client and a server in both directions. Calls `done` once, when the copy has
+    ended or was closed.
+    """
 
     def __init__(
         self,
@@ -230,8 +236,9 @@ class SplicedCopy:
         self._step(event_loop.IN | event_loop.OUT, event_loop.IN | event_loop.OUT)
 
     def finish(self, until: float) -> None:
-        """End the copy after the target has ended. First pass on what the target had already sent,
-        as the kernel does for a program that exits.
+        """End the copy after the target has ended. First pass on what the client and the server
+        have already sent, because the kernel would also deliver what a program sent before it
+        exited.
         """
         self.up.pump_all(until)
         self.down.pump_all(until)

@@ -61,8 +61,8 @@ class Connection:
     def pause_seconds(self) -> float:
         """Return for how many seconds this connection still counts as open after it has ended.
 
-        This is 0 if it reached a server. After too many failures, a failed connection counts as
-        open for a while, so that fewer new connections are accepted.
+        This is 0 if the connection reached a server. After too many failures, a failed connection
+        counts as open for a while, so that fewer new connections are accepted.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 
@@ -72,8 +72,8 @@ class Connection:
         except RefusedError as error:
             self._answer("400 Bad Request", str(error))
             return
-        # Check the password first, so that a process outside of the run learns nothing about its
-        # policy.
+        # Check the password before the destination, so that a process outside of the run learns
+        # nothing about the run's policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
                 "407 Proxy Authentication Required",

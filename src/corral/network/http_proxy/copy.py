@@ -22,7 +22,9 @@ everything that fits into socket buffers.
 
 
 class RunOverError(ConnectionAbortedError):
-    """Raised because the run is over. A plain ConnectionAbortedError comes from a socket."""
+    """Raised because the run is over. This is a class of its own, because a socket can raise a
+    plain ConnectionAbortedError during the run.
+    """
 
 
 class Direction:
@@ -102,9 +104,9 @@ class PolledCopy:
             self.up, self.down = self._up.moved, self._down.moved
 
     def _copy_until_stopped(self) -> None:
-        """Copy until both directions have ended. If the run is over, pass on what the target had
-        sent by then, as the kernel does for a program that exits. If a direction has not ended
-        after that, raise RunOverError.
+        """Copy until both directions have ended. If the run is over, pass on what the target and
+        the server have sent by then, because the kernel would also deliver what a program sent
+        before it exited. If a direction has not ended after that, raise RunOverError.
         """
         try:
             while self._step():

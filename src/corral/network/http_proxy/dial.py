@@ -49,7 +49,8 @@ class _Dial:
             family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
             try:
                 end = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:  # no free descriptor, or unsupported family
+            # No descriptor is free, or the host does not support this address family.
+            except OSError as error:
                 self.error = error
                 continue
             try:

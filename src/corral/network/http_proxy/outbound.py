@@ -24,7 +24,9 @@ second.
 
 
 class Outbound:
-    """The state that all threads of a proxy share."""
+    """Makes and counts the outgoing connections of a proxy. All threads of the proxy share this
+    object.
+    """
 
     def __init__(
         self,
@@ -60,11 +62,12 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server. Return for how many seconds it counts as open
-        after its end.
+        """Count a connection that reached no server. Return for how many seconds it still counts as
+        one of the proxy's open connections after its end.
 
-        This pause slows down a flood of connections. The target's CPU limit would not slow it down,
-        because the proxy's CPU time does not count as the target's.
+        The number of open connections is limited, so this slows down a flood of failing
+        connections. The target's CPU limit would not slow it down, because the proxy's CPU time
+        does not count as the target's.
         """
         with self._lock:
             self._rate_limit.use()
@@ -120,7 +123,8 @@ def _ask_proxy(
     server.sendall(build_connect_request(proxy, destination.host, destination.port))
     data = b""
     while parse_connect_reply(data) is None:
-        chunk = server.recv(1)  # read no further than the reply: the next bytes are for the client
+        # Read single bytes, because the bytes after the proxy's reply are for the client.
+        chunk = server.recv(1)
         if not chunk:
             raise OSError(0, "the host's proxy hung up")
         data += chunk

@@ -1,8 +1,9 @@
 """Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, and find their destination.
 
 After `CONNECT host:port` all bytes are copied unchanged. A request with an absolute `http://` URL
-is rewritten for the server, and the URL's host replaces its Host field. The proxy also adds
-`Connection: close`, because a second request on the connection would not be checked.
+is rewritten for the server: its first line keeps only the path of the URL, and the URL's host
+replaces the request's Host field. The proxy also adds `Connection: close`, because a second request
+on the connection would not be checked.
 """
 
 from corral.network.addresses import address_or_none
@@ -27,8 +28,8 @@ class RefusedError(ValueError):
 
 @record
 class Request:
-    """A request. `head` and then `rest` are sent to the server. `password` is the value of
-    Proxy-Authorization, which is always left out of `head`.
+    """A request. `tunnel` is true for CONNECT. `head` and then `rest` are sent to the server.
+    `password` is the value of Proxy-Authorization, which is always left out of `head`.
     """
 
     destination: Destination

@@ -4,8 +4,8 @@ Any process on the host can connect to a loopback port, so the proxy requires a 
 only in the target's environment. A client without the password learns nothing about the policy, and
 its attempts are not recorded as denials.
 
-The proxy uses threads, so it starts only after the supervisor has forked the target. A lookup
-cannot be interrupted, so a thread that waits for one may run until the process ends.
+The proxy uses threads, so it starts only after the supervisor has forked the target. The lookup of
+a name cannot be interrupted, so a thread that waits for a lookup may run until the process ends.
 """
 
 import os
@@ -128,8 +128,8 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # Keep this descriptor open if any threads are left, because they poll it after their lookup
-        # or dial.
+        # If any threads are left, keep this descriptor open, because these threads poll it after
+        # their lookup or dial. After a close, its number could belong to another file.
         if not left:
             os.close(self._stop)
 

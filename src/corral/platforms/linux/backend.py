@@ -103,12 +103,13 @@ def _masks(count: int) -> Held:
 
 
 def warm_up() -> None:
-    """Prepare this process for forks: import the modules, bind the system calls and load the
-    filters that every run needs.
+    """Prepare this process for forks: import modules, make the C library's system calls available
+    and load the filters that most runs need. The forked processes then need not do this.
     """
     from corral.platforms.linux import network_services  # noqa: F401
 
-    abi.prctl(abi.PR_GET_NO_NEW_PRIVS)  # binds the system calls
+    # The first system call, whichever it is, loads the C library and the table of call numbers.
+    abi.prctl(abi.PR_GET_NO_NEW_PRIVS)
     seccomp.warm_up(os.uname().machine)
 
 
@@ -145,7 +146,7 @@ def find_spare_maker(plan: Plan) -> SpareMaker | None:
 
 
 def rehearse(_plan: Plan) -> None:
-    """Do nothing: on Linux the first run is as fast as later ones."""
+    """Do nothing, because on Linux the first run of a plan is as fast as later runs."""
 
 
 def probe(_wanted: Collection[str] = (), /) -> tuple[Finding, ...]:

@@ -1,4 +1,4 @@
-"""Find the disk that a file is on, as major:minor number.
+"""Find the disk that a file is on, as a major:minor number, to limit the I/O on the disk.
 
 The cgroup file io.max accepts only the number of a whole disk, not that of a partition.
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the disks of /usr and of the granted paths, and the paths that are not on a disk.
 
-    Overlays, some btrfs volumes and network file systems have no disk, so they cannot be limited.
-    File systems in memory do not need a limit.
+    Overlays, some btrfs volumes and network file systems have no disk, so the I/O on them cannot be
+    limited. File systems in memory do not need a limit.
     """
     paths = ("/usr", *(grant.path for grant in policy.grants))
     found = {path: disk_of(path) for path in paths}

@@ -1,4 +1,6 @@
-"""Build the key of cached findings from everything that can change a probe's result."""
+"""Build the key under which the results of the probes are cached. It contains everything that can
+change a probe's result.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ def cache_key() -> tuple[str, ...]:
 def _outer_filter(status: list[str]) -> str:
     """Return how a seccomp filter around corral answers system calls, or "" if there is no filter.
 
-    The kernel does not show what a filter does. Its answers are the only sign that it has changed
-    since the probes.
+    The kernel does not show what a filter does. So only the answers can show that the filter is a
+    different one than when the probes ran.
     """
     if "Seccomp:\t2" not in status:
         return ""
@@ -54,8 +56,9 @@ def _outer_filter(status: list[str]) -> str:
 def _root() -> str:
     """Return the ids of the root directory, of its mount and of the parent mount.
 
-    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The two can
-    have the same root directory, but their parent mounts differ.
+    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. A process in a
+    chroot and a process after pivot_root can have the same root directory, but not the same parent
+    mount.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]

@@ -1,8 +1,9 @@
 """Record the names of the programs that a target was not allowed to start.
 
-The target calls `fork` before it names the program. The `fork` is denied, so corral guesses the
-name from the arguments on the calling thread's stack. No decision depends on this guess. corral
-keeps only the name, because the arguments can contain secrets.
+Usually a target calls `fork` before it names the program in a call of `execve`. The `fork` is
+denied, so corral guesses the name from the program's arguments, which are already on the calling
+thread's stack. No decision depends on this guess. corral keeps only the name, because the arguments
+can contain secrets.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class DeniedStarts:
 
     def decide(self, call: str, request: Notification) -> Decision:
         self._rate_limit.use()
-        # Python tries vfork first and then fork. Count both calls as one start.
+        # Python calls vfork and, because that is denied, then fork. Count both calls as one start.
         is_vfork = _is_vfork(call, request.arguments)
         again = not is_vfork and request.pid == self._vforked
         self._vforked = request.pid if is_vfork else 0
@@ -194,7 +195,7 @@ def _words(memory: Memory, vector: int) -> list[bytes]:
         if not text or not _is_text(text):
             return []
         found.append(text)
-    return found  # the remaining arguments are not read
+    return found  # of a longer list, only the first MAX_WORDS strings are read
 
 
 def _is_text(raw: bytes) -> bool:
@@ -215,7 +216,7 @@ def _common_name(words: list[bytes]) -> str:
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):
         return names.pop()
     if all(b"=" in word for word in words):
-        return ""  # these words are environment variables
+        return ""
     return _base_name(words[0])
 
 

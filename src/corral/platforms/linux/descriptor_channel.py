@@ -51,8 +51,8 @@ class DescriptorChannel:
     def leave(self) -> None:
         """Close the supervisor's end in a process of the sandbox.
 
-        Otherwise a listener that is still in the channel when the supervisor ends would stay open,
-        and calls would wait forever.
+        Otherwise a seccomp listener that is still in the channel when the supervisor ends would
+        stay open, and the target's calls would wait forever for an answer from the supervisor.
         """
         os.close(self.outer)
 

@@ -25,7 +25,9 @@ DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLO
 
 
 def find(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """Return the files below an open directory, and whether the list is complete."""
+    """Return the files below an open directory, and whether the list is complete. Leave out the
+    directories in CACHES.
+    """
     walk = _Walk()
     walk.enter(home, "~", 0)
     return tuple(walk.found), walk.whole

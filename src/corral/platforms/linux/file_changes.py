@@ -1,7 +1,8 @@
 """Change modes and times of files that a target may write to, for targets without namespaces.
 
-Landlock does not control these changes, so the filter passes the calls to the supervisor, which
-makes them on the target's behalf. A "place" is a file or directory that the target may write to.
+Landlock does not control these changes, so the seccomp filter passes the calls to the supervisor,
+which makes them on the target's behalf. A "place" is a file or directory that the target may write
+to.
 
 The supervisor copies a call's path once, and looks it up in a place. The kernel refuses any path
 that leads out of the place. So the supervisor finds only files inside a place, even if the target
@@ -124,8 +125,8 @@ CALLS = {
 class FileChanges:
     """Decides calls that change modes and times, and answers them in a thread.
 
-    `uid` and `gid` are the target's ids. `own` is the identity of corral's own directory. This
-    directory is never changed, even if the user grants all of /tmp.
+    `uid` and `gid` are the target's ids. `own` is the (device, inode) of corral's own directory.
+    This directory is never changed, even if the user grants all of /tmp.
     """
 
     def __init__(self, places: Sequence[Place], uid: int, gid: int, own: Identity) -> None:
@@ -144,7 +145,9 @@ class FileChanges:
             if self._listener < 0:
                 self._start(request.listener)
         except (OSError, RuntimeError):
-            return DENIED  # too many open files or threads; try again at the next call
+            # There are too many open files or threads. The next call tries to start the thread
+            # again.
+            return DENIED
         if self._jobs.qsize() >= MAX_JOBS:
             return DENIED
         self._jobs.put((call, replace(request, listener=self._listener)))
@@ -177,13 +180,13 @@ class FileChanges:
         while (job := self._jobs.get()) is not None:
             call, request = job
             if not linux_notifications.is_waiting(request):
-                continue  # the caller was killed
+                continue  # the caller was killed while its call waited for this thread
             started = time.thread_time()
             error = _change(finder, call, request) if finder is not None else errno.EPERM
             try:
                 linux_notifications.send(listener, request.id, error=error)
             except OSError:
-                pass  # the caller was killed
+                pass  # the caller was killed before it got the answer
             if pause := budget.use(time.thread_time() - started + LISTENER_SECONDS):
                 time.sleep(pause)
         os.close(listener)
@@ -227,7 +230,7 @@ def _has_become(uid: int, gid: int) -> bool:
 
 
 def _change(finder: Finder, call: str, request: Notification) -> int:
-    """Make a call that changes the mode or times of a file. Return 0 or the error number."""
+    """Change the mode or times of a file on the target's behalf. Return 0 or the error number."""
     try:
         ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread already has the target's ids
         thread = calling_thread.CallingThread(request, ids)
@@ -402,7 +405,9 @@ class Finder:
 
 
 def open_beneath(directory: int, path: str, *, follow: bool) -> int:
-    """Open a path beneath `directory`. Raise OSError (EXDEV) if the path leads out of it."""
+    """Open a path beneath `directory`. Raise OSError (EXDEV) if the path leads out of the
+    directory.
+    """
     flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     how = struct.pack("=QQQ", flags, 0, RESOLVE)
     for _ in range(MAX_RETRIES):

@@ -200,7 +200,8 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # Keep a symlink into /usr, because it also works in the sandbox. Otherwise bind the file.
+    # Keep a symlink into /usr, because it also works in the sandbox, which contains /usr. For other
+    # symlinks, bind the file.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

@@ -4,7 +4,7 @@ Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user 
 leaf cannot be below a cgroup that contains processes, because such a cgroup cannot enable
 controllers for its children.
 
-corral reads back every value that it writes. It moves init into the leaf while init still waits for
+corral reads back every limit that it writes. It moves init into the leaf while init still waits for
 its id maps, so the target is in the leaf from its first instruction.
 """
 
@@ -60,7 +60,8 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Return `reaped` with the kernel's counts and the limits that were reached.
+        """Return `reaped` with the CPU time, memory and tasks that the kernel has counted, and with
+        the limits that were reached.
 
         Call this before the leaf is removed.
         """
@@ -83,7 +84,7 @@ class Cgroup:
 
 @record
 class Leaf:
-    """Creates a leaf.
+    """Creates the leaf, which is the run's own cgroup.
 
     `settings` contains pairs (file, value) to write in the leaf. `controllers` are enabled in
     `base` and in the directory between `base` and the leaf.
@@ -255,7 +256,7 @@ def settings(
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:
-        values.append(("pids.max", str(limits.pids + 1)))  # init counts too
+        values.append(("pids.max", str(limits.pids + 1)))  # one more, because init counts too
     if "cpu" in chosen and limits.cpu is not None:
         period = PERIOD if limits.cpu * PERIOD >= 1000 * MIN_QUOTA else MAX_PERIOD
         values.append(("cpu.max", f"{limits.cpu * period // 1000} {period}"))
@@ -288,7 +289,8 @@ def agrees(value: str, seen: str, page: int) -> bool:
     """Return whether the content of a file (`seen`) matches the `value` that was written to the
     file.
 
-    The kernel rounds sizes down to whole pages, and io.max has a line for each disk.
+    They may differ, because the kernel rounds sizes down to whole pages. The file io.max has a line
+    for each disk, of which one has to match.
     """
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
@@ -299,7 +301,8 @@ def kill(path: str) -> None:
     try:
         write(f"{path}/cgroup.kill", "1")
     except OSError:
-        pass  # before Linux 5.14 there is no such file; the tree dies when init ends
+        # Before Linux 5.14 there is no such file. The process tree then ends when init ends.
+        pass
 
 
 def is_leaf(path: str) -> bool:

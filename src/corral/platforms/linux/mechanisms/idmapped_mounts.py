@@ -65,8 +65,8 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # If masks cover the mounts below a path, clone the path without these mounts.
-                    # They may be file systems of the kernel, such as proc, which cannot be
+                    # If masks cover the mounts below a path, clone the path without these mounts,
+                    # because they may be file systems of the kernel, such as proc, which cannot be
                     # idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
@@ -104,7 +104,8 @@ class IdmappedMounts:
             f" target's user id, is not allowed to {bind.access} them",
             bind.source,
         )
-        if not os.access(bind.source, os.R_OK):  # on NFS, root may not read others' files
+        # An NFS server can deny root access to other users' files. Then chown would not help.
+        if not os.access(bind.source, os.R_OK):
             problem.hint = OTHER_USER
             return problem
         problem.hint = (

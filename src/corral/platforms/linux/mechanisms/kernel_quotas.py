@@ -1,4 +1,5 @@
-"""Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
+"""Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's
+quotas.
 
 What a target uses in its user namespace also counts against the quotas of the user who runs corral.
 Without lower quotas a target could, for example, use up that user's inotify instances. System V

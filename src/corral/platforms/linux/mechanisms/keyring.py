@@ -1,6 +1,7 @@
 """Give the target a new session keyring.
 
-Otherwise the target would inherit the caller's keyring and could list its keys in /proc/keys.
+Otherwise the target would inherit the session keyring of the process that started corral, and could
+list the keys of this keyring in /proc/keys.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ OWN_FILES = (
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 MAKE_CHAR, MAKE_SOCK = 1 << 6, 1 << 9
-# The right to connect to a socket by its path, since ABI 9. Sockets that were made in the same
-# domain need no rule.
+# The right to connect to a unix socket by its path, since ABI 9. A Landlock domain consists of the
+# processes that a ruleset restricts. Sockets that were made in the caller's domain need no rule.
 RESOLVE_UNIX = 1 << 16
 READ = EXECUTE | READ_FILE | READ_DIR
 FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
@@ -50,7 +50,7 @@ TCP_RIGHTS = 0b11  # ABI 4: the rights to bind and to connect TCP sockets
 
 @record
 class Landlock:
-    """Restricts files.
+    """Restricts which files, sockets and processes the target can reach.
 
     - The target may read and execute everything below `read`. Below `write` it may also change
       everything.
@@ -65,6 +65,8 @@ class Landlock:
       taken one of these paths.
     - With `deny_tcp` the target cannot bind or connect TCP sockets, if this kernel's Landlock can
       deny that.
+    - Since ABI 6, the target can send signals and connect to abstract unix sockets only inside its
+      own domain.
     """
 
     name = "landlock"
@@ -94,7 +96,8 @@ class Landlock:
         tcp = TCP_RIGHTS if self.deny_tcp and version >= 4 else 0
         handled = rights | (RESOLVE_UNIX if self.unix_scope else 0)
         attributes = struct.pack("=QQQ", handled, tcp, SCOPES if version >= 6 else 0)
-        # A kernel can refuse a struct longer than its own, so pass only the part that it knows.
+        # A kernel can refuse a struct that is longer than the one it knows. So pass only the fields
+        # that exist in the kernel's ABI version.
         size = 24 if version >= 6 else 16 if version >= 4 else 8
         ruleset = abi.landlock_create_ruleset(attributes[:size])
         try:
@@ -137,7 +140,9 @@ def scope_signals() -> None:
     os.kill(parent, 0)
     ruleset = abi.landlock_create_ruleset(struct.pack("=QQQ", REFER, 0, SIGNALS))
     try:
-        _add_rules(ruleset, ("/",), REFER)  # without this rule, Landlock would deny REFER
+        # Every ruleset denies moves and links from one directory to another (REFER) unless a rule
+        # allows them.
+        _add_rules(ruleset, ("/",), REFER)
         abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
         abi.landlock_restrict_self(ruleset)
     finally:

@@ -53,7 +53,9 @@ LISTABLE = os.R_OK | os.X_OK
 MAX_READ_DEPTH = 2
 """The number of levels that the search enters in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
-MAX_PATH = 4000  # in bytes; the kernel accepts 4095, and a target can nest directories deeper
+# The longest path to search, in bytes. The kernel accepts at most 4095, but a target can nest
+# directories so deeply that their paths are longer.
+MAX_PATH = 4000
 
 
 @record
@@ -65,7 +67,8 @@ class Found:
     - `named` lists paths to warn about, because the target can use them to make git run programs.
       They are repositories, or paths in the settings of a repository. Each of them is a write grant
       or contains one.
-    - `unsearched` lists the paths that the search had to skip.
+    - `unsearched` lists the paths that the search had to skip, for example because its time was
+      over.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -120,12 +123,13 @@ class _Search:
         self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Cover the known paths (AT_HOME) in this user's home, and in other users' homes in grants.
-
-        Also hide corral's own directories.
+        """Cover (hide or protect) the known paths (AT_HOME) in this user's home, and in other
+        users' homes in grants. Also hide corral's own directories.
         """
         table = read_mounts()
-        bases: list[tuple[str, str]] = []  # (a directory, its relative path in a home)
+        # Pairs of the path of a home, or of a directory in a home, and the directory's relative
+        # path in this home.
+        bases: list[tuple[str, str]] = []
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
                 bases.append((f"{home}/", ""))
@@ -144,7 +148,9 @@ class _Search:
             self.consider(path, "hide")
 
     def look_up(self, grant: Grant) -> None:
-        """Cover the known paths in a grant. Raise PolicyError if a write grant cannot be listed."""
+        """Hide the `.env` files in the top directory of a grant. In a write grant, also cover the
+        files of a project (`project`). Raise PolicyError if a write grant cannot be listed.
+        """
         if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
 
@@ -201,8 +207,8 @@ class _Search:
         try:
             if len(directory) * 4 > MAX_PATH and len(os.fsencode(directory)) > MAX_PATH:
                 raise OSError(errno.ENAMETOOLONG, directory)
-            # Use this descriptor from now on, because the target of another run could replace the
-            # directory.
+            # From now on use this descriptor instead of the path, because the target of another run
+            # could replace the directory.
             fd = os.open(directory, OPEN_FLAGS)
             seen = os.fstat(fd)
             is_own = seen.st_uid == self.user and seen.st_mode & 0o500 == 0o500

@@ -1,9 +1,9 @@
 """Create sockets in the target's network namespace. Init sends them to the supervisor.
 
-Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
-With `network.allow`, local routes lead all addresses to loopback. So a connection to any address
-reaches corral's listener on the same port, and the accepted socket shows which address the target
-wanted.
+In every run with a network namespace, corral has a DNS server on the sandbox's loopback, and raw
+sockets that see refused connections. With `network.allow`, local routes lead all addresses to
+loopback. So a connection to any address reaches corral's listener on the same port, and the
+accepted socket shows which address the target wanted.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
 RST = 4
 # Each instruction is (code, jump if true, jump if false, constant), as in linux/bpf_common.h. The
 # filters accept TCP resets with sequence number 0. The kernel sends such a reset only to refuse a
-# connection, not to end an open one. Raw sockets see the IP header in IPv4, but not in IPv6.
+# connection, not to end an open one. Raw sockets see the IP header in IPv4, but not in IPv6, so the
+# two filters read the fields at different positions.
 IF_ZERO = ((0x15, 1, 0, 0), (0x06, 0, 0, 0), (0x06, 0, 0, 128))
 REFUSED = {
     sockets.AF_INET: (
-        (0xB1, 0, 0, 0),  # register x: the length of the IP header
+        (0xB1, 0, 0, 0),  # loads the length of the IP header into register x
         (0x50, 0, 0, 13),
         (0x45, 0, 2, RST),
         (0x40, 0, 0, 4),

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 # On: NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE. Off: KEEP_CAPS. All four are locked.
 SECUREBITS = 0b1110_1111
 EINVAL = 22
-FEWEST = 38  # every kernel with user namespaces and seccomp has at least 38 capabilities
+# Every kernel with user namespaces and seccomp has at least this many capabilities. So EINVAL for a
+# lower number is a real error.
+FEWEST = 38
 
 
 @record
@@ -29,7 +31,8 @@ class BoundingSet:
 
     def apply(self, _results: Results) -> None:
         abi.prctl(abi.PR_SET_SECUREBITS, SECUREBITS)
-        # The kernel returns EINVAL for numbers above the last capability.
+        # The number of capabilities depends on the kernel. For a number above the last capability,
+        # the kernel returns EINVAL.
         for number in range(64):
             try:
                 abi.prctl(abi.PR_CAPBSET_DROP, number)

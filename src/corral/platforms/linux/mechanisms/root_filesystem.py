@@ -182,10 +182,12 @@ class View:
         root.enter()
 
     def verify(self, _results: Results) -> None:
-        """Check that the root refuses writes and shows only granted paths."""
+        """Check that the root refuses writes and shows only the paths of this step, that the masks
+        work, and that the private space is not larger than its limit.
+        """
         try:
-            # Do not test with mkdir(), because the supervisor would deny it even on a writable
-            # root.
+            # Do not test with mkdir(), because the filter may pass it to the supervisor, which
+            # would deny it even on a writable root.
             os.symlink("none", TRIED)
         except OSError:
             pass
@@ -313,7 +315,8 @@ class _NewRoot:
         if mask.kind == "protect":
             self._attach(self._clone(mask.path), mask.path, ATTRIBUTES["read"])
             return
-        # Binds below the mask need mount points in it, so `enter` makes it read-only afterwards.
+        # Leave the empty directory writable for now, because binds below it need mount points in
+        # it. `enter` makes it read-only afterwards.
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
@@ -340,7 +343,7 @@ class _NewRoot:
             try:
                 self.mask(Mask(path=path, kind="hide", directory=False))
             except FileNotFoundError:
-                continue  # a kernel without keyrings
+                continue  # a kernel without keyrings does not have these files
 
     def send_space(self, channel: DescriptorChannel) -> None:
         """Send the private space to the supervisor, which lists its files at the end of the run."""

@@ -101,7 +101,8 @@ class Seccomp:
         flags = abi.SECCOMP_FILTER_FLAG_NEW_LISTENER
         if self.is_killable:
             # Without this flag a signal would interrupt calls that wait for the supervisor. A fork
-            # would then fail with EINTR, and the supervisor would do other calls twice.
+            # would then fail with EINTR. Other calls would be made again after the signal, so the
+            # supervisor would do them twice.
             flags |= abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
         try:
             listener = abi.seccomp_set_filter(target_filter(self, cookie), flags)
@@ -126,8 +127,8 @@ class Seccomp:
             _check_no_connection()
 
 
-# A cached filter contains these six words instead of the cookie. They occur nowhere else in the
-# filter, because no address, flag or jump looks like them.
+# A cached filter contains these three numbers instead of the cookie, as six words of 32 bits. These
+# words occur nowhere else in the filter, because no address, flag or jump looks like them.
 PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
 SOURCES = (
     "seccomp.py",
@@ -160,8 +161,8 @@ def init_filter(machine: str) -> bytes:
 
 
 def load_filters(steps: Iterable[Step]) -> None:
-    """Load the filters of a run. Do this before the clone, because the sandbox cannot read the
-    files.
+    """Load the compiled filters of a run or, without namespaces, the module that compiles them
+    later. Do this before the clone, because the sandbox cannot read corral's files.
     """
     for step in steps:
         if not isinstance(step, Seccomp) or step in _templates:
@@ -176,8 +177,8 @@ def load_filters(steps: Iterable[Step]) -> None:
 
 
 def warm_up(machine: str) -> None:
-    """Load the filters that most runs need. The processes that are forked for the runs inherit
-    them.
+    """Load the filters that most runs need. The processes that are forked for the runs inherit the
+    filters.
     """
     default = Seccomp(machine=machine, subprocess=False, unix_sockets=False, notices=True)
     load_filters((default, replace(default, subprocess=True, notices=False)))
@@ -194,7 +195,9 @@ def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
 
 
 def _keep(step: Seccomp, variants: list[Seccomp]) -> list[bytes]:
-    """Compile the filters and write them. If the write fails, the next run compiles them again."""
+    """Compile the filters, and write them to the cache. If the write fails, the next run compiles
+    them again.
+    """
     from corral.platforms.linux.mechanisms import seccomp_init_rules
 
     init = _init.get(step.machine) or seccomp_init_rules.compile_filter(step.machine)

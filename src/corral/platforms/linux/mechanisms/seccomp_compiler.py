@@ -24,9 +24,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # A condition is (argument number, mask, value). It is met if `argument & mask == value`. Some
-    # arguments are truncated by the kernel. Their mask has only 32 bits, so that the high word is
-    # ignored.
+    # A condition is (argument number, mask, value). It is met if `argument & mask == value`. The
+    # kernel truncates some arguments to 32 bits. The mask of such an argument has only 32 bits, so
+    # that the condition ignores the high word, too.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
     Choice = tuple[tuple[Alternative, ...], int]
@@ -118,8 +118,8 @@ class Backwards:
 
 
 def _words(condition: Condition) -> list[tuple[int, int, int]]:
-    """Split a condition into tests of 32-bit words (offset, mask, value). Omit words without a
-    mask.
+    """Split a condition into tests of 32-bit words (offset, mask, value). Omit a word if its mask
+    is 0, because then no bit of the word matters.
     """
     index, mask, value = condition
     if value & ~mask or not 0 <= index < 6:
@@ -136,7 +136,8 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     - whether the jump's branches are swapped
     - the (offset, mask) of the word to load before the jump
 
-    For JSET no mask is needed, because JSET itself tests only the bits of its operand.
+    For JSET the whole word is loaded, without a mask, because JSET itself tests only the bits of
+    its operand.
     """
     at, mask, value = word
     if mask == WORD:

@@ -91,8 +91,9 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# Calls on extended attributes fail as on a file system without attributes. `ls -l`, `cp -p` and
-# `install` use access control lists. They continue after this error, but not after EPERM.
+# Calls on extended attributes fail as on a file system without attributes (EOPNOTSUPP). `ls -l`,
+# `cp -p` and `install` make such calls, because access control lists are extended attributes. These
+# programs continue after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
 # These calls have a number, but today's kernels for x86_64 and aarch64 do not implement them.
@@ -113,11 +114,12 @@ CLONE_NEW_ANY = sum(CLONE_NEW)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# No process of the target may become a subreaper. Otherwise an orphan could change its parent twice
-# while the supervisor counts the tree, and would be missed.
+# If the supervisor counts the tasks (`limit_tasks`), no process of the target may become a
+# subreaper. A subreaper becomes the parent of orphans among its descendants. So an orphan could
+# change its parent twice while the supervisor counts the tree, and would be missed.
 PR_SET_CHILD_SUBREAPER = 36
-PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
-PR_SCHED_CORE = 62  # binds other processes to the caller's core
+PR_SET_MM = 35  # changes which command line and executable /proc shows for the caller
+PR_SCHED_CORE = 62  # changes which processes may run on the same processor core at the same time
 
 SECCOMP_SET_MODE_FILTER = 1
 SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
@@ -172,8 +174,9 @@ TCP_ULP = 31
 NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# The options that the target may set on a TCP socket. Other options could connect the socket,
-# choose a device, protocol or route, or share a port with another of the user's processes.
+# The socket options that the target may set in a run with the socket broker. Other options could
+# connect the socket, choose a device, protocol or route, or share a port with another of the user's
+# processes.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT RCVTIMEO
     # SNDTIMEO (the last two also in their 64-bit form)
@@ -186,8 +189,9 @@ SOCKET_OPTIONS = {
 }
 # Setting these options succeeds, but has no effect. Resolvers give up if they cannot set RECVERR,
 # MTU_DISCOVER and PKTINFO. The target's datagram sockets do not have these options, because they
-# are not internet sockets. With LINGER, the last process that closes a socket has to wait. This
-# could be the supervisor, because the target could send it the socket.
+# are unix sockets, which the socket broker gives to the target. With LINGER, the last process that
+# closes a socket has to wait. This could be the supervisor, because the target could send the
+# supervisor its socket.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -200,12 +204,13 @@ def _sockets(
 ) -> dict[str, Rule]:
     """Return the rules for sockets.
 
-    With namespaces or the broker, the target may make TCP and UDP sockets. Their protocol must be 0
-    or, to match the type, IPPROTO_TCP or IPPROTO_UDP. MPTCP, SCTP, SMC and raw sockets are denied.
+    With namespaces or the broker, the target may make TCP and UDP sockets. For these the type must
+    be SOCK_STREAM with the protocol 0 or IPPROTO_TCP, or SOCK_DGRAM with the protocol 0 or
+    IPPROTO_UDP. MPTCP, SCTP, SMC and raw sockets are denied. So is AF_INET with SOCK_PACKET, which
+    the kernel would turn into AF_PACKET.
 
-    An unknown family fails as on a kernel that does not support it, because clients can handle this
-    error. Only the types SOCK_STREAM and SOCK_DGRAM are allowed. This also denies AF_INET with
-    SOCK_PACKET, which the kernel would turn into AF_PACKET.
+    An unknown family fails as on a kernel that does not support the family, because clients can
+    handle this error.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []
@@ -230,8 +235,9 @@ def _sockets(
         choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else denied))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
-    # Deny pairs of datagram sockets, because either end can connect or send to another socket, such
-    # as the host's log socket. The kernel treats SOCK_RAW pairs in the same way.
+    # Unless unix sockets are allowed, deny pairs of datagram sockets, because either end can
+    # connect or send to another socket, such as the host's log socket. To the kernel, SOCK_RAW
+    # pairs are datagram sockets too.
     pairs: list[Alternative] = [
         ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
         for kind in (SOCK_STREAM, SOCK_SEQPACKET)
@@ -250,9 +256,9 @@ def _sockets(
 def _brokered() -> dict[str, Rule]:
     """Return the rules for sockets that the supervisor connects and binds on the target's behalf.
 
-    An unconnected socket cannot send data to any address. MSG_FASTOPEN would connect the socket
-    while sending, so the filter denies this flag. The supervisor also answers calls that return a
-    socket's addresses.
+    The filter can allow calls that send data, because the supervisor has to connect a TCP socket
+    first. The exception is a call with MSG_FASTOPEN, which connects the socket while sending. So
+    the filter denies this flag. The supervisor also answers calls that return a socket's addresses.
     """
     fast_open = (3, 2, 3)
     options: list[Alternative] = [
@@ -293,8 +299,8 @@ def _processes(
     """Return the rules for processes.
 
     The filter cannot check clone3, whose flags are behind a pointer. So clone3 fails with ENOSYS,
-    and libc uses clone instead. With `notices`, the filter passes process starts to the supervisor,
-    which denies and reports them.
+    and libc uses clone instead. Without `subprocess`, process starts are denied. With `notices`,
+    the filter passes them to the supervisor, which denies and reports them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
@@ -313,8 +319,9 @@ def _processes(
 
 
 def _ioctl(*, namespaces: bool) -> Rule:
-    # Always deny FIOSETOWN and SIOCSPGRP, because the filter cannot read the owner that they point
-    # to.
+    # Without namespaces, the new owner in FIOSETOWN and SIOCSPGRP could be a process of the host.
+    # Deny both for every owner, because they pass the owner by a pointer, which the filter cannot
+    # follow.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
     files = (*FS_IOC_CHANGES, *FS_IOC_KEYS, OCFS2_IOC_REFLINK)
     denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *files, *owners)
@@ -347,8 +354,9 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "personality": (tuple(((low(0, value),), ALLOW) for value in PERSONALITIES), DENY),
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
-        # Deny device files. Most of them work only on mounts that allow devices. But a whiteout is
-        # also a character device, and any user can make one.
+        # Allow only ordinary files and FIFOs. Device files mostly work only on mounts that allow
+        # devices. But a whiteout, with which overlayfs marks a deleted file, is also a character
+        # device, and any user can make one.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -445,7 +453,8 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
     The kernel would run the handler outside the sandbox and as root when a process crashes. Changes
     of the limit must not fail, because some programs exit if they cannot set it to 0.
     """
-    core = (1, 0xF, RLIMIT_CORE)  # there are only 16 limits, so compare four bits
+    # Compare only the lowest four bits of the limit's number, because there are only 16 limits.
+    core = (1, 0xF, RLIMIT_CORE)
     rest, otherwise = ((), prlimit) if isinstance(prlimit, int) else prlimit
     judged: tuple[Alternative, ...] = (*rest, ((), otherwise))
     reads = [((core, whole(2, 0), *when), action) for when, action in judged]
@@ -459,7 +468,8 @@ def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
     """Deny calls that make the kernel send SIGCONT.
 
     corral enforces the target's CPU share with SIGSTOP. SIGCONT would resume the target too early.
-    timer_create and mq_notify take their signal through a pointer, so they are always denied.
+    timer_create and mq_notify take their signal through a pointer, which the filter cannot follow.
+    So both calls are denied for every signal.
     """
     denied: dict[str, tuple[Condition, ...]] = {
         "fcntl": (low(1, F_SETSIG), low(2, SIGCONT)),
@@ -490,14 +500,16 @@ def target_rules(
     - Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
       the kernel ignores. If `cookie` is None, execve is denied.
     - Without `namespaces`, the target may signal and adjust only the processes `own_pid` and 0. The
-      pid 0 means the caller.
+      pid 0 means the caller or, for kill, the caller's process group. With `scoped`, Landlock
+      decides about signals instead.
     - With `duty_cycle`, calls that make the kernel send SIGCONT are denied, because corral enforces
       a CPU share with SIGSTOP and SIGCONT.
 
     The other flags choose the calls that are passed to the supervisor's listener:
 
-    - `notices`: denied process starts, and created files
-    - `watch_paths`: all calls with a path
+    - `notices` (only without `subprocess`): denied process starts, denied IPv4 sockets, created
+      files
+    - `watch_paths`: calls with a path, large memory mappings, connections and denied unix sockets
     - `limit_tasks`: new processes and threads
     - `broker`: calls on sockets
     - `file_changes`: changes to modes and times (only without namespaces)
@@ -542,9 +554,9 @@ def _without_namespaces(
 ) -> dict[str, Rule]:
     """Return the rules that protect the host's files and processes in a run without namespaces.
 
-    The filter denies access mode 3, which opens a file neither for reading nor for writing.
-    Landlock does not check this mode, although it permits locks, extended attributes and some
-    ioctls.
+    The filter denies access mode 3 of `open`, which opens a file neither for reading nor for
+    writing. Landlock does not check files that are opened in this mode, although such a file can be
+    locked, and permits calls on extended attributes and some ioctls.
     """
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
@@ -557,8 +569,8 @@ def _without_namespaces(
     if not broker:
         rules["bind"] = _netlink_binds(notified=file_changes)
     own = _own_process_only(own_pid)
-    # Landlock's signal scope replaces the rules for signals. Unlike the rules, it permits signals
-    # to the caller's children.
+    # With `scoped`, Landlock's signal scope replaces this filter's rules for signals. Unlike these
+    # rules, the scope permits signals to the caller's children.
     rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     return rules
 
@@ -585,7 +597,7 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 
 
 def _large_mappings() -> Rule:
-    """Return the rule that passes large writable mappings to the supervisor.
+    """Return the rule that passes large writable memory mappings (mmap) to the supervisor.
 
     Such mappings count towards RLIMIT_DATA.
     """
