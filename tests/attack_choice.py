@@ -5,8 +5,8 @@ This pytest plugin reports a test when it starts and again when it ends, because
 crash or be stopped at any time. `CORRAL_ATTACKS_DONE` may name tests that already have a result, so
 that they are not run again.
 
-If corral refuses to run in a test's tier on this host, the test is skipped, and the reason for the
-skip quotes the refusal.
+If corral refuses to run in a test's tier (with or without namespaces) on this host, the test is
+skipped, and the reason for the skip quotes the refusal.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def parameters(item: Any) -> dict[str, Any]:
 
 
 def belongs_to_this_user(item: Any) -> bool:
-    """Return whether this user runs the test. Root also runs the ordinary user's cases of tests that
-    only root can run.
+    """Return whether this process's user runs the test. Root also runs the ordinary user's cases of
+    tests that only root can run.
     """
     if only_root(item):
         return not os.geteuid()
@@ -53,16 +53,16 @@ def belongs_to_this_user(item: Any) -> bool:
 
 
 def only_root(item: Any) -> bool:
-    """Return whether only root can run the test, because its mark says so, or because it uses the
-    `world` rig.
+    """Return whether only root can run the test, because its `skipif` mark says so, or because it
+    uses the fixture `world`.
     """
     marked = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
     return "world" in item.fixturenames or any("only root" in reason for reason in marked)
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    """Choose tests, and let the files take turns, so that even a run that is stopped early has
-    tried something from every file.
+    """Choose the tests that the variable CORRAL_ATTACKS asks for, and remove all others. Let the
+    files take turns, so that even a run that is stopped early has tried something from every file.
     """
     width = os.environ.get(WIDTH, FIRST)
     turns: dict[pathlib.Path, dict[str, int]] = {}

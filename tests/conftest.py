@@ -1,4 +1,7 @@
-"""Provide fixtures for all tests: users (users.py) and tiers. Skip tests whose rigs (rigs.py) are not declared."""
+"""Provide fixtures for all tests: users (users.py) and tiers (with or without namespaces).
+
+Skip tests that need a rig (rigs.py), such as a virtual machine, that the caller has not declared.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def pytest_configure(config) -> None:
     config.addinivalue_line("markers", "rig(*names): needs these rigs; see tests/rigs.py")
     rigs.declare(config.option.rigs)
     if sys.platform == "darwin":
-        # On macOS Python also counts the system's own threads, so it warns about every fork.
+        # Python warns about a fork in a process with several threads. On macOS it also counts the
+        # system's own threads, so it would warn about every fork.
         config.addinivalue_line("filterwarnings", "ignore:This process .* is multi-threaded")
     if not hasattr(config, "workerinput"):
         os.environ[rigs.SHARED] = tempfile.mkdtemp(prefix="corral-rigs-")
@@ -105,7 +109,7 @@ def ordinary(package, tier) -> Iterator[User]:
 
 @contextlib.contextmanager
 def empty_home_afterwards(user: User) -> Iterator[User]:
-    """Empty the home after the test, except for the cache, which is slow to fill."""
+    """Empty the user's home after the test, except for the cache, which is slow to fill."""
     yield user
     for entry in os.scandir(user.home):
         if entry.is_dir(follow_symlinks=False):

@@ -66,7 +66,7 @@ class Podman:
     """
 
     def __init__(self) -> None:
-        # podman refuses a runroot of more than 50 characters.
+        # podman refuses a runroot of more than 50 characters, so use a short path.
         self.folder = folder = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="pod-"))
         self.root = _clean_root()
         self.dockers = folder / "docker.json"
@@ -82,7 +82,9 @@ class Podman:
     def do(
         self, *words: str, input: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess:
-        """Run a podman command. The containers get only limits that an unprivileged engine can set."""
+        """Run a podman command. The limits of SETTINGS apply to the containers, because an
+        unprivileged engine can set only such limits.
+        """
         settings = self.folder / "containers.conf"
         settings.write_text(SETTINGS.replace("HOSTS", str(self.folder / "hosts")))
         return subprocess.run(
@@ -138,8 +140,8 @@ class Podman:
 
 
 def _wait_for_processes(listed: pathlib.Path) -> None:
-    """Wait until podman's monitor of a container has ended, which happens a moment after the
-    container ends.
+    """Wait until the processes in the file `listed`, a cgroup's `cgroup.procs`, have ended.
+    Podman's monitor of a container is one of them, and ends a moment after the container.
     """
     for pid in listed.read_text().split():
         try:

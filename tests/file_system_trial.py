@@ -103,7 +103,7 @@ def output_of(done) -> bytes:
 def make_tree(user: Resident, name: str, *, secrets: bool) -> str:
     """Make a private directory for the user and a file beside it, and return the directory's path.
 
-    With `secrets`, put secret files into the directory.
+    With `secrets`, put secret files and a git repository into the directory.
     """
     top = f"{user.mounted.top}/{name}"
     lines = [f"mkdir -p {top}/it", f"echo data >{top}/it/file", f"echo other >{top}/outside"]
@@ -149,8 +149,9 @@ def check_grant(user: Resident, access: str, top: str) -> None:
 
 
 def check_spellings(user: Resident, top: str, found: list[object]) -> None:
-    """Try other spellings of names. If the directory ignores case, a mask must cover every
-    spelling, and corral must refuse a grant whose path is spelled differently.
+    """Check what the target found under other spellings of names, such as `.ENV`. If the directory
+    ignores case, corral must hide or protect a file under every spelling of its name, and must
+    refuse a grant whose path is spelled differently.
     """
     other = f"{os.path.dirname(top)}/IT"
     ignored = user.mounted.shell(f"test -e {other} && echo yes || true") == "yes\n"
@@ -340,9 +341,10 @@ def tries(there: Mounted, person: User) -> Iterator[Try]:
     user = there.resident(person)
     for place, attempt in PLACES.items():
         if place == "store" and person.name == "root" and person.tier == "bare":
-            continue  # root's target may not open root's cache on any file system
+            # Without namespaces, root's target may not open root's cache on any file system.
+            continue
         if place == USED_UP and (not there.quota or not person.uid):
-            continue  # root has no quota
+            continue  # this file system has no quota, or the quota does not apply to root
         result, said = outcome(attempt, user)
         yield {
             "place": place,

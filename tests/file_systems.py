@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POINT = "/mnt"
 WORK = "/var/tmp"
 ADMIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
-TARGET_OF_ROOT = 1879097344  # the id that user_ids.unused_id finds for root's target
+TARGET_OF_ROOT = 1879097344  # the user id that corral gives root's target (user_ids.unused_id)
 LAYERS = "mkdir lower upper work && "
 LAYERED = "lowerdir=lower,upperdir=upper,workdir=work /mnt"
 FUSE = "mkdir under && chmod 755 under && "
@@ -36,8 +36,8 @@ OWN_FUSE = (
     "setpriv --reuid={0} --regid={0} --clear-groups bindfs --no-allow-other under /mnt"
 )
 # Mount NFS from the same machine. nfsdcld tracks the server's clients, so that the server can end
-# its grace period early. The mount is soft: a process that uses a hard
-# mount without its server waits forever, and cannot be killed.
+# its grace period early. The mount is soft, because a process that uses a hard mount after its
+# server has ended waits forever, and cannot be killed.
 NFS = (
     "truncate -s 64M image && mke2fs -qF -t ext4 image && mkdir export && mount -o loop image export && chmod 1777 export && "
     "mount -t nfsd nfsd /proc/fs/nfsd && mkdir -p /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld && "
@@ -46,8 +46,8 @@ NFS = (
     "exportfs -o rw,{squash},insecure,no_subtree_check,fsid=0 '*:'$PWD/export && rpc.mountd -N 3 && nfsdcld && "
     "rpc.nfsd -N 3 -U 1 && mount -t nfs4 -o vers=4.2,soft,timeo=100,retrans=2{options} 127.0.0.1:/ /mnt"
 )
-# diod needs a name for every user. The mount is repeated until it works, because diod returns
-# before its server listens.
+# diod needs a name for every user, so mount a passwd that contains the names. The mount is repeated
+# until it works, because diod returns before its server listens.
 DIOD = (
     "mkdir export && mount -t tmpfs -o size=64m,mode=1777 tmpfs export && cp /etc/passwd . && "
     f"for id in {ORDINARY} {TARGET_OF_ROOT}; do echo u$id:x:$id:$id::/:/bin/sh >>passwd; done && "
@@ -169,8 +169,9 @@ class Mounted:
             raise
 
     def shell(self, commands: str) -> str:
-        """Run commands as root in the namespace. Their output goes to a file, because FUSE servers
-        would keep a pipe open.
+        """Run commands as root in the namespace, and return their output. The output goes to a
+        file, because FUSE servers that the commands start would keep a pipe open, and reading from
+        it would not end.
         """
         with tempfile.TemporaryFile("w+") as said:
             argv = [*self.prefix("/"), "sh", "-ec", f"cd {POINT} 2>/dev/null || cd /; {commands}"]

@@ -103,7 +103,9 @@ def attacks() -> dict[str, Any]:
 
 
 def every_attack() -> dict[str, Any]:
-    """Run the attacks that the environment chooses. The caller reads their results from the output."""
+    """Run the attacks that the environment variable CORRAL_ATTACKS chooses, in all files. The
+    caller reads their results from the output.
+    """
     run_attacks(os.environ[attack_choice.WIDTH], [""])
     return {}
 

@@ -172,8 +172,8 @@ def file_systems(found: list[Record], tried: list[Record]) -> str:
 
 
 def at_place(record: Record, place: str) -> str:
-    """Return the results of the users for whom corral refused this file system at `place`, "works"
-    if there are none, or "not tried".
+    """Return each result at `place` that is not "works", with its user and tier. If there is none,
+    return "works", or "not tried" if `place` was not tried.
     """
     tries = [one for one in record["tries"] if one["place"] == place]
     others = [f"{one['result']} ({one['user']}, {one['tier']})" for one in tries if one["said"]]
@@ -264,7 +264,9 @@ EXCEPTIONS = {"open": "Not stopped on this host", "unpromised": "Stopped, but no
 
 
 def demo_of(demo: Record) -> str:
-    """Return the summary of `corral demo`, and the acts whose verdict is not the usual one."""
+    """Return the summary of `corral demo`, and the acts whose verdict is neither "stopped" nor
+    "works".
+    """
     said = [f"`corral demo`: {demo['summary']}.\n"]
     for verdict in dict.fromkeys([*EXCEPTIONS, *sorted(demo["acts"].values())]):
         acts = [act for act, found in demo["acts"].items() if found == verdict]
@@ -309,7 +311,9 @@ def version() -> str:
 
 
 def source() -> str:
-    """Return git's hash of the `src` directory. It stays the same if the history is rewritten."""
+    """Return git's hash of the `src` directory, followed by "-changed" if there are uncommitted
+    changes. Unlike the hash of a commit, this hash stays the same if the history is rewritten.
+    """
     git = ["git", "-C", str(ROOT)]
     tree = subprocess.check_output([*git, "rev-parse", "--short", "HEAD:src"], text=True).strip()
     changed = subprocess.call([*git, "diff", "--quiet", "HEAD", "--", "src"])

@@ -75,7 +75,7 @@ METHODS = {
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=True)
 def record(cls: type[Class]) -> type[Class]:
     own = cls.__dict__
-    # `inspect.get_annotations` would import `inspect`.
+    # Do not use `inspect.get_annotations`, because the import of `inspect` is slow.
     names = tuple(own.get("__annotations__", {}))
     setattr(cls, "__match_args__", names)  # noqa: B010 - type checkers do not know this attribute
     setattr(cls, "__fields__", frozenset(names))  # noqa: B010

@@ -82,7 +82,9 @@ def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Quote a string as one word for a shell. `shlex` is not used, because it imports `re`."""
+    """Quote a string as one word for a shell, if it needs quotes. `shlex` is not used, because it
+    imports `re`, which would slow down the start.
+    """
     if text and all(c.isascii() and (c.isalnum() or c in PLAIN) for c in text):
         return text
     return "'" + text.replace("'", "'\"'\"'") + "'"

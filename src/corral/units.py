@@ -1,9 +1,10 @@
 """Convert sizes, durations and CPU shares from text to bytes, milliseconds and millicores, and
 back.
 
-A value consists of ASCII digits with at most one point, followed by one unit. `"none"` becomes
-None. Anything else raises ValueError. The text of the error completes a sentence that begins with
-the value, such as "is too large" or "is negative".
+A text consists of ASCII digits with at most one point, followed by one unit. Only sizes and CPU
+shares may have no unit, and may be numbers instead of text. `"none"` becomes None. Anything else
+raises ValueError. The text of the error completes a sentence that begins with the value, such as
+"is too large" or "is negative".
 """
 
 from __future__ import annotations
@@ -127,8 +128,8 @@ def parse_cpu(value: object) -> int | None:
 
 
 def parse_cpu_flag(text: str) -> int | None:
-    """Convert text as `parse_cpu` does, but take a bare integer as millicores. Refuse a small bare
-    integer, because the user probably means cores.
+    """Convert text as `parse_cpu` does, but take an integer without a unit as millicores. Refuse
+    the integers 1 to 9 without a unit, because the user may mean cores.
     """
     if not is_digits(text):
         return parse_cpu(text)

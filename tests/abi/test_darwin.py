@@ -146,8 +146,9 @@ def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
 
 
 def test_private_names_have_a_source():
-    """Check that PRIVATE lists exactly the private names of the modules, and that the modules use
-    all functions in UNDECLARED.
+    """Check that PRIVATE lists exactly those names of the modules that begin with an underscore,
+    and that the modules declare all functions in UNDECLARED. Both tables name a source for each
+    name.
     """
     found = {name for name, _ in (*constants(), *structures()) if name.startswith("_")}
     assert found == set(PRIVATE)
@@ -155,8 +156,8 @@ def test_private_names_have_a_source():
 
 
 def test_private_names_are_in_no_public_header():
-    """Check that the listed names really are in no public header, because a name that is in a
-    header has to be compared with it.
+    """Check that the names in PRIVATE and UNDECLARED really are in no public header, because a name
+    that is in a header has to be compared with it.
     """
     public = {
         name: f"{name.lstrip('_')} == {value}"

@@ -71,7 +71,8 @@ def test_no_entry_contradicts_the_headers(machine, headers):
 def test_only_newer_calls_are_missing_from_the_headers(machine, headers):
     table, header = linux_syscalls.TABLES[machine], headers[machine]
     newest = max(header.values())
-    # Linux 6.11 and 6.18 added these calls with numbers that were unused on x86_64.
+    # Linux 6.11 and 6.18 added these calls with numbers that had been unused on x86_64. So their
+    # numbers are below the newest number in older headers.
     late = {"uretprobe", "uprobe"}
     for name in table.keys() - header.keys():
         assert table[name] > newest or name in late
@@ -88,7 +89,7 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
             assert (name, number) == (name, theirs)
             known += 1
         else:
-            # If libseccomp does not know the name, it must not use the number for another name
+            # If libseccomp does not know our name, it must not know another name for our number
             # either.
             assert libseccomp.seccomp_syscall_resolve_num_arch(arch, number) is None, name
     assert known > 290

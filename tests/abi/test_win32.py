@@ -60,7 +60,9 @@ def prototypes(modules):
 
 
 def fields(structure, prefix="", offset=0):
-    """Return (path, offset, size) for each field, and for the fields inside nameless members."""
+    """Yield (path, offset, size) for each field that has a name. If the name of a field's
+    type begins with an underscore, the headers have no such type, so also yield the fields inside.
+    """
     for name, kind in structure._fields_:
         member = getattr(structure, name)
         assert member.size >> 16 == 0, "bit fields have no offset to compare"
@@ -74,8 +76,9 @@ def fields(structure, prefix="", offset=0):
 
 
 def layouts(modules):
-    """Return {label: (C expression, number)} for the size of each type and the offset of each
-    field.
+    """Return {label: (C expression, number)} for the size of each type, the sign of each integer
+    type, and the offset and size of each field. The number is what the module says, and the
+    expression is for the headers.
     """
     found = {}
     for name, kind in aliases(modules):
@@ -100,7 +103,7 @@ def is_signed(kind):
 
 def passing_of(kind):
     """Return how a value of this type is passed to a function, as the number that the C++ code in
-    `SIGNATURES` computes for it.
+    `win32_headers.SIGNATURES` computes for it.
     """
     if kind is None:
         return 0
@@ -110,8 +113,8 @@ def passing_of(kind):
 
 
 class Measured:
-    """The values of all modules' names in one set of headers. They are read with two compilations,
-    one in C and one in C++.
+    """The values that one set of headers gives to all names in the modules. They are read with two
+    compilations, one in C and one in C++.
     """
 
     def __init__(self, headers, modules):
@@ -174,8 +177,8 @@ class Measured:
             ]
             for i, code in enumerate(codes):
                 found = self.signatures.get(f"{name} {i}")
-                # The system passes signed and unsigned arguments in the same way, so the sign is
-                # not compared.
+                # The system passes signed and unsigned arguments in the same way. So for arguments,
+                # `>> 1` removes the bit that stands for the sign.
                 same = found == code or (found is not None and i >= 2 and found >> 1 == code >> 1)
                 if not same:
                     wrong[f"argument {i - 1} of {name}" if i >= 2 else name] = found
@@ -291,8 +294,8 @@ def test_wrong_values_are_found(measured):
 
 
 def test_every_name_excepted_from_the_checks_is_in_a_module():
-    """Check that every name in the lists of exceptions exists in a module, and that no name is
-    excepted for both sets of headers.
+    """Check that every name in LACKING and DOCUMENTED exists in a module, and that no name is in
+    LACKING for both sets of headers.
     """
     names = {name for name, _ in constants(MODULES)} | layouts(MODULES).keys()
     functions = {name for name, _ in prototypes(MODULES)}
@@ -303,8 +306,9 @@ def test_every_name_excepted_from_the_checks_is_in_a_module():
 
 
 def test_names_missing_in_the_headers_have_a_source():
-    """Check that each name with a leading underscore is listed with its source, because such names
-    are not compared with the headers.
+    """Check that DOCUMENTED names a source for each constant and structure with a leading
+    underscore, because such names are not compared with the headers. A structure inside a public
+    structure needs no source, because its fields are compared.
     """
     reached = {kind for _, outer in structures(MODULES) for kind in nested(outer)}
     private = {

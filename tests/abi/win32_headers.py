@@ -36,7 +36,8 @@ PROLOGUE = """\
 #include <stddef.h>
 """ + "".join(f"#if __has_include(<{h}.h>)\n#include <{h}.h>\n#endif\n" for h in INCLUDES)
 C_TABLE = "const unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
-# Without constexpr, C++ would fill the table only when the program starts.
+# Without constexpr, C++ would fill the table only when the program starts, and the object file
+# would contain zeros.
 CPP_TABLE = "constexpr unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
 # This template turns the type of an argument or a result into a number that says how large it is,
 # whether it is a pointer, and whether it is signed.
@@ -156,7 +157,7 @@ def zig_exports(library: str) -> set[str]:
     base = pathlib.Path(found.origin).parent / "lib/libc/mingw"
     files = [path for folder in ("lib-common", "lib64") for path in (base / folder).glob("*.def*")]
     # kernelbase does not have an import library of its own. Its functions are in the libraries of
-    # the API sets.
+    # Windows' API sets, whose names begin with `api-ms-win-`.
     named = "api-ms-win-" if library == "kernelbase" else f"{library}."
     texts = [path.read_text() for path in files if path.name.startswith(named)]
     return {name for text in texts for name in re.findall(r"(?m)^(\w+)", text)}

@@ -118,7 +118,7 @@ def by_a_grandchild(user, code, *arguments, flags=(), **options):
 
 
 def everywhere(user, code, *arguments, flags=(), **options):
-    """Return the answers of the target and of a process that the target started."""
+    """Return two answers: that of the target, and that of a grandchild of a second run's target."""
     return (
         inside(user, code, *arguments, flags=flags, **options),
         by_a_grandchild(user, code, *arguments, flags=flags, **options),
@@ -174,8 +174,8 @@ def mechanism_of(user, control, *flags):
 
 
 def by_tier(user, walled, bare):
-    """Return the expected result: `walled` if the user's sandboxes have namespaces, otherwise
-    `bare`.
+    """Return `walled` if the user's sandboxes have namespaces, and otherwise `bare`. Tests use this
+    for results that depend on the tier.
     """
     return walled if user.tier == "walled" else bare
 

@@ -54,8 +54,8 @@ def whole_world(tmp_path_factory):
 
 @pytest.fixture
 def world(whole_world):
-    """Answer on ports 80, 443 and 8080 of every address, and on port 80 of this host. Tests define
-    the names.
+    """Answer on ports 80, 443 and 8080 of every address, and on port 80 of this host. Each test
+    defines its own DNS names.
     """
     whole_world.forget()
     for port in (80, 443, 8080):
@@ -440,7 +440,8 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
     flags = allow("good.test", "198.18.0.0/15")
     held, denials = run(who, scratch, TALK + code, flags=flags)
     assert held == ["welcome", *[refused(who)] * 3, *["ECONNREFUSED"] * 2]
-    # The report suggests a rule for the name only, because no rule can allow a synthetic address.
+    # The gateway answers a lookup with a synthetic address, 198.18.x.y, that stands for the name.
+    # The report suggests only a rule for the name, because no rule can allow a synthetic address.
     rules = sorted((row["kind"], entry(row["allow"])) for row in denials)
     never = [("address", "")] * 3 + [by_tier(who, ("port", ""), ("address", ""))]
     assert rules == [*never, ("port", "good.test:81")]
@@ -448,8 +449,8 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway has synthetic addresses. Only names at the end may get
-    no address, and the number of recorded denials must be limited.
+    """Look up more names than the gateway has synthetic addresses, which stand for names. Only the
+    last names may get no address, and the number of recorded denials must be limited.
     """
     code = """
 first = asked(wire(b"good", b"test"))
@@ -469,7 +470,9 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
 
 
 def test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed(who, world, scratch):
-    """Try datagrams, such as QUIC and DNS queries to another server."""
+    """Try to send datagrams, such as QUIC packets, and DNS queries to a server other than the
+    gateway.
+    """
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """
 def sent(host, port):

@@ -436,9 +436,11 @@ def elsewhere(user):
 
 @BOTH_TIERS
 def test_landlock_protects_named_pipes_in_a_read_grant(user, scratch, elsewhere):
-    """Check that Landlock stops the target from writing to a named pipe in a read grant, which a
-    read-only mount would allow. With namespaces, Landlock allows it below directories that the
-    sandbox makes private, such as /tmp.
+    """Check that Landlock stops the target from writing to a named pipe in a read grant. A
+    read-only mount alone does not stop this.
+
+    With namespaces there is an exception: if the grant is below a directory that the sandbox makes
+    private, such as /tmp, Landlock allows writing to the pipe. `scratch` is such a grant.
     """
     kind = subprocess.run(["stat", "-f", "-c", "%T", elsewhere], capture_output=True, check=True)
     if kind.stdout == b"overlayfs\n" and user.uid == 0 and user.tier == "walled":
@@ -490,7 +492,8 @@ answer = {
     assert sorted(os.listdir(scratch)) == ["below", "file"]
     written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
     failed = {name: said for name, said in written.items() if said != "done"}
-    # After `unlink` the file is gone, so later acts fail for this reason.
+    # Some acts fail because of earlier ones: `create` has made `fresh`, and `unlink` has removed
+    # `file`. ENOTSUP means that the file system has no extended attributes.
     allowed = {"ENOENT", "EEXIST", "ENOTSUP"}
     assert set(failed.values()) <= by_tier(user, allowed, allowed | {"EPERM"})
     assert written["write"] == written["create"] == written["unlink"] == "done"
@@ -604,7 +607,7 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
     words = (str(work), json.dumps(targets))
     held = inside(user, code, *words, flags=("--write", str(work)))
-    # The directories above the grant are visible, without their other entries.
+    # With namespaces, the directories above the grant are visible, but their other entries are not.
     assert held.pop("listed") == by_tier(user, ["work"], [])
     assert held.pop("parent") == held.pop("own-parent") == by_tier(user, "done", "EACCES")
     assert held == dict.fromkeys(held, by_tier(user, "ENOENT", "EACCES"))
@@ -680,7 +683,9 @@ if answer[2] == "done":
         return
     held = inside(user, code, work, flags=flags)
     assert (scratch / "work/middle/kept/file").read_text() == "before"
-    assert held == ["EROFS", "EXDEV", "EBUSY"]  # `middle` is a separate mount
+    # `middle` is a separate mount. So renaming something out of it fails with EXDEV, and renaming
+    # `middle` itself fails with EBUSY.
+    assert held == ["EROFS", "EXDEV", "EBUSY"]
     assert outside(user, code, work) == ["done", "done", "done"]
 
 
@@ -688,7 +693,8 @@ if answer[2] == "done":
 @pytest.mark.parametrize("how", ["kept", "link", "directory", "empty", "parent"])
 def test_a_grant_that_was_replaced_before_the_start_is_refused(user, scratch, how):
     """Between plan and start, replace the granted directory with another directory, or with a
-    symlink to another directory.
+    symlink to another directory, or replace its parent with a symlink. Corral must not start the
+    target.
     """
     give_directory(user, scratch / "secrets")
     give(user, scratch / "secrets/key", "key", 0o600)
@@ -724,7 +730,7 @@ answer = started(plan)
 
 @BOTH_TIERS
 def test_program_files_that_were_replaced_before_the_start_are_refused(user, scratch):
-    """Replace the program's own files between plan and start."""
+    """Replace the program's own files between plan and start. Corral must not start the target."""
     code = """
 base, how = sys.argv[1:]
 os.mkdir(f"{base}/server")

@@ -152,7 +152,8 @@ answer = [
 """
     assert outside(user, code) == ["done", "EISCONN", "EISCONN"]
     assert host.arrived() == 1
-    # Landlock denies the connection before the kernel looks at the state of the socket.
+    # With its unix socket scope, Landlock denies the connection before the kernel looks at the
+    # state of the socket.
     held = ["EACCES"] * 3 if has_unix_scope(user) else ["EPERM", "EISCONN", "EISCONN"]
     assert everywhere(user, code, flags=("--write", write)) == (held,) * 2
     assert host.arrived() == 0
@@ -175,8 +176,9 @@ sys.stdin.read()
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
-    """Bind one socket of a socketpair to two abstract names. The second name is as long as a
-    netlink address, so the filter leaves the decision to the supervisor.
+    """Try to bind sockets of socketpairs to two abstract names. The address with the second name is
+    as long as a netlink address, so without namespaces the seccomp filter leaves the decision to
+    the supervisor. With namespaces, the names are those of the sandbox and not of the host.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"

@@ -126,7 +126,8 @@ REFUSED_ANYWAY = {
     "fanotify_init": ("EPERM",),  # before 5.13
     "kcmp": ("ENOSYS",),
     "open_by_handle_at": ("EPERM",),  # before 6.11
-    "perf_event_open": ("EACCES", "ENOSYS"),  # kernel.perf_event_paranoid; user-mode Linux
+    # EACCES comes from kernel.perf_event_paranoid, and ENOSYS from user-mode Linux.
+    "perf_event_open": ("EACCES", "ENOSYS"),
 }
 
 
@@ -135,7 +136,8 @@ def test_calls_that_could_bypass_the_walls_are_denied(user):
     expected = outside(user, DENIED)
     handle = expected.pop("name_to_handle_at")
     assert handle in {"done", "ENOTSUP"}  # some file systems have no file handles
-    if expected["open_by_handle_at"] == "EBADF":  # Linux 6.12 looks at the descriptor first
+    # Linux 6.12 looks at the bad descriptor before the bad pointer, so it fails with another errno.
+    if expected["open_by_handle_at"] == "EBADF":
         expected["open_by_handle_at"] = "EFAULT"
     shown = {
         name: said for name, said in expected.items() if said not in REFUSED_ANYWAY.get(name, ())
@@ -230,7 +232,8 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 """,
     }
     if "User Mode Linux" in pathlib.Path("/proc/cpuinfo").read_text():
-        # In user-mode Linux int 0x80 makes ordinary calls, and the filter sees them as such.
+        # In user-mode Linux int 0x80 makes ordinary calls, and the seccomp filter sees them as
+        # such, so the process is not killed.
         del attempts["int 0x80"]
     for name, code in attempts.items():
         # The output shows that the code reached the call, and that the call ended the process.
@@ -268,7 +271,8 @@ answer["securebits"] = call("prctl", 27, 0, 0, 0, 0)
 answer["again"] = [tried(lambda: call("prctl", 28, 0, 0, 0, 0)), tried(lambda: os.setuid(0)), tried(lambda: os.setgroups([0]))]
 """
     none = "0" * 16
-    # An ordinary user cannot empty the bounding set, but no_new_privs makes the set useless.
+    # Without namespaces, an ordinary user cannot empty the bounding set, but no_new_privs makes the
+    # set useless.
     bound = user.tier == "walled" or user.uid == 0
     # Changing to user id 0 fails with EINVAL in a user namespace, where this id is not mapped, and with EPERM elsewhere.
     root = by_tier(user, "EINVAL", "EPERM")
@@ -330,8 +334,8 @@ answer.append(done.stdout.strip())
 
 @BOTH_TIERS
 def test_keys_of_encrypted_directories_cannot_be_changed(user, scratch):
-    """Try to remove and add keys of encrypted directories. Without the filter, any descriptor on a
-    file system would be enough to lock its encrypted directories.
+    """Try to remove and add keys of encrypted directories. Without the seccomp filter, any
+    descriptor on a file system would be enough to lock its encrypted directories.
     """
     code = """
 BY_IDENTIFIER, ADD, REMOVE, REMOVE_ALL, STATUS = 2, 0xC0506617, 0xC0406618, 0xC0406619, 0xC080661A

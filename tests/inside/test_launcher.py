@@ -138,8 +138,8 @@ os.symlink(f"{private}/bin/python3", f"{work}/project/venv/bin/python3")
     second = "import os, sys; print(os.path.isdir(sys.argv[1]))"
     two = user.run(python, "-c", second, str(private), flags=flags)
     ends = [(done.returncode, done.stdout) for done in (one, two)]
-    # The target cannot replace the directory. Without mounts the run itself is refused, because
-    # Landlock cannot protect the directory.
+    # With mounts, the first target cannot rename the directory: it prints 16, which is EBUSY.
+    # Without mounts both runs are refused, because Landlock cannot protect the directory.
     assert ends == by_tier(user, [(1, b"16\n"), (0, b"False\n")], [(125, b"")] * 2)
     # Sanity check: with `--read` the directory is visible.
     said = inside(
@@ -314,7 +314,9 @@ def test_grants_of_corrals_own_directories_are_refused(user):
 
 @BOTH_TIERS
 def test_corrals_own_files_are_not_visible(user):
-    """Try to read and change corral's cached findings about the host. The next run uses them."""
+    """Try to see and change corral's cached findings about the host. Forged findings would mislead
+    the next run.
+    """
     user.run("/bin/true")
     cache = user.home / ".cache/corral"
     before = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
@@ -379,7 +381,9 @@ def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
 
 @BOTH_TIERS
 def test_a_link_planted_in_a_write_grant_grants_nothing(user, scratch):
-    """Grant a path where an earlier run has left a symlink."""
+    """Grant a path where an earlier run has left a symlink to a private directory. Corral must
+    refuse this grant.
+    """
     give_directory(user, scratch / "work")
     give_directory(user, scratch / "private")
     (scratch / "work/data").symlink_to(scratch / "private")

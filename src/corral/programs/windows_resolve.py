@@ -46,7 +46,9 @@ class Caller:
         return ntpath.normpath(ntpath.join(self.cwd, path))
 
     def lookup(self, name: str) -> str:
-        """Find a name on PATH. Relative entries and shares are never searched."""
+        """Return the path of the program with this name on PATH, or "" if there is none. Relative
+        entries of PATH and network shares are never searched.
+        """
         for entry in self.variable("PATH").split(";"):
             directory = entry.strip().strip('"')
             if directory[1:3] in {":\\", ":/"}:
@@ -56,8 +58,8 @@ class Caller:
         return ""
 
     def complete(self, path: str) -> str:
-        """Add the extension that Windows would add to this path. Return "" if no file has the
-        resulting name.
+        """Return the path, with the extension that Windows would add to it if it has none. Return
+        "" if there is no such file.
         """
         known = [one.strip().lower() for one in self.variable("PATHEXT").split(";")]
         extensions = [one for one in known if one in EXTENSIONS] or list(EXTENSIONS)
@@ -71,8 +73,11 @@ class Caller:
 
 @record
 class Hop:
-    """A file on the way from the typed name to the program. `arguments` are passed to this file,
-    `venv` is its virtual environment, and `scripts` are the scripts that it runs.
+    """A launcher on the way from the typed name to the program, or the program itself.
+
+    `arguments` and `environment` are what this file would be started with. `venv` is the directory
+    of the virtual environment whose redirector was followed, or "". `scripts` lists the scripts of
+    the launchers that were followed, because the target has to be able to read them.
     """
 
     path: str
@@ -94,7 +99,9 @@ def resolve(
     root: str = "",  # noqa: ARG001 - part of the contract
     disk: Disk | None = None,
 ) -> Program:
-    """Return the program for a command. Its files are not yet checked against `grants`."""
+    """Return the program for a command, with the files that it needs. These files are not checked
+    against `grants` here.
+    """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
     if any("\0" in word for word in argv):
@@ -204,7 +211,9 @@ def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
 
 
 def _managed(hop: Hop, target: str, caller: Caller) -> Hop:
-    """Follow a launcher of Python's install manager. A file next to it names the interpreter."""
+    """Follow a launcher of Python's install manager to the interpreter `target`, which is named in
+    the file `....exe.__target__` next to the launcher.
+    """
     script = f"{hop.path}.__script__.py"
     own = (script,) if caller.disk.kind(script) == "file" else ()
     path = ntpath.normpath(ntpath.join(ntpath.dirname(hop.path), target))
@@ -318,7 +327,9 @@ def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
 
 
 def _collect(end: Hop, kind: options.Kind, caller: Caller, needs: Needs) -> tuple[str, ...]:
-    """Collect the server's files. Return the arguments with the server's absolute path."""
+    """Add the files of the server's script or module to `needs`. Return the program's arguments, in
+    which the path of the script is absolute.
+    """
     for script in end.scripts:
         needs.server(script, kind)
     found = options.read_arguments(kind, end.arguments)
@@ -330,7 +341,8 @@ def _collect(end: Hop, kind: options.Kind, caller: Caller, needs: Needs) -> tupl
         return end.arguments
     script = caller.absolute(end.arguments[found.script])
     if not caller.disk.kind(script) and kind not in {"python", "node"}:
-        return end.arguments  # in `bun run dev`, `dev` is a name, not a file
+        # The word is not a file. In `bun run dev`, for example, `dev` is a name in package.json.
+        return end.arguments
     needs.server(script, kind)
     return (*end.arguments[: found.script], script, *end.arguments[found.script + 1 :])
 

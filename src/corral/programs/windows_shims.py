@@ -30,7 +30,8 @@ class Launcher:
     """A program file that starts the interpreter `python`. A launcher of the kind "script" also
     contains a zip, which the interpreter runs.
 
-    A relative `python` is relative to the launcher's directory, unless it is a bare name.
+    A relative `python` is relative to the launcher's directory. If it is a bare name and that
+    directory does not contain it, it is searched on PATH.
     """
 
     kind: Kind
@@ -40,8 +41,8 @@ class Launcher:
 
 @record
 class Shim:
-    """A file that only starts another program: `beside` if it exists, otherwise `program`,
-    which is a path or a name on PATH.
+    """A file that only starts another program. The other program is the file at the path `beside`
+    if that file exists, and otherwise `program`, which is a path or a name on PATH.
     """
 
     program: str
@@ -62,7 +63,9 @@ def _uv_resources(raw: bytes) -> Launcher | None:
 
 
 def _uv_trailer(raw: bytes) -> Launcher | None:
-    """Parse uv's older launchers, which end with a zip, the path, its length and four letters."""
+    """Parse uv's older launchers. They end with a zip, the path of the interpreter, the length of
+    this path, and four letters for the kind of the launcher.
+    """
     kind = UV_TRAILERS.get(raw[-4:])
     if not kind or not windows_pe_resources.is_program(raw):
         return None
@@ -98,7 +101,7 @@ def shebang(line: bytes) -> Launcher | None:
         path, _, rest = text[1:].partition('"')
     elif ".exe" in text.lower():
         # distlib does not quote an interpreter that was named explicitly, even if its path has
-        # spaces.
+        # spaces. So the path ends after `.exe`, not at the first space.
         at = text.lower().index(".exe") + 4
         path, rest = text[:at], text[at:]
     else:
@@ -123,7 +126,7 @@ NEUTRAL = frozenset((
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
 
-# npm writes one of these strings before the program, on the same line.
+# In npm's shims, one of these strings precedes the program on the same line.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
     "endlocal & goto #_undefined_# 2>nul || ",
@@ -144,7 +147,9 @@ def batch(raw: bytes, directory: str) -> Shim | None:
         if lower in NEUTRAL or (lower.startswith(EXISTS) and lower.endswith(" (")):
             continue
         if lower.startswith(('@set "node_path=', "@set node_path=")):
-            continue  # NODE_PATH is not needed, because corral copies the packages in it
+            # The shim sets NODE_PATH so that node finds the program's packages. corral ignores it,
+            # because it copies these packages together with the program.
+            continue
         if lower.startswith('set "_prog=') and line.endswith('"'):
             programs.append(line[len('set "_prog=') : -1])
             continue
@@ -157,8 +162,8 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return the program that the lines of a batch file start, or None if two lines start it with
-    different arguments.
+    """Return the program that the lines of a batch file start, or None if it is not certain what
+    they start, for example because two lines start it with different arguments.
     """
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
@@ -215,6 +220,6 @@ def scoop(text: str) -> Shim | None:
 
 
 def settings(text: str) -> dict[str, str]:
-    """Parse the `key = value` lines of a pyvenv.cfg or of scoop's file."""
+    """Parse the `key = value` lines of a pyvenv.cfg or of scoop's `.shim` file."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {key.strip().lower(): value.strip() for key, mark, value in pairs if mark}

@@ -36,7 +36,7 @@ def linux_word(word: str) -> str:
     drive, rest = ntpath.splitdrive(word)
     stem, suffix = ntpath.splitext(ntpath.basename(word))
     if suffix.lower() in SUFFIXES and rest != word:
-        return stem  # the Linux program has the same name
+        return stem  # on Linux, name the program without its Windows directory and suffix
     if len(drive) == len("C:") and rest.startswith(("\\", "/")):
         return f"/mnt/{drive[0].lower()}{rest.replace(chr(92), '/')}"
     return stem if suffix.lower() in SUFFIXES and not {"/", "\\"} & set(word) else word

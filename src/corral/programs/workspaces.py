@@ -12,7 +12,11 @@ MAX_PATTERNS = 1000
 
 
 def lists_package(directory: str, package: str) -> bool:
-    """Return whether the workspace files list a package. The last matching pattern decides."""
+    """Return whether the workspace files in `directory` list the package at the path `package`.
+
+    The files contain patterns of paths. The last pattern that matches decides: the package is
+    listed, unless this pattern begins with `!`.
+    """
     listed = False
     below = os.path.relpath(package, directory)
     for pattern in islice(_patterns(directory), MAX_PATTERNS):
@@ -23,8 +27,8 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match a path against a pattern, without backtracking, which a hostile pattern could make very
-    slow.
+    """Return whether a path matches a pattern. This function does not backtrack, because a hostile
+    pattern could make backtracking very slow.
     """
     reached = {0}
     for word in pattern:
@@ -58,7 +62,9 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def _pnpm_patterns(text: str) -> Iterator[str]:
-    """Yield the items of `packages:`, which are written on lines with a dash or in brackets."""
+    """Yield the items of `packages:` in a pnpm-workspace.yaml. Each item is on a line that begins
+    with a dash, or all items are in brackets on the line of `packages:`.
+    """
     inside = False
     for line in text.splitlines():
         word = line.partition(" #")[0].strip()

@@ -31,9 +31,11 @@ HINTS = {
 class Choices:
     install: InstallOptions = InstallOptions()
     config: tuple[str, ...] = ()
-    provided: tuple[str, ...] = ()  # names of variables that the user passes
-    granted: tuple[str, ...] = ()  # paths that the user allows
-    complete: bool = True  # whether all required settings must have a value (not for `inspect`)
+    provided: tuple[str, ...] = ()  # names of the variables that the user passes to the server
+    granted: tuple[str, ...] = ()  # paths that the user allows the server to use
+    # Whether a server is refused if one of its required settings has no value. This is False for
+    # `corral inspect`, which only lists the server's tools.
+    complete: bool = True
     notify: Callable[[str], None] = lambda _: None
 
 
@@ -63,7 +65,7 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
         problem.hint = problem.hint or hint
         raise
     except OSError as problem:
-        # Any part of the installation can fail, for example because the disk is full.
+        # Many calls during an installation can raise OSError, for example because the disk is full.
         text = f"{printable(reference.text)} cannot be prepared: {problem.strerror}"
         # If the disk is full, name corral's cache, because corral writes all files of a server
         # there. After a failed copy, `problem.filename` can be the file that was read.
@@ -78,8 +80,9 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
     if reference.kind in SOURCES:
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
-        # A line in a wheel's .pth file or a program's `#!` line could name any of the user's files,
-        # and the target could then read that file. So the command is checked first.
+        # A line in a wheel's .pth file or a program's `#!` line could name any of the user's files.
+        # corral would make that file visible to the target, because the command needs it. So refuse
+        # a command that needs files which the user has not granted.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

@@ -39,7 +39,8 @@ MAX_NAME_LENGTH = 214  # the limit that npm sets for a name
 @record
 class Reference:
     """A parsed reference. `text` is what the user typed. `name` is the name of the package or the
-    server, or the path of the bundle. An empty `version` means the newest version.
+    server, or the path of the bundle. If `version` is empty, the newest version is installed at the
+    first run.
     """
 
     kind: Kind
@@ -153,9 +154,9 @@ def normalize_name(name: str) -> str:
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Return whether a string starts with a letter or digit and contains only characters from
-    `letters`. A name such as `_x` must be refused, because its normal form `-x` would be read as an
-    option.
+    """Return whether a string starts with a letter or digit, contains only characters from
+    `letters`, and is not longer than a name may be. A name such as `_x` must be refused, because
+    its normal form `-x` would be read as an option.
     """
     return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 

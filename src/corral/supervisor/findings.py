@@ -1,8 +1,9 @@
 """Cache the results of probes, so that not every `run` has to probe.
 
-The cache key contains everything that can change a result: boot, user, corral, kernel, namespaces,
-security label, filters and sysctls. Each key has a file of its own, and a file is ignored unless it
-contains the whole key. The directory is private and can never be granted to a target.
+The cache key contains everything that can change a result: boot, user, corral's version and files,
+kernel, namespaces, security label, seccomp filters and sysctls. Each key has a file of its own. The
+name of the file is only a checksum of the key, so a file is ignored unless it also contains the
+whole key. The directory is private and can never be granted to a target.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ def current_host(
     wanted: Callable[[], Collection[str]] = tuple,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Host:
-    """Return this machine with its findings. The findings are cached until something changes that
-    can affect them.
+    """Return this machine with its findings. They come from the cache, unless something has changed
+    that can affect them, or `fresh` is set.
 
-    `wanted` returns the capabilities to probe; () means all. Before slow probing, `notify` is
-    called with a line of text.
+    `wanted` returns the names of the capabilities to probe, such as "landlock"; () means all.
+    Probing is slow on Windows, so `notify` is called there with a line of text first.
     """
     known = None if fresh else load()
     if known is not None and all(item.status != "unknown" for item in known):
@@ -72,7 +73,7 @@ def current_host(
             notify(PROBING)
         for item in map(_name_cause, current.load().probe(missing or names)):
             before = old.get(item.capability)
-            # If the new probe could not run, keep the old result.
+            # "unknown" means that the new probe could not run, so keep an old result.
             if item.status != "unknown" or before is None or before.status == "unknown":
                 old[item.capability] = item
         store(old.values())
@@ -178,10 +179,11 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return the time when a file of the backend was last added, replaced or removed.
+    """Return the time when a file of corral's code for this system was last added, replaced or
+    removed. `folder` is the directory of this code.
 
-    This time is part of the key, because changed probes may have different results. A change made
-    to a file in place is not noticed.
+    This time is part of the key, because changed probes may have different results. If a file is
+    changed without being replaced, this is not noticed.
     """
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))

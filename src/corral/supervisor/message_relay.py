@@ -3,9 +3,10 @@ direction.
 
 A run without a guard does not import this module, and its target inherits the client's streams.
 
-The watcher's loop cannot do this work: it uses poll, but the client's streams may be files,
-terminals or Windows pipes, which cannot be polled. These streams cannot be made non-blocking
-either, because other processes share them.
+The supervisor's other work during a run is done in one loop, that of the watcher. This loop cannot
+pass messages, because it uses poll, but the client's streams may be files, terminals or Windows
+pipes, which cannot be polled. These streams cannot be made non-blocking either, because other
+processes share them.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ def make_rules(mcp: Mcp, pins: Iterable[Pin] | None) -> Rules:
 
 
 def describe_guard(mcp: Mcp) -> Held:
-    """Return the guard's row in the list of a run's controls."""
+    """Return the row of the message guard for the list of a run's controls."""
     asked = []
     for name in TABLES:
         allow: tuple[str, ...] | None = getattr(mcp, f"{name}_allow")
@@ -270,7 +271,9 @@ def describe_guard(mcp: Mcp) -> Held:
 
 
 def describe_arguments(hide: Hide) -> Callable[[object], str]:
-    """Return a function that describes a call's arguments in a short string, masking secrets."""
+    """Return a function that describes the arguments of a tool call in a short string. Secrets are
+    masked with `hide`.
+    """
 
     def describe(arguments: object) -> str:
         text = ""

@@ -35,7 +35,10 @@ CERTIFICATES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
-STATE = "${STATE_DIRECTORY}"  # in values, this means the directory that persists between runs
+STATE = "${STATE_DIRECTORY}"
+"""In the values of `environment.set`, this text is replaced with the path of the directory that
+persists between runs.
+"""
 DOTS = 3  # the number of dots in an IPv4 address
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
@@ -62,7 +65,7 @@ def find_subject(
     protected: Sequence[str] = (),
     server: Sequence[str] = (),
 ) -> Subject:
-    """Merge the policy and resolve the program, without checking what this host can enforce."""
+    """Merge the policy sources and find the program. Do not check what this host can enforce."""
     home = os.path.realpath(home_directory(environment))
     policy = _merge_policy(sources, home, cwd, protected)
     program = current.load().resolve(
@@ -95,7 +98,7 @@ def prepare(
     """Return the plan of a run. Refuse a grant that contains one of the `protected` files, such as
     the run's report.
 
-    `server` identifies the server whose state and denials are stored. If probing this machine is
+    The server's state and denials are stored under the words `server`. If probing this machine is
     slow, `notify` is called with a line of text first.
     """
     subject = find_subject(
@@ -220,7 +223,7 @@ def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
     """Return the policy that results from all sources. Without sources and user configuration,
-    return the default policy, and do not import `merge`.
+    return the default policy without importing `merge`, because the import takes time.
     """
     if not sources and not os.path.lexists(config_file()):
         return Policy()
@@ -326,8 +329,9 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. The caller's variables are left out, except those
-    in `certificates` and those that the policy passes. Raise PolicyError if a secret is not set.
+    """Return the target's environment. It contains only those of the caller's variables that the
+    policy passes or declares as secrets, or that `certificates` names. Raise PolicyError if one of
+    the policy's secrets is not set.
     """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]

@@ -68,10 +68,10 @@ class Report:
     """The requests, controls and resource usage of one run.
 
     `hit` names all limits that were reached, even those that did not end the target. `created`
-    lists files of the target that the user's programs would execute without being asked, such as a
-    git hook. `discarded` lists the files in the private directories, which are removed after a run.
-    `discarded_whole` is true if `discarded` is complete. `timeline` is empty unless the run was
-    sampled.
+    lists files that did not exist before the run, and that the user's programs would execute
+    without being asked, such as a git hook. `discarded` lists the files in the private directories,
+    which are removed after a run. `discarded_whole` is true if `discarded` is complete. `timeline`
+    is empty unless the run was sampled.
     """
 
     command: tuple[str, ...]
@@ -125,7 +125,7 @@ def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
     """Return the paths that exist, and a warning for each directory that corral cannot search.
 
     The target runs as the same user, so it can remove the permissions of a directory after creating
-    files in it.
+    files in it. corral then cannot see these files.
     """
     found: list[str] = []
     closed: dict[str, None] = {}
@@ -155,7 +155,8 @@ def find_outcome(plan: Plan, ending: Ending) -> Outcome:
     status = ending.reaped.status
     if ending.reason == "timeout":
         return Outcome(kind="timeout", exit_code=EXIT_TIMEOUT)
-    number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows lacks
+    # Do not use os.WTERMSIG for the number of the signal, because Windows does not have it.
+    number = SIGKILL if status is None else status & 0x7F
     if not number:
         code = (status or 0) >> 8
         # If Windows denies memory to a process, the process crashes, and its exit code shows only
@@ -178,7 +179,9 @@ def _fatal_limit(plan: Plan, ending: Ending, number: int) -> Kind:
 
 
 def _is_cpu_time_used(plan: Plan, ending: Ending, number: int) -> bool:
-    """Return whether a signal came from RLIMIT_CPU, judging by the CPU time that was used."""
+    """Return whether the limit on CPU time probably caused a signal. This is judged by the CPU time
+    that was used, because the signal itself does not show its cause.
+    """
     if plan.cpu_time is None or ending.reason or number not in ROUNDING:
         return False
     return ending.reaped.cpu * 1000 >= plan.cpu_time * ROUNDING[number]

@@ -1,7 +1,8 @@
 """Mask the values of a run's secrets in all text that its target can influence.
 
-A secret is a value of `environment.secrets`, or a user's variable or argument that looks like a
-secret. Nothing else is masked, so that the report still shows what the target does.
+A secret is a value of `environment.secrets`, a sensitive value that the user gave for a server's
+setting, or a user's variable or argument that looks like a secret. Nothing else is masked, so that
+the report still shows what the target does.
 
 A target may put a secret into a DNS name. DNS names ignore case, cannot contain every character,
 and are split into labels. So values are compared without regard to case, and only the letters and
@@ -48,8 +49,8 @@ whole, even if the name looks like that of a secret. A password inside the value
 
 
 class SecretValues:
-    """The secrets of one run. The name of a secret is its variable, or "" if the secret comes from
-    an argument.
+    """The secrets of one run, made from (name, value) pairs. The name is that of the secret's
+    variable, "" if the secret comes from an argument, or "a setting".
     """
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
@@ -63,7 +64,7 @@ class SecretValues:
 
     def hide(self, text: str) -> tuple[str, str]:
         """Return the text with all secrets masked, and the name of one of the secrets in it. The
-        name is "" if the text contains no secret.
+        name is "an argument" if no secret in the text has a name, and "" if it contains no secret.
         """
         found = list(self._find(text))
         if not found:
@@ -109,8 +110,8 @@ def hide_values(plan: Plan) -> Hide:
     """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]
-    # Search only the words that the user typed. If the user named a server, they are in `server`,
-    # because `typed` is then the command that the server's author chose.
+    # Search only the words that the user typed. If the user named a server, these words are in
+    # `program.server`, because `program.typed` is then the command that the server's author chose.
     found = find_secrets(environment, plan.secret_names, program.server or program.typed)
     given = [("a setting", value) for value in plan.given_values]
     return SecretValues([*found, *given]).hide
@@ -156,7 +157,9 @@ def _letters(text: str) -> tuple[str, list[int]]:
 
 
 def _fold(text: str) -> str:
-    """Return a string in lower case, with its length unchanged."""
+    """Return a string in lower case, with its length unchanged, so that positions in the result are
+    also positions in the string.
+    """
     folded = text.lower()
     return folded if len(folded) == len(text) else "".join(one.lower()[0] for one in text)
 

@@ -218,7 +218,7 @@ def _bind_to_unused_name(fd: int) -> None:
 
 
 def _is_connected_unix_stream(fd: int) -> bool:
-    import _socket  # `socket` itself would import enum and selectors
+    import _socket  # `socket` is not used, because it imports enum and selectors, which takes time
 
     try:
         found = _socket.socket(fileno=fd)

@@ -22,8 +22,8 @@ DEFAULT_PORT = 443
 
 
 def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungranted, ...]:
-    """Find the IPv4 addresses in the words. For each address that the policy does not allow, return
-    (kind, address, flag). `flag` is the flag that allows the address.
+    """Find the IPv4 addresses in the words, except addresses of this machine. For each address that
+    the policy does not allow, return (kind, address, flag). `flag` is the flag that allows it.
     """
     rules = parse_rules(allow)
     found: dict[str, Ungranted] = {}

@@ -27,8 +27,9 @@ SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`.
-    Leave out paths whose parent directory does not exist on the host.
+    """Return (kind of denial, path, flag) for each word that names a path outside of `visible`, the
+    paths that the target can see. Leave out paths of the system, and paths whose parent directory
+    does not exist on the host.
 
     The flag would allow the path. It is "" if the path may contain secrets, or if other programs
     execute the file. A project may have chosen the command, so corral must not suggest a dangerous
@@ -59,8 +60,10 @@ def find_misplaced(
     words: Iterable[str], granted: Sequence[str], *, cwd: str, start_in: str, home: str
 ) -> Iterator[str]:
     """Yield a warning for each granted relative path that the target does not find, because the
-    target starts in `start_in` and not in `cwd`. If the target starts in a private home, `home` is
-    the user's home, because the target sees the grants below it at the same relative paths.
+    target starts in `start_in` and not in `cwd`.
+
+    If the target starts in its private home, `home` is the user's home, and otherwise "". In its
+    private home, the target sees each grant below the user's home at the same relative path.
     """
     for word in words:
         path = word.partition("=")[2] if word.startswith("-") else word

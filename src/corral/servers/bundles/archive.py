@@ -31,7 +31,8 @@ from corral.safe_text import is_visible, shown
 
 END = b"PK\x05\x06"
 END_SIZE = 22
-LOCATOR = b"PK\x06\x07"  # the zip64 locator, directly before the end record
+LOCATOR = b"PK\x06\x07"
+"""The signature of a zip64 locator. If an archive has one, it is directly before the end record."""
 LOCATOR_SIZE = 20
 LOCAL = b"PK\x03\x04"
 LOCAL_SIZE = 30
@@ -48,7 +49,9 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Limits:
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
-    max_entries: int = 50_000  # including directories without an entry of their own
+    # This limit also counts directories that have no entry of their own, because unpacking makes
+    # them.
+    max_entries: int = 50_000
     max_list_bytes: int = 32 << 20
 
 
@@ -126,7 +129,8 @@ def _has_entries(listed: bytes, count: int) -> bool:
         header = listed[at : at + LISTED_SIZE]
         if len(header) < LISTED_SIZE or not header.startswith(LISTED):
             return False
-        at += LISTED_SIZE + sum(struct.unpack("<HHH", header[28:34]))  # name, extra, comment
+        # The three numbers are the lengths of the entry's name, extra field and comment.
+        at += LISTED_SIZE + sum(struct.unpack("<HHH", header[28:34]))
     return at == len(listed)
 
 
@@ -198,12 +202,14 @@ def check_name(name: str) -> None:
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str], limits: Limits) -> None:
     """Refuse an entry if some file system would treat its name as equal to an earlier name, for
-    example because it ignores case. Unpacking would replace the earlier file.
+    example because it ignores case. On such a file system both entries would be the same file.
 
     Each directory in the path of an entry counts as an entry too, because unpacking creates it.
     """
     key = _fold(entry.orig_filename.removesuffix("/"))
-    if len(key) > MAX_PATH_LENGTH:  # case folding can make a name 18 times longer
+    # `_fold` can make a name 18 times longer, because Unicode normalization (NFKC) replaces some
+    # characters with several others.
+    if len(key) > MAX_PATH_LENGTH:
         raise _bad_entry(entry.orig_filename, "is too long")
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
     if names.get(key) in {"file", "listed"} or (key in names and kind == "file"):
@@ -223,7 +229,9 @@ def _fold(name: str) -> str:
 
 
 def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> None:
-    """Check that the archive begins with its first entry and that no entries overlap."""
+    """Check that the archive begins with its first entry, that no entries overlap, and that each
+    entry has the same name in its own header as in the list of entries.
+    """
     reached = 0
     for at, entry in enumerate(sorted(entries, key=lambda one: one.header_offset)):
         if at == 0 and entry.header_offset:
@@ -244,8 +252,8 @@ def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> 
 
 
 def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: str) -> None:
-    """Write one entry. zipfile never returns more data than the entry declares, and
-    `_check_entries` has already checked the declared sizes.
+    """Write one entry. No limit has to be checked here, because zipfile never returns more data
+    than the entry declares, and `_check_entries` has already checked the declared sizes.
     """
     path = os.path.join(directory, *entry.orig_filename.removesuffix("/").split("/"))
     if entry.orig_filename.endswith("/"):

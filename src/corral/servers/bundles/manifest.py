@@ -20,7 +20,9 @@ HINT = "the format is described at https://github.com/modelcontextprotocol/mcpb"
 
 @record
 class Setting:
-    """One entry of `user_config`. `default` may have several values only if `multiple` is set."""
+    """A setting of a bundle, from the entry `key` of `user_config` in its manifest. If `multiple`
+    is set, the user may give several values. `low` and `high` are the limits of a number.
+    """
 
     key: str
     shape: Shape

@@ -64,8 +64,11 @@ def build_request(
     bundle: Bundle, values: Values, known: Mapping[str, str], *, origin: str
 ) -> Manifest:
     """Return everything that a bundle requests: the permissions in its `_meta."io.corral"`, the
-    variables that it sets, and the default paths of its settings. Paths that do not exist are left
-    out.
+    variables that it sets, and the default paths of its settings.
+
+    Default paths that do not exist are left out. Variables are left out if they contain one of the
+    user's sensitive values, or if they are in SEARCH_PATHS and name only the bundle's own
+    directories. `grant_values` takes care of both kinds.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
@@ -114,16 +117,16 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return the `corral run` flag for a setting, with `{}` in place of the value. The bundle's
-    author chose the key of the setting, so the key is quoted for a shell.
+    """Return the `corral run` flag for a setting, as a format string with `{}` in place of the
+    value. The bundle's author chose the key of the setting, so the key is quoted for a shell.
     """
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"
 
 
 def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> None:
-    """Refuse a home directory as the value or the default of a setting. The error's hint suggests
-    other directories.
+    """Raise an error if the value or the default of a setting for a directory is a home directory.
+    The error's hint suggests other directories.
     """
     for key in [key for key, one in bundle.settings.items() if one.shape == "directory"]:
         for text in values.texts[key]:
@@ -138,7 +141,8 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
     """Return a policy source that grants the paths in the user's own values. The source also
-    contains variables such as PYTHONPATH, if the bundle sets them to its own directories.
+    contains the names of the variables with the user's sensitive values, and variables such as
+    PYTHONPATH, if the bundle sets them to its own directories.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)

@@ -122,7 +122,7 @@ def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> lis
 
 
 def known_paths(directory: str, home: str) -> dict[str, str]:
-    """Return the paths that a manifest may refer to as `${NAME}`, keyed by NAME."""
+    """Return the paths and separators that a manifest may refer to as `${NAME}`, keyed by NAME."""
     return {
         "__dirname": directory,
         "HOME": home,
@@ -133,7 +133,9 @@ def known_paths(directory: str, home: str) -> dict[str, str]:
 
 
 def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
-    """Replace each `${...}` with its value. A `${...}` inside an inserted value is not replaced."""
+    """Replace each `${...}` with its value. Several values of a setting are joined with commas. A
+    `${...}` inside an inserted value is not replaced.
+    """
 
     def replacement(found: re.Match[str]) -> str:
         name = found[1]
@@ -167,8 +169,8 @@ def find_keys(text: str) -> list[str]:
 
 
 def read_stored(name: str) -> Mapping[str, object]:
-    """Return the table `[name]` of bundles.toml in corral's configuration. Refuse the file if
-    another user owns it.
+    """Return the table `[name]` of bundles.toml in corral's configuration directory. Refuse the
+    file if other users can write to it, or if it belongs neither to this user nor to root.
     """
     path = os.path.join(directories().config, FILE)
     if not os.path.lexists(path):

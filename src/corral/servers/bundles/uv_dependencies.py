@@ -63,10 +63,11 @@ def _read_dependencies(path: str) -> list[str]:
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether a string is only a package's name, with or without versions (PEP 508).
+    """Return whether a string is only a package's name, with or without extras, versions and
+    environment markers (PEP 508).
 
-    Return False for `name @ url`, paths, options, variables and line breaks, because they could
-    make the installer read other files.
+    Return False for `name @ url`, paths, options, variables such as `${NAME}` and line breaks,
+    because they could make the installer read other files.
     """
     words = text.split()
     plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS

@@ -99,7 +99,7 @@ CAUSES = (
         " of the server, or install it yourself and name its own command",
     ),
     PIP_VERSION,
-    Cause(  # pip does not name a cause; usually the package exists but has no wheel
+    Cause(  # this message of pip names no cause; usually the package exists but has no wheel
         pattern=rf"satisfies the requirement {PACKAGE}\S* \(from (?!versions)[^\n]*versions: none",
         what=NO_WHEEL,
         hint=BUILD,

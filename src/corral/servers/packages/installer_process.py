@@ -36,8 +36,8 @@ def install_apart(
     """
     words, corral = os.pipe()
     answers, answer = os.pipe()
-    # Block these signals until `_wait` handles them. Otherwise they could end corral earlier, and
-    # then the installer would end too.
+    # Block these signals until `_wait` handles them. Otherwise they could end corral before it has
+    # told the installer to continue, and then the installer would end too.
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
     try:
         child = os.fork()
@@ -55,10 +55,11 @@ def install_apart(
         result = _wait(answers, corral)
     except KeyboardInterrupt:
         os.kill(child, signal.SIGINT)
-        os.waitpid(child, 0)  # the installer removes incomplete files
+        os.waitpid(child, 0)  # the installer removes its incomplete files before it ends
         raise
     finally:
-        os.close(corral)  # this ends an installer that is still running
+        # An installer that is still running ends, because `_watch` sees that this pipe is closed.
+        os.close(corral)
         os.close(answers)
         with suppress(ChildProcessError):
             os.waitpid(child, 0)
@@ -90,7 +91,7 @@ class _Installer:
         except BaseException as bug:  # noqa: BLE001 - only the other process can show it
             result += wire_format.encode_error(SandboxError(f"{type(bug).__name__}: {bug}"))
         finally:
-            with suppress(OSError):  # corral has ended
+            with suppress(OSError):  # raised if corral has already ended
                 os.write(self.answer, result)
             self._end()
 
@@ -116,7 +117,7 @@ def _wait(answers: int, corral: int) -> bytes:
     """
 
     def leave(number: int, _: object = None) -> None:
-        with suppress(BrokenPipeError):  # the installer has already ended
+        with suppress(BrokenPipeError):  # raised if the installer has already ended
             os.write(corral, GO_ON)
             os.read(answers, 1)  # wait until `corral ps` lists the installer
         signal.signal(number, signal.SIG_DFL)
@@ -137,8 +138,8 @@ def _wait(answers: int, corral: int) -> bytes:
 
 
 def _is_readable_before(reader: int, *, gone: int) -> bool:
-    """Wait until `reader` is readable or the other end of the pipe `gone` is closed. Return whether
-    `reader` is readable.
+    """Wait until `reader` is readable or the other end of `gone`, which may be a pipe, is closed.
+    Return whether `reader` is readable.
     """
     poll = select.poll()
     poll.register(reader, select.POLLIN)
@@ -149,7 +150,8 @@ def _is_readable_before(reader: int, *, gone: int) -> bool:
             return True
         if ready[gone] & (select.POLLERR | select.POLLHUP):
             return False
-        poll.unregister(gone)  # macOS cannot poll devices
+        # Stop watching `gone`, because it cannot be polled: macOS cannot poll devices, for example.
+        poll.unregister(gone)
 
 
 def _discard_streams(*numbers: int) -> None:

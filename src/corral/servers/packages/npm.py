@@ -40,7 +40,10 @@ FLAGS = (
     "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
-ENGINE_LINES = 3  # npm's warning: the package, the required version, the current version
+ENGINE_LINES = 3
+"""npm's warning about the version of node has these three lines: the package, the required version
+and the current version.
+"""
 APT = " (Debian and Ubuntu: apt install nodejs npm)" if sys.platform == "linux" else ""
 HINT = f"install Node.js and npm{APT}, or name the server's own command"
 
@@ -218,7 +221,8 @@ def _read_packages(tree: str) -> dict[str, dict[str, object]]:
 def list_sources(tree: str) -> tuple[set[str], set[str]]:
     """Return the names and the download addresses of all packages in a tree. A package that is
     installed under another name is listed with both names. If the lock file has no address for a
-    package, its address is "".
+    package, its address is "". Packages that come inside the archive of another package have no
+    address of their own, so their addresses are left out.
     """
     found = _read_packages(tree).items()
     names = {path.rpartition("node_modules/")[2] for path, _ in found}

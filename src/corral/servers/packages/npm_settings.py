@@ -56,8 +56,8 @@ def find_index(
 ) -> str:
     """Return the registry that packages with these names and archive addresses come from.
 
-    Return "" if a package's scope has its own registry, or if an archive is on another host. A
-    package can choose the addresses of its dependencies.
+    Return "" if a package's scope has its own registry, or if an archive is on another host. An
+    archive can be on another host, because a package can choose the addresses of its dependencies.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)
@@ -99,13 +99,14 @@ def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[t
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return npm's settings. The user's settings override those of the machine, and environment
-    variables override both. Settings in the working directory are ignored, because another person
-    may have written them.
+    """Return npm's settings. The user's settings override those of the machine. The environment
+    variables for `registry` and `cafile` override both. Settings in the working directory are
+    ignored, because another person may have written them.
     """
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
-    if sys.platform == "win32":  # any user may create C:\etc
+    if sys.platform == "win32":
+        # Do not read files in \etc on Windows, because any user may create such a directory there.
         files = [os.path.join(environment.get("APPDATA", ""), "npm", "etc", "npmrc")]
     files.append(own or os.path.join(home_directory(environment), SETTINGS_FILE))
     found: dict[str, str] = {}
@@ -134,7 +135,7 @@ def _read_file(file: str, environment: Mapping[str, str]) -> dict[str, str]:
         key, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):
             text = value.strip().strip("\"'")
-            import re  # imported here, because most users have no settings
+            import re  # imported here, because most users have no settings and do not need it
 
             filled = re.sub(r"\$\{(\w+)\}", lambda m: environment.get(m[1], ""), text)
             found[key.strip()] = filled

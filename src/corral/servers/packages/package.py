@@ -153,7 +153,7 @@ def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
 
 def _check_npm(reference: Reference, how: InstallOptions) -> None:
     """Raise an error if the package needs npm, and npm is missing. If the user chose a version of
-    node, its own npm is used, so do not look for npm here.
+    node, do not check, because corral then uses the npm beside that node if there is one.
     """
     if reference.kind == "npm" and not how.runtimes:
         from corral.servers.packages.npm import find_npm
@@ -162,8 +162,8 @@ def _check_npm(reference: Reference, how: InstallOptions) -> None:
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made with other settings, if all its packages came from the
-    only index that the current settings name.
+    """Return an installation of this package that was made when the user's settings named other
+    indexes, if all its packages came from the only index that the current settings name.
 
     If the current settings name several indexes, return None, because another index may contain a
     different package of the same name.

@@ -46,7 +46,10 @@ REQUIREMENTS = "requirements.in"
 REPORT = "report.json"
 START_SCRIPT = "start.py"
 HINT = "install uv (https://docs.astral.sh/uv/) or pip (Debian, Ubuntu: apt install python3-pip)"
-SAFE_PATH = (3, 11)  # the first Python version with the -P option
+SAFE_PATH = (3, 11)
+"""The first version of Python that has the option -P, which keeps the directory of the start script
+out of `sys.path`.
+"""
 WINDOWS_HINT = "install Python from python.org, which includes pip, and then install corral with it"
 INDEX_MARK = "    # from "
 LOCKED = r"(?P<project>[a-zA-Z0-9][\w.\-]*)(?:\[[\w.,\-]*\])?==(?P<version>[\w.!+\-]+)"
@@ -165,11 +168,13 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
             output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
         except SandboxError as error:
             if "No matching distribution found" in "\n".join(error.lines):
-                return ""  # all versions are pre-releases, which pip lists only with --pre
+                # All versions are pre-releases, which this command of pip lists only with --pre.
+                return ""
             raise
         newest = re.search(r"(?m)^\S+ \((\S+)\)$", "\n".join(output))
         return newest[1] if newest and newest[1] != version else ""
-    public = version.partition("+")[0]  # `>` does not accept a local version such as 1.0+cpu
+    # The operator `>` does not accept a local version such as 1.0+cpu, so leave out `+cpu`.
+    public = version.partition("+")[0]
     write_text(environment.staging, REQUIREMENTS, f"{reference.name}>{public}\n")
     try:
         _resolve(environment, scripts=False, words=["--no-deps"])
@@ -199,7 +204,8 @@ def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -
     """Write the lock file for `requirements.in`, without installing anything."""
     if uv := find_uv():
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
-        form.append("--emit-index-annotation")  # uv writes the addresses without credentials
+        # `find_index` reads the indexes from the lock file. uv writes them without credentials.
+        form.append("--emit-index-annotation")
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
         # Remove an older lock file, because uv would keep the versions in it.
         with suppress(FileNotFoundError):
@@ -262,7 +268,9 @@ def find_pip(base: str) -> tuple[list[str], list[str]]:
     """Return the arguments with which the interpreter `base` starts pip. Also return directories
     that `base` then has to read in addition to its own files.
     """
-    if WINDOWS:  # only this prefix is copied into the sandbox, so it must contain pip
+    # On Windows only the prefix of `base` is copied into the sandbox, so this prefix must contain
+    # pip.
+    if WINDOWS:
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):
         return ["-m", "pip"], []
@@ -301,7 +309,7 @@ def _report_to_lock(report: str) -> list[str]:
 
 def check_lock(staging: str) -> tuple[dict[str, str], str]:
     """Return the version of each package, and the digest of the lock file. Raise SandboxError if a
-    package has no hash.
+    package has no SHA-256.
     """
     text = read_bounded_text(os.path.join(staging, LOCK))
     chosen = {name: version for name, (version, _) in _parse_lock(text).items()}
@@ -315,8 +323,8 @@ def read_lock(tree: str) -> dict[str, Locked]:
 def _parse_lock(text: str) -> dict[str, Locked]:
     """Return the version and the hashes of each package, keyed by its name.
 
-    Refuse a line that is not a package. It could be an option such as `--index-url`, which would
-    override the options on the command line.
+    Refuse a package without a SHA-256, and any line that is not a package. Such a line could be an
+    option such as `--index-url`, which would override the options on the command line.
     """
     found: dict[str, Locked] = {}
     for line in text.replace("\\\n", " ").splitlines():
@@ -363,8 +371,8 @@ def list_checksums(_tree: str) -> dict[str, str]:
 
 
 def write_start_script(staging: str, site: str, reference: Reference) -> None:
-    """Write a script that starts the package's program. Unlike the script that an installer would
-    write, it has no `#!` line with a path.
+    """Write a script that starts the package's program. The script has no `#!` line, because corral
+    starts it with the interpreter of the environment.
     """
     scripts = console_scripts(site, reference.name)
     module = reference.name.replace("-", "_")

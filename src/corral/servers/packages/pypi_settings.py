@@ -39,8 +39,8 @@ class Indexes:
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
     """Return the indexes from uv's settings, or else those from pip's settings, or else PyPI. The
-    addresses may contain credentials, so they are passed to the installer in variables that are
-    never printed.
+    addresses may contain credentials, so they are passed to the installer in variables whose values
+    are never printed.
     """
     found, from_uv = _read_indexes(environment)
     main = found.main
@@ -170,7 +170,8 @@ def _read_ini(file: str) -> dict[str, str]:
     text = read_text(file)
     if not text:
         return {}
-    import configparser  # imported here, because the import takes 3 ms
+    # Imported here, because the import takes 3 ms, and most users have no such file.
+    import configparser
 
     reader = configparser.RawConfigParser()
     try:

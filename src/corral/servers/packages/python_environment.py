@@ -27,8 +27,11 @@ second in older versions.
 
 @record
 class Environment:
-    """A virtual environment into which a package is installed: its paths, its base interpreter, and
-    the registry of the package.
+    """A virtual environment into which a package is installed.
+
+    `staging` is its directory, and `site` its site-packages directory. `base` is the path of the
+    interpreter outside of the environment, and `version` the version of this interpreter. `label`
+    names the package in messages to the user, which are passed to `notify`.
     """
 
     staging: str

@@ -133,7 +133,8 @@ def ask_program(argv: Sequence[str]) -> str:
         # The output goes to a pipe, because in a file it could fill the host's disk.
         with launch(argv, policy, stdin=-3, stdout=-1, stderr=-3, cwd="/") as sandbox:
             answer = sandbox.stdout.read(MAX_ANSWER_BYTES)
-            sandbox.stdout.close()  # a program that prints more than this fails
+            # The pipe is closed now, so a program that prints more than MAX_ANSWER_BYTES fails.
+            sandbox.stdout.close()
             code = sandbox.wait()
     finally:
         end_zygote()
@@ -147,7 +148,8 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
     return kind(
         f"cannot install {label}: {why}:",
         hint=_find_denied_hosts(sandbox) or hint,
-        details=[one[:MAX_SHOWN_COLUMNS] for one in details],  # pip lists every file
+        # Lines are cut, because pip may list every file of a package in one line.
+        details=[one[:MAX_SHOWN_COLUMNS] for one in details],
     )
 
 

@@ -16,8 +16,8 @@ class Registry:
     urls: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     settings: Mapping[str, str] = {}
-    secrets: Mapping[str, str] = {}  # variables whose values are never printed
-    hidden: tuple[str, ...] = ()  # strings that are masked in printed output
+    secrets: Mapping[str, str] = {}  # more variables, whose values are never printed
+    hidden: tuple[str, ...] = ()  # strings that are masked in the installer's output
 
 
 @record
@@ -28,7 +28,8 @@ class InstallOptions:
 
     scripts: bool = False
     extra: tuple[str, ...] = ()
-    runtimes: Mapping[str, str] = {}  # versions or paths, such as {"python": "3.12"}
+    # The versions or paths of the runtimes that the user chose, such as {"python": "3.12"}.
+    runtimes: Mapping[str, str] = {}
 
 
 @record
@@ -37,7 +38,8 @@ class Source:
     this registry.
 
     `fingerprint` returns a string that identifies the registries in the user's settings, or "" if
-    these name only the public registry. `runtime` is the program that runs an installed package.
+    the settings name only the public registry. `runtime` is the program that runs an installed
+    package.
     """
 
     host: str

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Deadline:
-    """A context manager that shuts down all connections of its `handlers` after some seconds."""
+    """A context manager that shuts down all connections of its `handlers` after `seconds`, or when
+    the `with` block ends.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._lock = threading.Lock()
@@ -42,8 +44,8 @@ class Deadline:
         with self._lock:
             for one in self._sockets:
                 _shut_down(one)
-                # Do not call `close`, because it only takes effect once all readers of the socket
-                # are closed, and an exception may still refer to a reader.
+                # Do not call `one.close`. It takes effect only after all file objects that read the
+                # socket are closed, and an exception may keep such a file object open.
                 if (descriptor := one.detach()) >= 0:
                     socket.close(descriptor)
             self._sockets.clear()
@@ -114,5 +116,5 @@ class Deadline:
 
 
 def _shut_down(one: socket.socket) -> None:
-    with suppress(OSError):  # the server may have closed it
+    with suppress(OSError):  # raised if the server has already closed the connection
         one.shutdown(socket.SHUT_RDWR)

@@ -16,7 +16,8 @@ from corral.servers.store.tree import sha256_of_file
 from corral.units import MAX_DIGITS, is_digits
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # http.client is imported later, because a stored server does not need it
+# `http.client` is imported later, because a server that is already in the store does not need it.
+if TYPE_CHECKING:
     from http.client import HTTPResponse
     from typing import BinaryIO
 

@@ -149,8 +149,8 @@ def fetch_bundle(package: Package, reference: Reference) -> Entry:
     key = f"download:{package.sha256}"
     with store.lock_key(key), store.StagingDirectory(key) as staging:
         path = os.path.join(staging, "archive")
-        # Without this check a publisher could make corral send a request to a service on this
-        # machine's loopback.
+        # The publisher chose this address. Without this check, a publisher could make corral send a
+        # request to a service on this machine's loopback.
         download.check_url(package.identifier, after=base_url())
         digest = download.fetch_file(package.identifier, path, max_bytes=MAX_BUNDLE_BYTES)
         if digest != package.sha256:

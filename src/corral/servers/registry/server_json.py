@@ -117,8 +117,8 @@ def build_arguments(
                 hint=f"--config {shell_word(key.lstrip('-'))}=VALUE:"
                 f" {shown(item.get('description', ''), 200)}",
             )
-        # Grant a path only if it is exactly a value that the user gave, because a publisher can
-        # write `{folder}/../.ssh`.
+        # Grant a path only if it is exactly a value that the user gave. The publisher can put the
+        # user's value into a longer path, such as `{folder}/../.ssh`, which must not be granted.
         granted = own and item.get("format") == "filepath" and value in given.values()
         if value is not None and granted:
             value = os.path.abspath(os.path.expanduser(value))
@@ -203,7 +203,8 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    # The user sets secrets in corral's own environment, where these variables would affect corral.
+    # The user sets secrets in corral's own environment. Variables such as LD_PRELOAD or PYTHONPATH
+    # would load code into corral there, so a server may not ask for them.
     for name in filter(is_loader_variable, secrets):
         raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(

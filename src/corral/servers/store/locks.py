@@ -1,5 +1,6 @@
-"""Lock files, so that two processes do not install the same package at the same time. When a
-process ends, the operating system releases its locks.
+"""Provide locks, so that two processes do not install the same package at the same time.
+
+A lock is held on a lock file. When a process ends, the operating system releases its locks.
 """
 
 import os

@@ -3,8 +3,8 @@
 A tree contains the files of an installation. It is read-only, and its name is a SHA-256 over its
 paths, kinds, executable bits and contents. An entry is one small file, named by a key that
 describes what was installed. Entries with the same content share one tree. Trees and entries are
-always complete, because each is written elsewhere and then renamed. The store is inside corral's
-own cache, so it is private and is never granted to a target.
+always complete, because each is written under a temporary name and then renamed. The store is
+inside corral's own cache, so it is private and is never granted to a target.
 
 A tree is hashed again at its first use after a boot, and by `corral cache verify`. Hashing
 thousands of files at each start would take longer than the start itself. Only the user can write
@@ -59,7 +59,7 @@ class Entry:
     digest: str
     command: tuple[str, ...]  # `{tree}` is replaced with the tree's path
     origin: str = ""
-    index: str = ""  # the index of all packages, or "" if it is unknown or there are several
+    index: str = ""  # the index from which all packages came, or "" if there is not exactly one
     integrity: str = ""  # the checksum that the installer verified
     created: str = ""
     size: int = 0
@@ -85,8 +85,8 @@ def entry_path(key: str) -> str:
 
 
 def make_directories() -> None:
-    """Make the directories of the store. Refuse an existing directory if another user could have
-    written to it.
+    """Make the directories of the store. Refuse an existing directory if it belongs to another
+    user, or if other users have access to it.
     """
     parts = ("trees", "entries", "locks", "verified", "files")
     for path in (store_path(), *map(store_path, parts)):
@@ -99,8 +99,8 @@ def make_directories() -> None:
 
 
 def find(key: str) -> Entry | None:
-    """Return the entry for `key`, or None if there is none. Raise SandboxError if its tree has
-    changed since the installation.
+    """Return the entry for `key`, or None if there is none. At the first use after a boot, raise
+    SandboxError if its tree has changed since the installation.
     """
     for path in (store_path(), store_path("entries"), store_path("trees")):
         # Do not use a store that belongs to another user. This happens, for example, if corral runs

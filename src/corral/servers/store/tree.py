@@ -30,7 +30,7 @@ def path_of(top: str, path: str) -> str:
 
 def walk(top: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the path of each entry below `top`, and its lstat. A directory comes before its
-    entries, and the entries are sorted. Links are not followed.
+    entries, and the entries of one directory are sorted. Links are not followed.
     """
     waiting = [""]
     while waiting:
@@ -74,8 +74,8 @@ def sha256_of_file(path: str) -> bytes:
 
 
 def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
-    """Refuse devices, sockets, links out of the tree, and trees that are too large. `allowed` lists
-    the links out of the tree that corral made itself.
+    """Refuse devices, named pipes, sockets, links out of the tree, and trees that are too large.
+    `allowed` lists the links out of the tree that corral made itself.
     """
     size = 0
     real = os.path.realpath(top)
@@ -160,8 +160,8 @@ else:
         os.chmod(path_of(top, path), 0o700)
         if len(path) < MAX_PATH_LENGTH:
             return path
-        # The paths of the entries in this directory would be too long for any call, so move the
-        # directory to a short path directly below `top`.
+        # The paths below this directory could be too long for any call, so move the directory to a
+        # short path directly below `top`.
         fresh = os.urandom(8).hex()
         os.rename(path_of(top, path), path_of(top, fresh))
         return fresh
