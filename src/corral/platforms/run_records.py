@@ -30,8 +30,10 @@ between runs.
 
 
 class Budget:
-    """Limits how many files one sweep removes. A target can leave millions of files behind, and a
-    start must not wait until all of them are gone.
+    """Limits how many files one sweep removes.
+
+    Every start of corral sweeps. A target can leave millions of files behind, and a start must not
+    wait until all of them are gone.
     """
 
     def __init__(self, max_files: int | None = None) -> None:
@@ -59,8 +61,10 @@ class Entry:
 
 
 class Run:
-    """Keeps the record of this run. If the record cannot be written, the run is not listed, and its
-    leftovers are not removed later.
+    """Keeps the record of this run.
+
+    If the record cannot be written, the run goes on. But it is not listed as a live run, and if it
+    dies, its leftovers are not removed.
     """
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
@@ -132,8 +136,9 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
 
 
 def end(entry: Entry) -> str:
-    """Kill the process of a live run and remove its record. Return the path of the record, or "" if
-    the record no longer exists.
+    """Kill the supervisor of a live run, and with it the whole run. Remove the run's record.
+
+    Return the path of the record, or "" if the record no longer exists.
     """
     from corral.abi.signal_numbers import SIGKILL
 
@@ -142,7 +147,8 @@ def end(entry: Entry) -> str:
     if fd < 0:
         return ""
     try:
-        lock(fd, wait=False)  # if this succeeds, the run has ended and its pid may be reused
+        # If this succeeds, the run has ended. Another process may have its pid, so kill nothing.
+        lock(fd, wait=False)
     except BlockingIOError:
         try:
             os.kill(entry.pid, SIGKILL)
@@ -154,7 +160,7 @@ def end(entry: Entry) -> str:
 
 
 def _overwrite(fd: int, text: bytes) -> None:
-    """Replace the content in one call, so that a killed run never leaves an empty file."""
+    """Replace a record's content in one call, so that a killed run never leaves an empty file."""
     if sys.platform == "win32":
         os.lseek(fd, 0, os.SEEK_SET)
         os.write(fd, text)

@@ -31,8 +31,9 @@ MAX_MOMENTS = 240
 
 
 class Timeline:
-    """Collects samples for the report. When there are more than MAX_MOMENTS, every second sample is
-    dropped.
+    """Collects samples for the report.
+
+    When there are more than MAX_MOMENTS, every second sample is dropped.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ class Sampler:
         self._credit = SLACK
 
     def check(self, usage: Usage) -> Hit | None:
-        """Return the name of an exceeded limit, or None."""
+        """Record a sample. Return the name of a limit that it exceeds, or None."""
         self.timeline.add(usage)
         self.peak = max(self.peak, usage.memory)
         self.tasks = max(self.tasks, usage.tasks)
@@ -80,15 +81,19 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether a quick measurement exceeds the memory limit, so that an exact one is
-        needed. The quick one counts a shared page once for each process.
+        """Return whether an exact measurement is needed to decide about the memory limit.
+
+        A quick measurement counts a shared page once for each process. So if it exceeds the limit,
+        the exact amount may still be below it. If even `usage.certain` exceeds the limit, no exact
+        measurement is needed.
         """
         limit = self.asked.memory
         return limit is not None and usage.memory > limit >= usage.certain
 
     def pause_seconds(self, usage: Usage) -> float:
-        """Return how long the tree must be paused to stay within its CPU share, in seconds, or 0 to
-        let it run.
+        """Return for how many seconds the tree must be paused to stay within its CPU share.
+
+        Return 0 to let it run.
         """
         if self.asked.cpu is None:
             return 0.0

@@ -1,7 +1,7 @@
 """List, measure and remove the home directories that servers keep between runs (`state = true`).
 
-On Windows this module lists no homes, because each is part of the server's AppContainer profile and
-is deleted with the profile.
+On Windows this module lists no homes. There each home is part of the server's AppContainer profile,
+and is deleted with the profile.
 """
 
 import os
@@ -22,8 +22,10 @@ MAX_ENTRIES = 100_000
 
 @record
 class State:
-    """A home that a server keeps between runs. The command in `server` is empty if the file that
-    contains it cannot be read.
+    """A home that a server keeps between runs.
+
+    `server` identifies the server. It comes from a file next to the home, and is empty if that file
+    cannot be read.
     """
 
     path: str
@@ -44,7 +46,8 @@ def _list_homes(base: str, forbidden: int) -> list[State]:
     has a bit of `forbidden`, because another user could then have created the homes.
     """
     try:
-        # Check only the mode of `base`, because a server can change the mode of its home.
+        # Check the mode of `base`, not those of the homes, because a server may have changed the
+        # mode of its own home.
         if not is_private(os.lstat(base), forbidden):
             return []
         names = sorted(os.listdir(base))
@@ -70,8 +73,10 @@ def _read_server(path: str) -> ServerId:
 
 
 def measure(path: str) -> int:
-    """Return the total size of the files below `path`, in bytes. Do not follow symlinks, and open
-    no more directories after MAX_ENTRIES entries.
+    """Return the total size of the files below `path`, in bytes.
+
+    Do not follow symlinks. After MAX_ENTRIES files and directories open no more directories, so the
+    result is then too low.
     """
     total = seen = 0
     pending = [path]
@@ -93,9 +98,8 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        # If root runs corral, the target may have run as another user, who then owns the home.
-        # Removing the home is safe anyway, because only corral creates entries in the directory
-        # above.
+        # If root runs corral, the target may have run as another user, who then owns the home. So
+        # accept any owner. This is safe, because only corral makes homes in the directory above.
         owner = os.lstat(state.path).st_uid
         run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):

@@ -1,7 +1,7 @@
-"""Apply and verify the steps of a plan in order. If a step fails, the error names the step, and the
-run ends.
+"""Apply and verify the steps of a plan in order.
 
-Runs and probes both use this code, so a run does what the probes have tried.
+If a step fails, the error names the step, and the run ends. The probes apply their steps with the
+same code as a run, so what they have tried is what a run does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DIED = "died before it was executed"
 
 
 class HintedError(OSError):
-    """An error with a hint for the user. The failed step chooses the hint."""
+    """An error with a hint for the user. The step that fails sets `hint` and raises the error."""
 
     hint = ""
 
@@ -72,7 +72,8 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
     if raw == EXECUTED:
         return None
     if FAILED in raw:
-        # If init and the target both failed, the second error is a consequence of the first one.
+        # If init and the target both wrote an error, return the first one, because the second is a
+        # consequence of it.
         step, code, cause = raw.partition(FAILED)[2].decode().split(END, 3)[:3]
         failed = StepFailed(step, cause)
         failed.code = int(code)
@@ -89,10 +90,10 @@ def check_same_program(program: Program) -> None:
 
 
 def keep_only(keep: Iterable[int]) -> None:
-    """Close every descriptor except those in `keep`."""
+    """Close every descriptor of this process except those in `keep`."""
     low = 0
     for fd in sorted(keep):
-        if low < fd:  # closerange(0, 0) would close everything
+        if low < fd:  # os.closerange(0, 0) would close every descriptor
             os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, 1 << 20)

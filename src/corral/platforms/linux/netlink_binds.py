@@ -1,11 +1,13 @@
 """Bind netlink sockets for a target without namespaces. The target cannot bind other sockets.
 
-The C library has to bind a route netlink socket to list the interfaces. But the filter cannot tell
-netlink sockets from unix sockets. Without a network namespace, the target shares the abstract names
-of unix sockets with the host. If the target could bind one end of a pair of unix sockets, it could
-take a name that a program on the host needs.
+To list the network interfaces, the C library has to bind a netlink socket (NETLINK_ROUTE). But when
+the target calls `bind`, the seccomp filter cannot tell a netlink socket from a unix socket. The
+target does have unix sockets, in pairs, and without a network namespace it shares the abstract
+names of unix sockets with the host. If it could bind one end of a pair, it could take a name that a
+program on the host needs.
 
-So the supervisor binds a new netlink socket, and the target gets this socket in place of its own.
+So the kernel never executes the target's own `bind`. The supervisor binds a new netlink socket, and
+the target gets this socket in place of its own.
 """
 
 from __future__ import annotations
@@ -59,9 +61,10 @@ class NetlinkBinds:
 
 
 def bind_netlink(thread: CallingThread, fd: int, raw: bytes) -> Decision:
-    """Replace a netlink socket with a new one that is bound to the address `raw`.
+    """Return a decision that replaces the thread's socket `fd` with a new netlink socket.
 
-    Raise OSError (EPERM) for any other kind of socket or address.
+    The new socket is bound to the address `raw`. Raise OSError (EPERM) if `fd` is not a netlink
+    socket, or if `raw` is not a netlink address.
     """
     is_netlink = thread.protocol(fd) == "NETLINK"
     thread.check()
@@ -77,9 +80,9 @@ def bind_netlink(thread: CallingThread, fd: int, raw: bytes) -> Decision:
 
 
 def replace_socket(thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
-    """Return a decision that replaces the target's socket `fd` with a copy of `own`.
+    """Return a decision that gives the target a duplicate of the supervisor's socket `own`.
 
-    `own` is a socket of the supervisor.
+    The duplicate takes the place of the target's descriptor `fd`.
     """
     flags = thread.flags(fd)
     os.set_blocking(own.fileno(), not flags & os.O_NONBLOCK)

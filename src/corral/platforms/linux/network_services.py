@@ -27,7 +27,10 @@ POLLIN = 1
 
 
 def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServices:
-    """Open the services. Call this after the target's exec, when init's sockets have arrived."""
+    """Open the services. Call this after the target's exec.
+
+    By then the sockets that init opened in the sandbox's network namespace have arrived.
+    """
     others: list[Service] = []
     if plan.listen:
         others.append(_publish_ports(results))
@@ -40,7 +43,10 @@ def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServ
 
 
 def open_broker(results: Results, denials: Denials) -> SocketBroker:
-    """Open the broker. Do this before the target's exec, because the target may call it at once."""
+    """Open the broker, which decides the target's socket calls.
+
+    Call this before the target's exec, because the target's first call may be a socket call.
+    """
     from corral.network.destinations import check_from_policy
     from corral.network.gateway import gateway
     from corral.platforms.linux.mechanisms.brokered_sockets import PreparedSockets
@@ -82,8 +88,8 @@ def _open_denied_network(found: list[int], denials: Denials) -> Service:
 class LateNetwork:
     """Opens a network service when the target's first packet arrives.
 
-    The start of the target does not have to wait for the service, and the packet stays in the
-    socket until the service is open.
+    So the target's start does not have to wait until the service is open. The first packet is not
+    lost, because it stays in its socket until then.
     """
 
     def __init__(self, sockets: list[int], open_service: Callable[[], Service]) -> None:

@@ -1,9 +1,9 @@
 """Answer the system calls that a seccomp filter passes to the supervisor.
 
-The supervisor runs this service even before the target executes, because the tests in `verify` make
-such calls too. The table `notified_calls.CALLS` says which decider answers each call, and which
-answers are permitted. A call is denied if it is not in the table, if this run does not have its
-decider, or if the decider's answer is not permitted.
+The supervisor runs this service even before the target's exec, because the steps make such calls
+too when `verify` tests them. The table `notified_calls.CALLS` says which decider answers each call,
+and which answers are permitted. A call is denied if it is not in the table, if this run does not
+have its decider, or if the decider's answer is not permitted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ POLLIN = 1
 def judge(
     request: Notification, names: Mapping[int, str], deciders: Mapping[str, Decider]
 ) -> Decision:
-    """Return the decider's answer to a call, or DENIED if the table does not permit this answer."""
+    """Return the decider's answer to a call.
+
+    Return DENIED if the table CALLS does not permit this answer, or if the call has no decider.
+    """
     from corral.platforms.linux.notified_calls import CALLS, DENIED, name_call
 
     call = name_call(names.get(request.number, ""), request.arguments)
@@ -61,7 +64,7 @@ def judge(
 
 
 def _send(request: Notification, decision: Decision | None) -> bool:
-    """Answer a call. Without a decision, deny it. Return whether the caller got the answer."""
+    """Answer a call, or deny it if `decision` is None. Return whether the caller got the answer."""
     goes_on = decision is not None and decision.verdict == "continue"
     flags = abi.SECCOMP_USER_NOTIF_FLAG_CONTINUE if goes_on else 0
     error = 0 if goes_on else decision.error if decision is not None else EPERM
@@ -71,7 +74,7 @@ def _send(request: Notification, decision: Decision | None) -> bool:
                 if _give(request, decision.given):
                     return True
             except OSError as failure:
-                error = failure.errno or EPERM  # the caller has no free descriptor
+                error = failure.errno or EPERM  # for example, the caller has no free descriptor
         value = decision.value if decision is not None else 0
         abi.send(request.listener, request.id, value=value, error=error, flags=flags)
     except OSError:
@@ -80,7 +83,10 @@ def _send(request: Notification, decision: Decision | None) -> bool:
 
 
 def _give(request: Notification, given: Given) -> bool:
-    """Give the caller a descriptor. Return whether this also answered the call."""
+    """Give the caller a descriptor. Return whether this also answered the call.
+
+    Adding a descriptor answers the call with the new number. Replacing one does not answer it.
+    """
     try:
         if given.number < 0:
             abi.add_descriptor(request, given.fd, flags=given.flags)
@@ -99,9 +105,9 @@ def _call_names() -> dict[int, str]:
 
 @record
 class Deciders:
-    """The deciders that answer calls even before the target executes.
+    """The deciders that answer calls even before the target's exec.
 
-    `hit` lists the limits that the target has reached.
+    `hit` lists the limits that the target has reached. The deciders add to this list.
     """
 
     by_name: dict[str, Decider]
@@ -111,8 +117,9 @@ class Deciders:
 class Notifications:
     """Answers the calls that the filter passes to the supervisor.
 
-    `exec_pipe` shows whether the target's exec has happened. Earlier calls are corral's own tests,
-    so they are answered but not recorded.
+    `exec_pipe` shows whether the target's exec has happened. Calls before the exec are corral's
+    own, such as the tests in `verify`. So the deciders that report denials, which `decide_with`
+    sets, decide only the calls after the exec.
     """
 
     def __init__(
@@ -125,10 +132,10 @@ class Notifications:
     ) -> None:
         """Open the service.
 
-        `killable` says that only a fatal signal can interrupt a call that the supervisor has
-        received. The supervisor then receives calls even during a pause, and decides them later. If
-        it left them in the kernel, any signal could make a waiting fork fail with EINTR, which
-        programs do not expect.
+        `killable` is True if only a fatal signal can interrupt a call that the supervisor has
+        received. In this case the supervisor receives calls even during a pause, and decides them
+        later. If it did not receive them, any signal could make a waiting fork fail with EINTR,
+        which programs do not expect.
         """
         self._channel = channel
         self._killable = killable
@@ -147,7 +154,7 @@ class Notifications:
         self._make_deciders: Callable[[], dict[str, Decider]] = dict
 
     def decide_with(self, make: Callable[[], dict[str, Decider]]) -> None:
-        """Set the function that makes the deciders. It is called at the target's first call."""
+        """Set a function that makes more deciders, at the target's first call after its exec."""
         self._make_deciders = make
 
     def fileno(self) -> int:
@@ -174,10 +181,10 @@ class Notifications:
         self._epoll.close()
 
     def _receive_listener(self) -> None:
-        """Take the listener from the channel.
+        """Take the listener from the channel, if it has arrived.
 
-        Do this even without a new message, because the listener may have arrived with an earlier
-        one.
+        The listener is the descriptor from which the supervisor receives the calls. Look for it
+        even if the channel has no new message, because it may have arrived with an earlier message.
         """
         for fd in self._channel.take("listener"):
             self._listener = fd
@@ -212,7 +219,7 @@ class Notifications:
         try:
             request = abi.receive(self._listener)
         except OSError:
-            return False  # the caller was killed in the meantime
+            return False  # no process waits for the answer: the caller was killed or interrupted
         if self._resume_at is not None:
             self._waiting.append(request)
             return True

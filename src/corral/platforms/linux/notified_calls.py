@@ -1,8 +1,9 @@
 """List the calls that the kernel passes to the supervisor, with their deciders and answers.
 
-If the supervisor answers "continue", the kernel executes the call and reads its arguments from
-memory again. Another thread of the target may have changed them since. So this answer is not
-permitted if the decision depends on memory, or if the policy denies the call itself.
+If the supervisor answers "continue", the kernel executes the call, and reads again what the
+arguments point to, such as a path. Another thread of the target may have changed this memory since
+the supervisor read it. So the answer "continue" is not permitted if allowing the call depends on
+such memory, or if the policy denies the call in any case.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ UNKNOWN = "an unknown address"
 
 @record
 class NotifiedCall:
-    """A call's decider, and the answers that it may give."""
+    """The decider of a call. `may` lists the answers that this decider may give to the call."""
 
     decider: Decider
     may: tuple[Verdict, ...]
@@ -42,11 +43,11 @@ class NotifiedCall:
 
 @record
 class Given:
-    """A descriptor for the caller.
+    """A descriptor that the supervisor gives to the caller.
 
-    `fd` is closed in this process once the caller has the descriptor. If `number` is -1, the
-    descriptor gets a new number, which is the call's result. Otherwise it replaces the caller's
-    descriptor `number`. `flags` is O_CLOEXEC or 0.
+    `fd` is the supervisor's own descriptor, and is closed after the caller has got its copy. If
+    `number` is -1, the copy gets a new number, which is the call's result. Otherwise the copy
+    replaces the caller's descriptor `number`. `flags` is O_CLOEXEC or 0.
     """
 
     fd: int
@@ -82,11 +83,11 @@ PATH = NotifiedCall(decider="path_watch", may=("continue",))
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# The calls in SOCKET_NAMES neither connect nor send. So the kernel may execute them on sockets that
-# the broker did not make.
+# The calls in SOCKET_NAMES neither connect nor send, so the kernel may execute them. This is needed
+# for sockets that the broker does not know.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
-# In `corral learn` the target gets Unix sockets that it cannot connect. corral records the paths
-# that the target passes to connect and bind.
+# In `corral learn` the target gets Unix sockets, but cannot connect them. They only let the target
+# call connect and bind, so that corral can record the paths in these calls.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
 # Without namespaces and without the broker, the supervisor binds netlink sockets, even in

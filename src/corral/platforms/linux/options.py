@@ -27,8 +27,8 @@ UNCOUNTED = (
 
 
 def chains(policy: Policy) -> Chains:
-    # RLIMIT_CPU limits each process separately. This is enough if the target cannot start other
-    # processes.
+    # RLIMIT_CPU limits each process separately. It limits the whole tree only if the target cannot
+    # start other processes.
     alone = not policy.subprocess
     private_root, wall = "namespaces + pivot_root", ("landlock_wall", "seccomp")
     seen = _note_on_visibility(policy)
@@ -87,9 +87,10 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits I/O.
+    """Return the option that limits the I/O rate.
 
-    io.max limits each disk. Return no option if neither /usr nor a grant is on a disk.
+    The cgroup's file io.max has a limit for each disk. So return no option if neither /usr nor any
+    grant is on a disk.
     """
     if policy.limits.io is None:
         return ()
@@ -119,11 +120,11 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 def _counted(policy: Policy) -> tuple[Option, ...]:
     """Return the option in which the supervisor decides every start of a process or thread.
 
-    A signal that arrives before the supervisor receives the call makes a fork fail with EINTR,
-    unless the signal is blocked or its handler has SA_RESTART. Common libraries block signals, but
-    dash does not: a script with 400 jobs, 20 at a time, failed in each of nine runs with the limit,
-    and in none without it. So if the target may start processes, use this option only for a limit
-    that the user states.
+    A fork then waits until the supervisor has received its system call. If the process gets a
+    signal during this wait, the fork fails with EINTR, unless the signal is blocked or its handler
+    has SA_RESTART. Common libraries block signals, but dash does not: a script with 400 jobs, 20 at
+    a time, failed in each of nine runs with the limit, and in none without it. So if the target may
+    start processes, use this option only for a limit that the user states.
     """
     if policy.subprocess and "pids" not in policy.stated:
         return ()
@@ -139,7 +140,7 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process separately.
+    """Return the option that limits the memory of each process separately.
 
     Use this option only for a default limit. A limit that the user states must apply to the whole
     tree.

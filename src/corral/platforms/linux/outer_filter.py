@@ -1,13 +1,14 @@
 """Find out how an outer seccomp filter answers the calls that a sandbox needs.
 
-The kernel reports that there is a filter, but not what it does. So make each call with invalid
-arguments. If the filter allows the call, the kernel refuses the arguments, and nothing happens. If
-the filter denies the call, the error is different. To find out whether the filter allows a
-listener, load one.
+An outer filter is one that applied before corral started, such as a container engine's. The kernel
+reports that there is a filter, but not what it does. So make each call with invalid arguments. If
+the filter allows the call, the kernel refuses the arguments, and nothing happens. If the filter
+denies the call, the error is different. To find out whether the outer filter allows a listener,
+load another filter that has one.
 
 A filter may also kill the caller, so a child makes the calls. For calls by an ordinary user, the
 kernel sometimes checks the rights before the arguments. So the child first enters namespaces of its
-own if it can.
+own if it can, because it has more rights there.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ ALLOW_EVERYTHING = struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def answers() -> str:
-    """Return the error number of each call.
+    """Return a word for each call: its error number, 0 if it succeeded, or "killed".
 
     One child makes all the calls. If a filter kills this child, make each call in its own child.
     """
@@ -81,7 +82,10 @@ def answers() -> str:
 
 
 def _load_listener() -> None:
-    """Load a filter with a listener. The kernel refuses this if the outer filter has a listener."""
+    """Load a filter that allows everything and has a listener.
+
+    The kernel refuses this if the outer filter has a listener already.
+    """
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     abi.seccomp_set_filter(ALLOW_EVERYTHING, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER)
 

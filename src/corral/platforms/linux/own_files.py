@@ -1,5 +1,6 @@
-"""Report files that a server tries to create where it may only read: among its own files, or in
-read grants.
+"""Report files that a server tries to create where it may only read.
+
+These places are the directories of the server's own files, and the read grants.
 """
 
 from __future__ import annotations
@@ -81,17 +82,18 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 
 def find_remedy(program: Program, top: str, path: str, *, is_directory: bool) -> tuple[str, str]:
-    """Return (flag, reason) for a file or directory among the server's own files.
+    """Return (flag, reason) for a file that the server tried to create among its own files.
 
-    The flag would allow the server to write the file. It is "" if no flag can do this. A file in
-    one of the user's directories can be made writable. A package in corral's store cannot be
-    changed, but a profile may make the server write elsewhere.
+    The flag of corral would allow the server to write, and is "" if no flag can do this. The reason
+    is the text that the report shows. If the server is in one of the user's directories, the flag
+    allows it to write this file. If the server is a package in corral's store, the package must not
+    be changed, but a profile may make the server write to its HOME instead.
     """
     if any(is_inside(top, store) for store in (directories().cache, directories().state)):
         name = _find_profile(program)
         return (f"--profile {name}", "read-only") if name else ("", ELSEWHERE)
     if dict(zip(program.reads, program.why, strict=False)).get(top) != "the server's directory":
-        return "", ELSEWHERE  # this file belongs to a runtime, not to the server
+        return "", ELSEWHERE  # the directory belongs to a runtime such as Python, not to the server
     if os.path.isdir(os.path.dirname(path)) and not _is_sensitive(path):
         word = shell_word(path)
         make = "mkdir -p" if is_directory else "touch"
@@ -106,11 +108,11 @@ def _is_sensitive(path: str) -> bool:
 
 
 def _find_profile(program: Program) -> str:
-    """Return the name of a profile that lets this package write elsewhere, or ""."""
+    """Return the name of a profile that makes this package write to its HOME, or ""."""
     try:
         from corral.policy import profiles
 
         found = profiles.fitting(program.server[0]) if program.server else None
     except (OSError, ImportError):
-        return ""  # corral's own files have been replaced in the meantime
+        return ""  # an update has replaced corral's own files, so the module cannot be read
     return found.name if found is not None and found.manifest.state else ""

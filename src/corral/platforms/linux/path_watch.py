@@ -1,9 +1,9 @@
-"""Record the paths that a target uses.
+"""Record the paths in a target's system calls.
 
-This module does not restrict the target, because it lets every call with a path continue. Another
-thread of the target can change a path between corral's read and the kernel's read, so the kernel
-may use a different path from the recorded one. `corral learn` watches all calls with a path. Other
-runs watch only calls that create files.
+This module does not restrict the target: it lets every call with a path continue. Another thread of
+the target can change a path between corral's read and the kernel's read, so the kernel may use a
+different path from the recorded one. `corral learn` watches all calls with a path. Other runs watch
+only calls that create files.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ CONTINUED = Decision(verdict="continue")
 
 
 class PathWatch:
-    """Records for `corral learn` what the target uses.
+    """Records for `corral learn` which paths, Unix sockets and memory the target asks for.
 
     - `seen` counts calls. The key is (path, whether the call writes).
     - `directories` contains the paths at which the target tried to make a directory.
-    - `unreadable` counts calls whose path could not be read.
-    - `bound` is the first path to which the target tried to bind a Unix socket.
-    - `memory` is the largest amount of memory that a limit denied.
+    - `calls` counts all watched calls except `socket`.
+    - `unreadable` counts calls whose path, or whose request for memory, could not be read.
+    - `bound` is the first path to which the target tried to bind a Unix socket, or a text that says
+      that the address was an abstract name.
+    - `memory` is the most data, in bytes, that a process would have had if RLIMIT_DATA had not
+      denied a request for memory. It is 0 if the limit denied nothing.
     - `seconds` is the total time that calls waited for this object.
 
     With `only_opens`, calls that only read metadata are not counted, because Landlock allows them.
@@ -113,8 +116,8 @@ class PathWatch:
         """Give the target one end of a socket pair instead of a new Unix socket.
 
         This end is already connected, so the target's `connect` will fail, but corral can record
-        the call's path. The pair was made in the sandbox. If the supervisor made it, the pair would
-        belong to the host's network namespace.
+        the path in the call. The pair was made in the sandbox, because a pair that the supervisor
+        made would belong to the host's network namespace.
         """
         self._sockets += self._channel.take("unix_socket")
         if not self._sockets:
@@ -138,9 +141,9 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Passes the name and path of each call that creates a file to `then`.
+    """Calls `then` with the name and the path of each call that creates a file.
 
-    The call does not wait for `then`. At most MAX_READ paths are read.
+    The target's call does not wait for `then`. After MAX_READ calls no more paths are read.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:
@@ -191,7 +194,7 @@ def read_accesses(call: str, request: Notification) -> list[Access]:
 def read_denied_memory(request: Notification) -> int:
     """Return 0 if RLIMIT_DATA allows this request for memory.
 
-    Otherwise return how many bytes of data the process would have with this memory.
+    Otherwise return how many bytes of data the process would have if it got the memory.
     """
     with open(f"/proc/{request.pid}/limits", encoding="ascii") as file:
         limit = next(line for line in file if line.startswith("Max data size")).split()[3]
@@ -202,7 +205,11 @@ def read_denied_memory(request: Notification) -> int:
 
 
 def _read_base(request: Notification, directory: int) -> str:
-    """Return the base directory of a relative path, as the target sees it."""
+    """Return the directory that a relative path starts from, as the target sees it.
+
+    `directory` is the position of this directory's descriptor among the call's arguments, or -1 for
+    the working directory.
+    """
     fd = AT_FDCWD if directory < 0 else request.arguments[directory] & WORD
     name = "cwd" if fd == AT_FDCWD else f"fd/{fd}"
     return os.readlink(f"/proc/{request.pid}/{name}")

@@ -1,8 +1,8 @@
 """Watch the covers. A cover is a mount that hides or protects a path.
 
-The kernel detaches a cover when a process outside the namespace removes the covered path, or
-renames another file over it. The target could use the path before corral could cover it again. So
-the watcher only reports the lost cover, and ends the run if the plan says so.
+The kernel detaches a cover when a process outside the sandbox's mount namespace removes the covered
+path, or renames another file over it. If corral covered the path again, the target could have used
+it in the meantime. So corral only reports the lost cover, and ends the run if the plan says so.
 
 inotify reports the removal of a covered file, but not that of a directory that a process has open.
 So corral also watches the directory above.
@@ -45,8 +45,9 @@ PAUSE_SECONDS = 0.1
 class ReplacedFiles:
     """Watches the covers, as a service of the supervisor.
 
-    `replaced` contains a sentence for each path that lost its cover. The service's descriptor is an
-    epoll descriptor that watches the inotify descriptor, except during a pause.
+    `replaced` contains a sentence for each path that lost its cover. The supervisor polls an epoll
+    descriptor, and this watches the inotify descriptor, except during a pause. So a pause can stop
+    the events without a change in the supervisor's loop.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:
@@ -109,7 +110,9 @@ class ReplacedFiles:
         try:
             watch = abi.inotify_add_watch(self._inotify, path, events | flags)
         except (PermissionError, FileNotFoundError, NotADirectoryError):
-            return  # the target has no access either, or `_compare` reports the missing path
+            # If access is denied, it is denied to the target too. If the path is missing,
+            # `_compare` reports it.
+            return
         paths = self._paths.setdefault(watch, [])
         if path not in paths:
             paths.append(path)
@@ -154,7 +157,7 @@ class ReplacedFiles:
         try:
             write_at_once(2, line)
         except OSError:
-            pass  # the run's report repeats the warning
+            pass  # stderr does not take the line, but the run's report repeats the warning
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:

@@ -1,8 +1,9 @@
 """Find the files, directories and programs that a repository makes git, Mercurial or Jujutsu use.
 
-The host's git uses them when the user types `git status`, so a target must not change them. The
-functions here deliberately find more files than git would use. Making a file read-only without need
-does less harm than missing a file that git runs.
+The host's git uses them when the user types `git status`, so a target must not change them. corral
+makes the files that are found here read-only. The functions deliberately find more files than git
+would use, because a file that is read-only without need does less harm than a missed file that git
+runs.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def find_directories(entry: str) -> list[str]:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
-                    # Keep the path with its symlinks too, because a target could replace them.
+                    # Return the path with its symlinks too, because a target could replace these
+                    # symlinks.
                     found[named] = None
                 pending.append(real)
     return list(found)
@@ -80,8 +82,8 @@ def find_run_files(git: str) -> Iterator[str]:
             yield from (f"{path}/{name}" for name in GIT)
             yield from _links_in(f"{path}/hooks")
         for directory in ("modules/", "worktrees/") if is_repository else ("",):
-            # A submodule's name may contain slashes, so also search directories that are not
-            # repositories.
+            # A submodule's name may contain slashes, and its repository is then deeper. So also
+            # search directories that are not repositories themselves.
             names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
             pending += [f"{path}/{directory}{name}" for name in names]
 
@@ -89,11 +91,12 @@ def find_run_files(git: str) -> Iterator[str]:
 def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
-    """Yield the files that the repository's settings name.
+    """Yield the files that the settings of a repository name.
 
-    `shared` contains settings that apply to all repositories. A relative hooks path is looked up in
-    `top`, the repository's working directory. The path of an included file is looked up in the
-    directory of the settings file. Other paths are looked up in both directories.
+    The settings are read from the files in `directories`. `shared` contains settings that apply to
+    all repositories. If the path of a hooks directory is relative, it is looked up in `top`, the
+    repository's working directory. The path of an included file is looked up in the directory of
+    the settings file. Other paths are looked up in both directories.
     """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
@@ -111,11 +114,11 @@ def find_named(
 def _files_in_words(
     value: str, bases: tuple[str, ...], home: str, left: list[int]
 ) -> Iterator[str]:
-    """Yield the files that the words in a setting refer to.
+    """Yield the existing files that the words in a setting's value may refer to.
 
-    A word may be `$(...)/FILE`, `$NAME/FILE`, or a file in a directory that another word names (as
-    after `cd DIRECTORY`). Read at most `left[0]` words, and reduce `left[0]` by the number of words
-    read.
+    A word may be a path, `$(...)/FILE`, `$NAME/FILE`, or a file in a directory that another word
+    names (as after `cd DIRECTORY`). Relative paths are looked up in each of `bases`. Read at most
+    `left[0]` words, and reduce `left[0]` by the number of words read.
     """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)
@@ -131,9 +134,9 @@ def _files_in_words(
 
 
 def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
-    """Yield the directories below `top` that git treats as repositories.
+    """Yield the directories of the submodules below `top`, which git treats as repositories.
 
-    Read them from the index, because only the index lists all of them. A submodule that was never
+    Read them from git's index, because only the index lists all of them. A submodule that was never
     initialised is an empty directory, but git would use a `.git` that a target puts there.
     """
     left = MAX_INDEX_BYTES
@@ -142,13 +145,18 @@ def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
         for name in ("index", *shared[:MAX_INDEXES]):
             data = _read_bytes(f"{directory}/{name}", left)
             left -= len(data)
-            if GITLINK in data:  # parsing all entries is slow, and most indexes have no gitlink
+            # Parsing all entries of an index is slow, so first look for the mode of a gitlink. Most
+            # indexes have none.
+            if GITLINK in data:
                 hash_bytes = 32 if "sha256" in _read(f"{directory}/config") else 20
                 yield from (os.path.join(top, path) for path in _gitlinks(data, hash_bytes))
 
 
 def _gitlinks(data: bytes, hash_bytes: int) -> Iterator[str]:
-    """Yield the paths of gitlinks in an index (gitformat-index(5)). Stop at an invalid entry."""
+    """Yield the paths of gitlinks (entries for submodules) in an index, see gitformat-index(5).
+
+    Stop at an invalid entry.
+    """
     version, path, at = int.from_bytes(data[4:8], "big"), b"", 12
     for _ in range(int.from_bytes(data[8:12], "big")):
         mode, flags = data[at + 24 : at + 28], at + 40 + hash_bytes
@@ -180,9 +188,9 @@ def _read_offset(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_settings(files: Iterable[str], home: str) -> list[Setting]:
-    """Return (file, section and key, value) for each setting in these files.
+    """Return (file, "section.key", value) for each setting in these files.
 
-    Read the files that they include, too.
+    Also read the settings files that these files include.
     """
     found: list[Setting] = []
     pending = list(files)
@@ -204,7 +212,10 @@ def read_user_settings(home: str) -> list[Setting]:
 
 
 def _links_in(directory: str) -> list[str]:
-    """Return the symbolic links in a hooks directory. They often point to project scripts."""
+    """Return the symbolic links in a hooks directory.
+
+    Hooks are often links to scripts of the project, which git then runs.
+    """
     paths = [f"{directory}/{name}" for name in _names(directory)[:MAX_DIRECTORIES]]
     return [path for path in paths if os.path.islink(path)]
 
@@ -226,7 +237,7 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
             section = head.split(" ")[0].split(".")[0].lower()
         key, mark, value = rest.partition("=")
         if not mark:
-            value = key  # this line can be Mercurial's `%include FILE`
+            value = key  # without "=", the line may be Mercurial's `%include FILE`
         # In quotes, `#` and `;` are part of the value. Elsewhere they begin a comment. Quotes are
         # not parsed here, so yield both the whole value and the part before `#` or `;`.
         for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
@@ -238,8 +249,8 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 def _until_zero(text: str) -> str:
     """Return a string up to its first zero byte, because git also ends a path there.
 
-    Python refuses a path with a zero byte. By writing such a path into a repository, a target could
-    make every later run fail.
+    Python refuses a path that contains a zero byte. Without this function, a target could write
+    such a path into a repository, and so make every later run fail.
     """
     return text.partition("\0")[0]
 
@@ -260,8 +271,8 @@ def _read_bytes(path: str, most: int) -> bytes:
             return b""
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # Do not ask for `most` bytes of a small file, because allocating a large buffer takes
-            # longer than reading the file.
+            # Do not ask for `most` bytes if the file is smaller, because Python would allocate a
+            # buffer of this size, and that takes longer than reading a small file.
             return os.read(fd, min(most, found.st_size))
         finally:
             os.close(fd)

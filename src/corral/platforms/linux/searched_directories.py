@@ -1,11 +1,12 @@
 """Cache the directories in which the search for secrets and repositories found nothing.
 
-The kernel updates a directory's change time when an entry is added, removed or renamed, and when
-the mode changes. Programs cannot set this time back. So one system call shows whether corral has to
-list a directory again.
+The kernel updates a directory's change time when a file in it is added, removed or renamed, and
+when the directory's mode changes. Programs cannot set this time back. So one system call, which
+reads the change time, shows whether corral has to list a directory again.
 
-Only directories on known file systems are cached. Encrypted directories are not cached: when the
-key is added or removed, the names of the entries change, but the change time does not.
+Only directories on the file systems in FILE_SYSTEMS are cached, because their change times are
+reliable. Encrypted directories are not cached: when their key is added to the kernel or removed,
+the names of the files change, but the change time does not.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ class SearchedDirectories:
         self._kept: Known = {}
 
     def find(self, directory: str) -> list[str] | None:
-        """Return the cached subdirectories of a directory.
+        """Return the names of a directory's subdirectories from the cache.
 
-        Return None if the directory is unknown or has changed.
+        Return None if the directory is not in the cache, or has changed since.
         """
         if not self._known:
             return None
@@ -99,7 +100,8 @@ class SearchedDirectories:
     def list_names(self, fd: int, seen: os.stat_result, most: int) -> tuple[list[str], list[str]]:
         """Return the names in an open directory, and the names of its subdirectories.
 
-        Stop after `most` names, except in a small directory without subdirectories.
+        `seen` is the directory's status. Stop after `most` names. A small directory without
+        subdirectories is always listed completely.
         """
         is_small = seen.st_nlink == 2 and seen.st_size <= MAX_LEAF_BYTES
         if is_small and self._counts_links and seen.st_dev == self._device:
@@ -113,7 +115,8 @@ class SearchedDirectories:
         """Cache an open directory.
 
         `names` lists its subdirectories. `seen` is the directory's status from before the listing.
-        Do nothing if the directory has changed in the last two seconds, or could be encrypted.
+        Do nothing if the directory could be encrypted, or if it had changed less than two seconds
+        before this object was made (SETTLED_NS says why).
         """
         if seen.st_dev == self._device and seen.st_ctime_ns < self._settled:
             try:
@@ -149,8 +152,8 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # Use the id of the file system in the name, because another file system can get the same
-        # device number later.
+        # Use the id of the file system in the name of the cache file, not its device number,
+        # because another file system can get the same device number later.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

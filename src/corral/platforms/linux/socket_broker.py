@@ -1,15 +1,16 @@
 """Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
 
 The target can create TCP sockets, but cannot connect them itself. The supervisor copies the
-requested address once and asks the gateway whether the address is allowed. If it is, the supervisor
-connects the target's socket to its own loopback listener, and gives the accepted socket to the
-gateway. So the target's sockets are only ever connected to corral. If pidfd_getfd does not work, a
-new, connected socket replaces the target's own socket.
+requested address once, because the target could change it afterwards, and asks the gateway whether
+the address is allowed. If it is, the supervisor takes the target's socket with pidfd_getfd and
+connects it to its own loopback listener. It gives the other end of this connection, the accepted
+socket, to the gateway. So the target's sockets are only ever connected to corral. If pidfd_getfd
+does not work, a new, connected socket replaces the target's own socket.
 
 Instead of a datagram socket the target gets one end of a pair of unix sockets, which ignores
-addresses. At the other end corral answers name lookups. A resolver checks that the answer comes
-from the server that it asked, but a pair of sockets does not report a sender. So the broker writes
-the server's address into the caller's memory.
+addresses. At the other end corral answers name lookups. The resolver in the target's C library
+checks that an answer comes from the server that it asked, but a pair of sockets does not report a
+sender. So the broker writes the server's address into the caller's memory.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class DatagramSocket:
     def own_address(self) -> bytes:
         """Return a loopback address of the peer's family, to report as the socket's address.
 
-        On an IPv6 socket, return an IPv4 address as a mapped address. Otherwise glibc's getaddrinfo
-        would abort the program.
+        If the target asked for an IPv6 socket, return an IPv4 address as a mapped IPv6 address.
+        Otherwise glibc's getaddrinfo would abort the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -187,9 +188,10 @@ class SocketBroker:
     def _connect_unix(self, thread: CallingThread, fd: int, raw: bytes) -> Decision:
         """Replace the socket with a new one that is connected to a granted socket file.
 
-        Compare paths as text, because otherwise the target could make the supervisor look up any
-        path. Connect to the granted file itself, even if its path now leads to another file. Do not
-        use the target's own socket, because the target could make it block.
+        Compare the requested path with the granted paths as text, because otherwise the target
+        could make the supervisor look up any path. Connect to the granted file itself, which is
+        open, even if its path now leads to another file. Do not connect the target's own socket,
+        because the target could make it block.
         """
         name = os.fsdecode(raw[2:].partition(b"\0")[0])
         path = os.path.normpath(os.path.join(thread.working_directory(), name))
@@ -237,10 +239,10 @@ class SocketBroker:
         return own
 
     def _join(self, own: _socket.socket) -> _socket.socket:
-        """Connect a socket to the supervisor's listener. Return the accepted socket.
+        """Connect a socket to the supervisor's listener, and return the accepted socket.
 
-        Do not wait long. Other users on the host can connect to this listener too, so close all
-        other connections.
+        Other users on the host can connect to this listener too, so close the connections that do
+        not come from `own`. The wait is short, because the supervisor does nothing else meanwhile.
         """
         listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
@@ -259,16 +261,17 @@ class SocketBroker:
             if peer[:2] == name:
                 return end
             end.close()
-        # The target can cause this wait. Count it as RATE calls, so that it happens rarely.
+        # The connection did not arrive in time. The target can cause such waits, so count this one
+        # as RATE calls. Then it can happen only rarely.
         self._rate_limit.use(RATE)
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
 
     def _listener(self, family: int) -> tuple[_socket.socket, tuple[str, int]]:
-        """Return the supervisor's listener for a family, and its address."""
+        """Return the supervisor's listener for an address family, and the listener's address."""
         if family not in self._listeners:
-            # Container engines disable IPv6 by removing its addresses, but IPv6 sockets remain
-            # possible. They can still use mapped IPv4 addresses.
+            # Container engines disable IPv6 by removing its addresses, so listening on ::1 fails.
+            # But IPv6 sockets remain possible, and can use mapped IPv4 addresses.
             six = family == _socket.AF_INET6
             addresses = ("::1", "::ffff:127.0.0.1") if six else ("127.0.0.1",)
             made = _listen_on_first(family, addresses)
@@ -310,8 +313,9 @@ class SocketBroker:
     def _take_port(self, port: int) -> _socket.socket:
         """Return a socket that is bound to `port`.
 
-        Prefer a socket from an earlier bind that does not listen yet. Otherwise use the socket that
-        was bound before the start, or bind a new one.
+        If an earlier `bind` has bound a socket to this port, and the socket does not listen yet,
+        return this socket. Otherwise return the one that was bound before the target's start. If
+        that is in use already, bind a new one.
         """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
@@ -326,8 +330,8 @@ class SocketBroker:
         thread.check()
         own = self._bound.pop(inode, None)
         if own is None:
-            # The socket already listens, or is not bound. Refuse to listen on an unbound socket,
-            # because the kernel would choose the port.
+            # A socket in `_peers` already listens or is connected. Any other socket is not bound.
+            # Refuse to listen on it, because the kernel would choose the port.
             return DONE if inode in self._peers else _failed(errno.EACCES)
         try:
             own.listen(min(max(calling_thread.to_int(arguments[1]), 0), MAX_BACKLOG))
@@ -359,7 +363,9 @@ class SocketBroker:
         thread.write(pointer, pair.peer[:size])
         data = self._take_datagram(thread, arguments) if self._prepared.step.same_file else None
         if data is None:
-            return CONTINUED  # the kernel receives the datagram, but reports no sender
+            # The kernel receives the datagram. It does not change the sender's address that was
+            # written above, but sets the length of the address to 0.
+            return CONTINUED
         thread.write(arguments[1], data[: arguments[2]])
         thread.write(length, len(pair.peer).to_bytes(4, sys.byteorder))
         whole = calling_thread.to_int(arguments[3]) & _socket.MSG_TRUNC
@@ -461,15 +467,16 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 def _check_unconnected(own: _socket.socket) -> None:
     """Raise OSError if the socket is not TCP, or if it is connected or connecting.
 
-    On a connecting socket, a second connect could complete the first. The supervisor would then
-    wait for a connection to its listener that never comes.
+    If the socket is still connecting, the supervisor's own call of connect could just complete the
+    target's connect. The supervisor would then wait for a connection to its listener that never
+    comes.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
     if own.getsockopt(_socket.SOL_SOCKET, _socket.SO_PROTOCOL) != _socket.IPPROTO_TCP:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
-    # The first byte of TCP_INFO is the state. Do not use `getpeername`: it would raise an exception
-    # for an unconnected socket, which is slower.
+    # The first byte of TCP_INFO is the state. Do not use `getpeername`, because it raises an
+    # exception in the usual case, an unconnected socket. That would be slower.
     if own.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 1)[0] != TCP_CLOSE:
         raise OSError(errno.EISCONN, "the socket is connected already")
 
@@ -481,15 +488,16 @@ def _failed(code: int | None) -> Decision:
 def _accept(
     listener: _socket.socket, own: _socket.socket
 ) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection to the listener. This is usually the connection from `own`.
+    """Accept the next connection to the listener. Return (accepted socket, address of its peer).
 
-    Return None if no connection comes within ACCEPT_SECONDS.
+    The connection is usually the one from `own`. Return None if no connection comes within
+    ACCEPT_SECONDS.
     """
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
-        # The target may have set options that delay the handshake by 0.2 s. TCP_QUICKACK prevents
-        # this.
+        # The target may have set options on the socket that delay the handshake by 0.2 s.
+        # TCP_QUICKACK prevents this.
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)

@@ -1,7 +1,7 @@
 """Prepare a spare: a sandbox with all steps applied and verified, which waits for its command.
 
-A spare serves a single command. It ends with its supervisor, and the supervisor ends with the
-caller.
+The next run is then faster, because its sandbox is ready. A spare serves a single command. It ends
+with its supervisor, and the supervisor ends with the caller of the Python API.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ GONE = select.POLLHUP | select.POLLRDHUP
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
     """Return a function that makes a spare for a plan, or None if the plan cannot use one.
 
-    A plan cannot use a spare if the supervisor has to apply a step for each run. It also cannot use
-    one if the streams must be known from the start, as for the MCP guard or without Landlock.
+    A plan cannot use a spare in these cases:
+
+    - The supervisor has to apply a step for each run, or the run may leave files on the host.
+    - The streams must be known from the start. The MCP guard needs them, and without Landlock
+      streams that are files are replaced with pipes.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -50,7 +53,8 @@ def find_maker(plan: Plan) -> Callable[[], Spare] | None:
 class Spare:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        # Record the state of the sources before opening them, so that later changes are noticed.
+        # Record the state of the files and directories that the sandbox will show, before it opens
+        # them. So `is_current` notices any later change.
         self._seen = _observe_sources(plan)
         self._mounts = b""
         self._request, inner = _socket.socketpair()
@@ -69,7 +73,8 @@ class Spare:
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
-        poll.register(channel, select.POLLRDHUP)  # read no command before the sandbox is ready
+        # Before the sandbox is ready, look only for the caller's end, not for a command.
+        poll.register(channel, select.POLLRDHUP)
         for service in self.child.services:
             poll.register(service.fileno(), select.POLLIN)
         while True:
@@ -88,11 +93,12 @@ class Spare:
                 return True
 
     def is_current(self) -> bool:
-        """Return whether the sandbox's sources and mounts are still the same as at its start.
+        """Return whether the spare would still be the same if it were made now.
 
-        Comparing the sources is not enough. The kernel detaches a mask when its path is removed on
-        the host, but a new file at this path may get the same inode. So compare the sandbox's
-        mounts too.
+        Compare the identities of the sources, the paths on the host that the sandbox shows, and the
+        host's mounts on them. This is not enough: the kernel detaches a mask when its path is
+        removed on the host, but a new file at this path may get the same inode. So compare the
+        sandbox's mounts too.
         """
         if not self._mounts or self._mounts != self._read_mounts():
             return False

@@ -7,7 +7,7 @@ Three pipes connect these processes. All of them are close-on-exec, so the targe
 - The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec. End of
   file after this byte means that exec succeeded. End of file without the byte means that the
   process died before exec.
-- The status pipe carries the target's wait status.
+- The status pipe carries the target's wait status, and whether the private space is full.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Without namespaces, the supervisor must not let the kernel change modes, because the
-            # call could change any of the user's files.
+            # `change_watch` lets the kernel change modes and times. Without namespaces that is not
+            # allowed, because the call could change any of the user's files.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -85,7 +85,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Remember the streams and the home of the command that this sandbox will execute."""
+        """Remember the streams and the home of the command that this spare will execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -94,7 +94,7 @@ class Child:
         try:
             os.write(self._pipes.control, bytes([number]))
         except BrokenPipeError:
-            pass  # init has ended, and so has the whole sandbox
+            pass  # init has ended, and with it the whole tree
 
     def kill(self) -> None:
         """Kill the whole tree.
@@ -124,9 +124,10 @@ class Child:
         return self._target
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """Return the files in the private home, and whether the list is complete.
+        """Return the files in the private home directory, and whether the list is complete.
 
-        Call this only when no process can change the files any more.
+        They are lost at the end of the run. Call this only when no process can change them any
+        more.
         """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
@@ -148,9 +149,10 @@ class Child:
         return f"{directory.path}/home" if directory else ""
 
     def preload(self) -> None:
-        """Import modules that the run may need later.
+        """Import the modules that the run may need later.
 
-        An update of corral can replace their files during the run.
+        Later it could be too late, because an update of corral can replace the modules' files
+        during the run.
         """
         from corral.network.gateway import denied_network  # noqa: F401
         from corral.platforms.linux import (
@@ -255,8 +257,8 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
     """Start the target.
 
-    If `request` is given, the target's process calls `request` after all steps, and executes the
-    plan that `request` returns.
+    For a spare, `request` is given: the target's process calls `request` after all steps, and
+    executes the plan that `request` returns.
     """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
@@ -272,16 +274,16 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
         steps.apply(plan.steps, "clone", results)
         seccomp.load_filters(plan.steps)
         return _clone(plan, results, relay.stdio if relay else stdio, relay, request)
-    except BaseException:  # also an OSError outside the steps, such as too many open files
+    except BaseException:  # not only StepFailed: a lack of descriptors raises a plain OSError
         results.release()
         raise
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Replace streams that are files with pipes.
+    """Replace streams that are files with pipes, because the target could reopen such a file with
+    more rights.
 
-    The target could reopen such a file with more rights. Return None and replace nothing if
-    Landlock prevents reopening and truncation.
+    Return None and replace nothing if Landlock prevents reopening and truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -305,7 +307,10 @@ def _find_namespaces(plan: Plan) -> namespaces.Namespaces | None:
 
 
 def _find_home(plan: Plan) -> str:
-    """Return the home directory's name in the private space, or "" if HOME is elsewhere."""
+    """Return the name of the target's home in the tmpfs of the private directories.
+
+    Return "" if HOME is not one of these directories.
+    """
     view, home = _find_view(plan), dict(plan.environment).get("HOME")
     if view is None or home not in view.private:
         return ""
@@ -328,8 +333,8 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
     """Return the deciders that report denials.
 
-    `plan` is None in `corral learn`, which watches all paths itself. Only denied process starts
-    are then reported here.
+    `plan` is None in `corral learn`, where a `PathWatch` records all paths. Then return only the
+    decider that reports denied process starts.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
@@ -354,8 +359,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # Make the path watch before the clone. This imports modules that the filter needs too, and
-    # modules cannot be read in the sandbox.
+    # Make the path watch before the clone, because this imports modules. The child needs them too
+    # when it makes the filter, and could not read them in the sandbox.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:
@@ -374,7 +379,8 @@ def _clone(
     try:
         child = Child(pid, pidfd, ours, results, plan, path_watch=path_watch)
     except OSError:
-        abi.pidfd_send_signal(pidfd, SIGKILL)  # init has no children yet
+        # Killing init is enough, because it has no children yet.
+        abi.pidfd_send_signal(pidfd, SIGKILL)
         os.waitpid(pid, 0)
         raise
     results.add(init.InitProcess(pid=pid))
@@ -411,14 +417,18 @@ def _become_init(
     try:
         init.follow_supervisor()
         run_init = _choose_init(plan)
-        # The supervisor sends this byte after it has written the id maps.
+        # The supervisor sends this byte when it has applied the steps of the stage `after_clone`,
+        # such as writing the id maps.
         if os.read(pipes.control, 1) != b"\0":
             os._exit(1)
         os.setsid()
-        abi.reset_signals()  # without this the target could trigger one of Python's handlers
+        # Without this, init would keep the supervisor's handlers, and the target could trigger them
+        # by a signal.
+        abi.reset_signals()
         _check_namespaces(plan, results)
         steps.apply(plan.steps, "init", results)
-        init.follow_supervisor()  # again, because the change of ids has cleared this setting
+        # Once more, because the kernel clears this setting when the process changes its ids.
+        init.follow_supervisor()
         start_read, start_write = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -431,7 +441,10 @@ def _become_init(
 
 
 def _choose_init(plan: Plan) -> RunInit:
-    """Return init's main function. Import its module now, because it cannot be read later."""
+    """Return the main function of init, or of the subreaper.
+
+    Import its module now, because in the sandbox it cannot be read.
+    """
     view = _find_view(plan)
     if view is None:
         from corral.platforms.linux.subreaper import Subreaper, run_subreaper
@@ -444,7 +457,7 @@ def _choose_init(plan: Plan) -> RunInit:
 def _check_namespaces(plan: Plan, results: Results) -> None:
     """Refuse to continue if this process is still in one of the host's namespaces.
 
-    Later steps would change the settings of the host's namespace.
+    Otherwise later steps, which change settings of the namespace, would change the host's.
     """
     if (step := _find_namespaces(plan)) is not None:
         steps.attempt(step, step.verify, results)
@@ -472,7 +485,10 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:
-    """Move the streams to 0, 1 and 2. Make exec close all other files. Return the moved pipes."""
+    """Move the streams to the descriptors 0, 1 and 2. Return duplicates of `pipes`.
+
+    Make exec close all descriptors except the streams.
+    """
     moved = target.arrange_streams(stdio, *pipes)
     try:
         abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)

@@ -8,8 +8,8 @@ If this kernel's Landlock can confine signals to a domain, the subreaper and the
 of their own. Then one call signals the whole tree and no other process, even if the tree is
 starting new processes. Otherwise the subreaper walks the tree and signals each process.
 
-The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
-subreaper, the target dies too. The kernel does this because of PDEATHSIG, which the target is not
+seccomp and Landlock keep the target from signalling or tracing the subreaper. If another process
+kills the subreaper, the kernel kills the target too, because of PDEATHSIG, which the target is not
 allowed to clear. But other processes of the tree then survive, unless they are in a cgroup.
 """
 
@@ -63,8 +63,9 @@ class Subreaper:
 
 @record
 class ParentDeathSignal:
-    """Makes the target die with its subreaper. The seccomp filter keeps the target from undoing
-    this.
+    """Makes the kernel kill the target when its subreaper dies.
+
+    The seccomp filter keeps the target from clearing this setting.
     """
 
     name = "parent_death_signal"
@@ -83,13 +84,14 @@ class ParentDeathSignal:
 def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
-    # Do not die with the supervisor, because processes that the target has started would keep
-    # running. The end of file on the control pipe shows that the supervisor has died.
+    # The subreaper must not die with the supervisor, because it has to kill the processes that the
+    # target has started. The end of file on the control pipe shows that the supervisor has died.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 
     def pass_on(numbers: bytes) -> None:
-        for number in numbers or (SIGKILL,):  # no numbers: the supervisor has ended
+        # No numbers mean end of file: the supervisor has ended, so kill the tree.
+        for number in numbers or (SIGKILL,):
             if number == SIGKILL:
                 _end(target, pipes.status, send)
             elif number:
@@ -113,9 +115,9 @@ def _end(target: int, status_pipe: int, send: Send, status: int | None = None) -
 def _kill_tree(target: int, send: Send) -> int | None:
     """Kill all processes of the tree. Return the target's wait status if it was reaped here.
 
-    A walk through the tree can miss a process that forks faster than the walk. A process whose
-    first thread has ended looks dead. So repeat this until waitpid reports that there is no child,
-    dead or alive.
+    A walk through the tree can miss processes, because the tree may fork faster than the walk, and
+    because a process whose first thread has ended looks dead. So repeat the kill until waitpid
+    reports that there is no child, dead or alive.
     """
     status: int | None = None
     while True:
@@ -131,7 +133,7 @@ def _kill_tree(target: int, send: Send) -> int | None:
 def _send_scoped(number: int) -> bool:
     """Signal every process of the Landlock domain except this one, with a single call.
 
-    No process can fork in the meantime.
+    No process is missed, because no process can fork during this call. Return True.
     """
     try:
         os.kill(-1, number)

@@ -1,9 +1,10 @@
 """Plan the tier without namespaces, for containers and restricted hosts.
 
-Landlock restricts access to files, and seccomp restricts everything else. The supervisor connects
-the target's sockets. corral refuses a grant that contains a secret, because Landlock cannot mask a
-file. The target can still see the names and metadata of the host's files with stat. If the target
-may start processes, it can also see the list of the host's processes.
+Landlock restricts access to files, and seccomp restricts everything else. If the policy allows
+hosts or unix sockets, the supervisor connects the target's sockets. corral refuses a grant that
+contains a secret, because Landlock cannot mask a file. The target can still see the names and
+metadata of the host's files with stat. If the target may start processes, it can also see the list
+of the host's processes.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 SCOPE = "signal scope"
-# The target may read these files. They contain user and machine names, but no passwords or keys.
+# The target may read these files of the host. They contain the names of users and machines, but no
+# passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# With `network.allow` the target cannot read these files, because a resolver could find real
-# addresses through them. Without them every resolver asks 127.0.0.1, where corral answers.
+# With `network.allow` the target cannot read these files. With them, a resolver could find the real
+# addresses of hosts without corral. Without them every resolver asks 127.0.0.1, where corral
+# answers.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
     "set XDG_STATE_HOME to a directory that only root can write to and every user can search, such"
@@ -182,8 +185,8 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
 
 
 def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
-    # Do not refuse a repository that the user granted by name. The plan only warns that git may run
-    # programs.
+    # Do not refuse a repository that the user granted by name. For this the plan only warns that
+    # git may run programs that the target has written.
     masks = [mask for mask in layout.masks if mask.role != "named"]
     readable = os.R_OK | os.X_OK
     locked = [one.path for one in masks if one.directory and not os.access(one.path, readable)]
@@ -224,9 +227,9 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Describe the read-only paths inside write grants.
+    """Return an error text for each read-only path inside a write grant.
 
-    corral refuses them, because Landlock cannot remove rights below a writable directory.
+    corral refuses such a policy, because Landlock cannot remove rights below a writable directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
@@ -239,10 +242,10 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
 
 
 def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
-    """Describe the paths that the target could not open with its own user id.
+    """Return an error text for each granted or needed path that the target could not open.
 
-    The target has another user id if root runs corral. The program's own files can be among these
-    paths, for example if they are in root's cache.
+    If root runs corral, the target has another user id, to which such a path may be closed. The
+    program's own files can be among these paths, for example if they are in root's cache.
     """
     wanted = {"read": user_ids.READ, "write": user_ids.WRITE}
     paths = [
@@ -267,10 +270,11 @@ def _closed_state(uid: int, gid: int) -> list[str]:
 
 
 def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:
-    """Return the path that keeps this user from the wanted access to `path`.
+    """Return the path that keeps the user `uid` from the wanted access to `path`.
 
-    This is the first directory above `path` that the user cannot search, or otherwise `path`
-    itself. Return "" if the user has the access. Raise OSError if a path does not exist.
+    This is the first directory above `path` that the user cannot search, or `path` itself if all
+    these directories can be searched. Return "" if the user has the access. Raise OSError if a path
+    does not exist.
     """
     parts = path.split("/")
     for depth in range(1, len(parts)):

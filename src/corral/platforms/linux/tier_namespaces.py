@@ -108,8 +108,9 @@ def _landlock(
         return []
     granted = [grant.path for grant in policy.grants if grant.access == "write"]
     own = [*view.private, *([STATE] if layout.state else [])]
-    # A right on a directory applies to everything below it. So a private directory that contains a
-    # write grant gets only the rights of the write grant.
+    # In Landlock, a right on a directory applies to everything below it. Private directories
+    # usually get more rights than write grants. But if a write grant is below a private directory,
+    # the directory gets only the rights of a write grant, so that the grant does not get more.
     shared = [path for path in own if any(is_below(grant, path) for grant in granted)]
     return [
         landlock.Landlock(
@@ -162,9 +163,10 @@ def _task_limit(policy: Policy, mechanisms: Mapping[Control, str]) -> list[Step]
 def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     """Refuse `own_unix_sockets` if the target could connect to another program's socket.
 
-    Another program could make a socket at any time in a directory that the target sees. A read-only
-    mount does not prevent a connection. Two kinds of directories are allowed: the system's, because
-    they belong to root, and corral's store, because only corral writes to it.
+    Another program could at any time make a socket in a directory that the target sees, and a
+    read-only mount does not prevent a connection to it. So refuse every directory of the host in
+    the sandbox, with two exceptions: the system's directories, because they belong to root, and
+    corral's store, because only corral writes to it.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system
@@ -240,7 +242,11 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return a mask for each covered path, and the layout's masks outside these paths."""
+    """Return the masks of the sandbox.
+
+    `policy.covered` lists mounts inside grants, which the target must see as empty. Hide each of
+    them with a mask. A mask of the layout is not needed if its path is inside a hidden mount.
+    """
     covered = policy.covered
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)
@@ -253,7 +259,11 @@ def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
 
 
 def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:
-    """Return each directory in a write grant that has a bound or masked path somewhere below it."""
+    """Return each directory in a write grant that has a bound or masked path somewhere below it.
+
+    corral keeps the target from renaming these directories, because the bind or mask would then no
+    longer be at its path.
+    """
     layers: dict[str, str] = {mask.path: mask.kind for mask in masks}
     layers |= {bind.target: bind.access for bind in binds}
     found: dict[str, None] = {}
@@ -305,11 +315,12 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
 def _grant_links(
     policy: Policy, shown: Sequence[str], made: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the symlinks in the paths of grants, so that the target can use the paths as written.
+    """Return the symlinks to make in the sandbox for grants whose path, as the user wrote it, goes
+    through symlinks. With them the target can use this path too.
 
-    Leave out links at or below `shown`, because the target sees them already. A link such as
-    `/home` cannot be made in the sandbox if one of the paths in `made` is below it. The grant then
-    gets a link of its own, at the path that the user wrote.
+    Leave out links at or below the paths in `shown`, because the target sees them already. A link
+    such as `/home` cannot be made in the sandbox if one of the paths in `made` is below it. The
+    grant then gets a link of its own, at the path that the user wrote.
     """
     if not policy.grants:
         return ()

@@ -1,21 +1,23 @@
 """Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
-Init is the root of the tree and adopts every orphan, so all processes are below init. When a
-process ends, its CPU time is added to its parent's.
+Init, or the subreaper, is the root of the tree and adopts every orphan, so all processes are below
+it. When a process ends, its CPU time is added to its parent's.
 
-Memory is the sum of three parts:
+Memory is the sum of four parts:
 
 - the anonymous and shared memory of every process, including swapped memory, huge pages and page
   tables
-- the private space
+- the private space, which is the target's own tmpfs with /tmp, HOME and /dev/shm
 - files in memory: open memfds and, if corral runs as root, also mapped memfds and shared anonymous
   mappings
+- System V objects, whose size the caller passes (`mechanisms/sysv_ipc.py`)
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
 measurement divides the size of a shared page by the number of processes that use the page. But
 corral reads one process after the other. The sum is too high if a process that shares pages ends in
-the meantime, and too low if one starts. `steady` is false if a process has started during the
-measurement. `certain` is a lower bound: the memory of the largest process.
+the meantime, and too low if one starts. So the `Usage` of an exact measurement has two more fields.
+`steady` is false if a process has started during the measurement. `certain` is a lower bound: the
+memory of the largest process, without memory that it may share with processes outside the tree.
 
 A target chooses how much there is to read, so a `Budget` limits the work. When the budget is used
 up, no more descriptors and mappings are read. A file in memory may then be missed or counted twice.
@@ -96,7 +98,7 @@ def measure(
 
     The usage of `root` itself does not count, but the CPU time of its reaped children does.
     `objects` is the size of the tree's System V objects in bytes. When `interrupted` returns True,
-    return the memory found so far.
+    stop, and return the memory that was found until then.
     """
     pids, ticks, tasks = _processes(root)
     memory = objects
@@ -126,7 +128,9 @@ def measure(
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:
-    """Return the living descendants of `root`, and the tree's CPU ticks and number of threads."""
+    """Return the living descendants of `root`, the CPU time of the tree in clock ticks, and the
+    number of its threads.
+    """
     ticks = tasks = 0
     pids: list[int] = []
     for pid in (root, *tree(root)):
@@ -170,10 +174,11 @@ def tree(root: int) -> list[int]:
 def _children(pid: int) -> list[int]:
     """Return a process's children. The kernel lists the children of each thread separately.
 
-    When a thread ends, its children move to the list of the first living thread. A first pass may
-    miss children that move meanwhile, so a second pass looks for them. It stops at the first living
-    thread, whose list contains them. Otherwise a target whose threads keep ending could make one
-    walk last for minutes.
+    When a thread ends, its children move to the list of the process's first living thread. A first
+    pass through the threads may miss children that move meanwhile, so a second pass looks for them.
+    The second pass stops at the first living thread, because that thread's list contains these
+    children. If it did not stop there, a target whose threads keep ending could make one walk last
+    for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -212,9 +217,9 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Raise the error if its cause is in corral itself, such as too many open files.
+    """Raise the error if its cause is in corral or the host, such as too many open files.
 
-    Ignore the error if the measured process has ended or hides its data.
+    Ignore the error if its cause is the measured process, which has ended or hides its data.
     """
     if error.errno in UNREADABLE:
         raise error
@@ -238,9 +243,10 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return the sum of `rows` in bytes, from the status of the first thread that shows memory.
+    """Return the sum of the rows `rows` of a process's `status`, in bytes.
 
-    After its exit, a process's first thread shows no memory, even if other threads still run.
+    Use the status of the first thread that shows memory. After its exit, a process's first thread
+    shows none, even if other threads still run.
     """
     for thread in _threads(pid):
         try:
@@ -276,8 +282,9 @@ def _proportional(
 
 
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
-    """Return the sum of the lines that start with one of `names`, in bytes. The lines give
-    kilobytes.
+    """Add up the numbers in the lines that start with one of `names`.
+
+    The lines contain kilobytes. Return bytes.
     """
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
@@ -285,7 +292,11 @@ def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
 def counted_elsewhere(
     lines: Iterable[bytes], memfds: Container[Inode], device: int, *, segments: bool = False
 ) -> int:
-    """Return how many bytes in a process's smaps are already counted as files in memory."""
+    """Return how many bytes in a process's smaps `measure` has already counted in another way.
+
+    These are files in memory, files of the private space, and System V segments if `segments` is
+    true.
+    """
     found = 0
     mapped = False
     for line in lines:
@@ -298,7 +309,9 @@ def counted_elsewhere(
         elif mapped and line.startswith((b"Pss:", b"SwapPss:")):
             found += int(line.split()[1])
         elif mapped and line.startswith(b"Anonymous:"):
-            found -= int(line.split()[1])  # privately changed pages are not part of the file
+            # Pages that the process has changed only for itself are not part of the file, so they
+            # have not been counted yet.
+            found -= int(line.split()[1])
     return max(0, found) * 1024
 
 
@@ -327,7 +340,7 @@ def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
     first = 0
     for thread in _threads(pid):
         if budget.descriptors <= 0:
-            break  # a target may have many threads with descriptors of their own
+            break  # a target may have so many threads with own descriptors that reading all is slow
         if first and _shares_files(thread, first):
             continue
         first = first or thread
@@ -364,7 +377,7 @@ def _memfd(path: str) -> dict[Inode, int]:
 def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
     """Return the sizes of the files in memory that a process has mapped.
 
-    Return {} if corral is not root.
+    Return {} if corral is not root, because only root may open the mapped files.
     """
     found: dict[Inode, int] = {}
     if os.geteuid():
@@ -383,7 +396,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
             _check_readable(error)
             continue  # the mapping is gone, or root lacks the capability to read map_files
         if listed:
-            break  # the other threads have the same mappings; only an exited thread lists none
+            break  # all threads have the same mappings, except that an exited thread lists none
     return found
 
 

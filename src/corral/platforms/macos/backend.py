@@ -91,8 +91,10 @@ class Macos:
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the processes below the watcher `root`. Processes whose parents have ended are
-        missing, because only the watcher knows that they belong to the tree.
+        """Measure the processes below the watcher `root`, from another process than the watcher.
+
+        Processes whose parents have ended are missing, because only the watcher knows that they
+        belong to the tree.
         """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)

@@ -23,9 +23,10 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Return "True" if corral itself is in a sandbox, "False" if it is not, or "" if macOS does not
-    report this. The findings in a sandbox are different, because macOS refuses to apply a second
-    sandbox.
+    """Return "True" if corral itself is in a Seatbelt sandbox, "False" if it is not, or "" if macOS
+    does not report this.
+
+    In a sandbox the findings are different, because macOS refuses to apply a second one.
     """
     try:
         return str(darwin_sandbox.confined(os.getpid()))

@@ -1,5 +1,6 @@
-"""Find the selected Apple developer tools. Programs such as /usr/bin/git are only launchers for
-them.
+"""Find the Apple developer tools that the user has selected.
+
+Programs such as /usr/bin/git are only launchers: they start the selected tool of the same name.
 """
 
 from __future__ import annotations

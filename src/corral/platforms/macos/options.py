@@ -112,8 +112,9 @@ def _tree(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the sampling option for `control` if the policy sets this limit. A default limit gets
-    no such option, because sampling keeps the processor awake.
+    """Return the sampling option for `control` if the user states this limit.
+
+    Do not sample for default limits, because sampling keeps the processor awake.
     """
     if control not in policy.stated:
         return ()
@@ -124,9 +125,10 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Return the jetsam option for the default memory limit, or none if the target may start
-    processes, because jetsam limits a single process. A limit that the policy sets is enforced by
-    sampling instead.
+    """Return the jetsam option for the default memory limit.
+
+    Return no option if the target may start processes, because jetsam limits a single process. A
+    limit that the user states is enforced by sampling instead.
     """
     if policy.subprocess or "memory" in policy.stated:
         return ()
@@ -135,8 +137,9 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 
 
 def _rlimit(policy: Policy, control: Control) -> Option:
-    """Return the rlimit option for `control`. Try an address space limit in a child process first,
-    because macOS refuses small limits.
+    """Return the option that enforces `control` with an rlimit.
+
+    First try an address space limit in a child process, because macOS refuses small limits.
     """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))

@@ -16,8 +16,10 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """One process. `unique` is an id that no other process gets until the next boot. `parent` is
-    the unique id of the process that forked this one.
+    """A process on the host.
+
+    `unique` is an id that no other process gets until the next boot, unlike a pid. `parent` is the
+    unique id of the process that forked this one.
     """
 
     pid: int
@@ -28,8 +30,8 @@ class Process:
 class ProcessTable:
     """Reads the host's live processes.
 
-    The descriptor `fileno()` becomes readable when a followed process has forked. Only one process
-    may use a table: the one that made it, or a fork of that process.
+    The descriptor `fileno()` becomes readable when a process that `follow` was called for has
+    forked. Only one process may use a table: the process that made it, or a child of that process.
     """
 
     def __init__(self) -> None:
@@ -56,8 +58,9 @@ class ProcessTable:
     def has_marker(self, pid: int, marker: str) -> bool:
         """Return whether a process's profile contains this marker.
 
-        The marker is a service name that the profile allows the process to look up. Another
-        program's profile may allow every name, so check that a different name is denied.
+        The marker is a service name that only the profile of corral's run allows to look up. The
+        profile of another program may allow every name. So also check that the process may not look
+        up a different name.
         """
         try:
             return (
@@ -108,7 +111,11 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Return the kqueue. Open it at first use, because a child process does not inherit it."""
+        """Return the kqueue that reports forks.
+
+        Open it at the first use, because a kqueue that is opened before a fork does not exist in
+        the child process.
+        """
         if self._queue is None:
             self._queue = select.kqueue()
         return self._queue

@@ -6,9 +6,10 @@ processes that a process of the tree has forked. Ids of ended processes are reme
 their children may still be alive. Processes in the target's own process group belong to the tree
 too.
 
-If a process forks and ends between two reads of the process table, corral never sees its id. Its
-children are then recognized in two other ways. Under Seatbelt, their profile contains a marker of
-this run. Their responsible process is the target, unless they have disclaimed it.
+If a process is forked, forks itself and ends, all between two reads of the process table, corral
+never sees its id. Its children are then recognized in two other ways. Under Seatbelt, their profile
+contains a marker of this run. And their responsible process is the target, unless they have
+disclaimed it (`responsibility`).
 """
 
 from __future__ import annotations
@@ -54,14 +55,17 @@ class Tree:
         self._grouped = grouped
         self._marker = marker
         self._known = {unique} - {UNKNOWN}
-        # These processes never belong to a target, whatever the table reports.
+        # The kernel, launchd, this process and its parent never belong to a target, whatever the
+        # table reports.
         self._excluded = frozenset((0, 1, os.getpid(), os.getppid()))
         self._followed: set[int] = set()
         self._others: set[int] = set()
         self._not_permitted: set[int] = set()
 
     def walk(self) -> list[Process]:
-        """Return the live processes of the tree, and follow the forks of new processes."""
+        """Return the live processes of the tree. Follow new ones, so that the table reports when
+        they fork.
+        """
         rows = [
             row for row in self._table.processes() if row.pid not in self._excluded and row.unique
         ]
@@ -86,8 +90,10 @@ class Tree:
         return list(found.values())
 
     def _is_recognized(self, row: Process) -> bool:
-        """Return whether a new process belongs to the tree, by its marker or its responsible
-        process. Check each process only once, because none can join a tree later.
+        """Return whether the marker or the responsible process shows that a process belongs to the
+        tree.
+
+        Check each process only once, because no process can join the tree later in its life.
         """
         if row.unique in self._known or row.unique in self._others:
             return False
@@ -122,7 +128,7 @@ class Tree:
         )
 
     def _stop_all(self) -> list[Process]:
-        """Stop processes until a walk finds only stopped ones, and return these."""
+        """Stop the processes of the tree until a walk finds only stopped ones, and return these."""
         stopped: set[int] = set()
         while True:
             living = [row for row in self.walk() if row.unique not in self._not_permitted]
@@ -135,7 +141,7 @@ class Tree:
 
     def _send(self, row: Process, number: int) -> None:
         if self._table.unique_id(row.pid) != row.unique:
-            return  # the pid now belongs to another process
+            return  # the process has ended, and another process may have its pid
         try:
             os.kill(row.pid, number)
         except PermissionError:

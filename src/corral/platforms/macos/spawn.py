@@ -57,13 +57,13 @@ class Child:
         self._marker = marker
         self._status = b""
         root = self._read_answer(watcher.ROOT.size)
-        # The target still waits for `start`, so its id can be read now. The id is 0 if the target
-        # has ended because a step failed.
+        # The target still waits for `start`, so it exists, and its unique id can be read now. The
+        # id is 0 if the target has already ended because a step failed.
         self._root: int = watcher.ROOT.unpack(root)[0] if root else 0
         self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """Continue the watcher, in case it is stopped, and then send it a signal number."""
+        """Send a signal number to the watcher. First continue the watcher, if it is stopped."""
         try:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
@@ -96,7 +96,9 @@ class Child:
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:
-            self._status = raw  # the target ended before the watcher could answer
+            # The target ended before the watcher could measure. The watcher has sent the target's
+            # wait status instead of the usage.
+            self._status = raw
             return Usage()
         cpu, memory, tasks = watcher.USAGE.unpack(raw)
         return Usage(cpu=cpu, memory=memory, tasks=tasks, certain=memory)
@@ -106,13 +108,13 @@ class Child:
         raw = self._status or self._read_answer(watcher.STATUS.size)
         if len(raw) < watcher.STATUS.size and self._root:
             # The watcher was killed, so kill the tree here. `grouped` is false, because launchd may
-            # already have reaped the target.
+            # already have reaped the target, and another process may have its pid.
             process_tree.Tree(
                 self._table, self._root, self._unique, grouped=False, marker=self._marker
             ).kill()
         limit = self._results.find(FootprintLimit)
         self._results.release()
-        self._pipes.close()  # the watcher ends when the pipes are closed
+        self._pipes.close()  # this makes the watcher end, so that the call below returns
         rusage = os.wait4(self.pid, 0)[2]
         ended = len(raw) == watcher.STATUS.size
         status: int | None = watcher.STATUS.unpack(raw)[0] if ended else None
@@ -125,8 +127,10 @@ class Child:
         )
 
     def _read_answer(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the pipe. Send SIGCONT to the watcher again
-        and again until it answers, because without Seatbelt a target can stop it at any moment.
+        """Read an answer of `size` bytes from the watcher, or fewer if the pipe ends.
+
+        Send SIGCONT to the watcher again and again until it answers, because without Seatbelt a
+        target can stop it at any moment.
         """
         poll = select.poll()
         poll.register(self._pipes.answers, select.POLLIN)
@@ -148,14 +152,14 @@ def spawn(plan: Plan, stdio: Stdio, table: ProcessTable) -> Child:
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
         return _fork_watcher(plan, results, stdio, table)
-    except BaseException:  # also an OSError outside the steps, such as too many open files
+    except BaseException:  # not only StepFailed: a lack of descriptors raises a plain OSError
         results.release()
         raise
 
 
 def _fork_watcher(plan: Plan, results: Results, stdio: Stdio, table: ProcessTable) -> Child:
     own, watchers = watcher.open_pipes()
-    signals.block(FORWARDED)  # the fork must not run the supervisor's signal handlers
+    signals.block(FORWARDED)  # so that no handler of the supervisor runs in the child
     try:
         pid = os.fork()
     except OSError as error:
@@ -187,7 +191,8 @@ def _become_watcher(
             _become_target(plan, results, stdio, start_read, pipes.exec_result)
         os.close(start_read)
         os.close(pipes.exec_result)
-        # Now only the target can write to `exec_result`.
+        # Now only the target can write to `exec_result`, so the supervisor sees the pipe's end when
+        # the target executes or ends.
         pipes = replace(pipes, exec_result=-1, start=start_write)
         directory = results.find(run_directories.PrivateDirectory)
         marker = seatbelt.find_marker(plan.steps)

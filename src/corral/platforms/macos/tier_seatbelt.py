@@ -1,4 +1,7 @@
-"""Compose the steps of a macOS run from its policy and program, without changing any file."""
+"""Compose the steps of a macOS run from its policy and program.
+
+Composing does not change any file. The steps do so when they are applied.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,9 @@ STUB = "this python executes a second program, so the default memory limit is no
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str, running: int = 0
 ) -> Composition:
-    """Return the steps of a run. `running` is the number of processes that the user is already
-    running.
+    """Return the steps of a run.
+
+    `running` is the number of the user's processes before the run. RLIMIT_NPROC counts them too.
     """
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
     # The private directory needs a short path. The target creates unix sockets in it, and the path
@@ -119,8 +123,8 @@ def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) ->
     """Return the step that sets the rlimits.
 
     RLIMIT_DATA is not set, because on macOS it limits the address space, so node could not start.
-    RLIMIT_NPROC counts all of the user's processes, so the number of those already running is added
-    to the limit.
+    RLIMIT_NPROC counts all of the user's processes, so `running`, the number of those that exist
+    already, is added to the limit.
     """
     limits = replace(policy.limits, memory=None)
     if not mechanisms.get("address_space"):
@@ -180,8 +184,9 @@ def package_libraries() -> tuple[str, ...]:
 
 
 def home_directories(home: str) -> tuple[str, ...]:
-    """Return `home` and the home directory in the user database. They differ if corral's caller has
-    set HOME.
+    """Return `home`, which comes from HOME, and the user's home directory in the user database.
+
+    The two differ if corral's caller has set HOME to another directory.
     """
     import pwd
 
@@ -202,9 +207,10 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories where installed services keep data and settings, except granted ones.
-    corral hides these directories. On a Mac they belong to the user, so the target could otherwise
-    read the databases and keys in them.
+    """Return the directories to hide in which installed services keep data and settings.
+
+    On a Mac these directories belong to the user, so the target could otherwise read the databases
+    and keys in them. Leave out directories that are granted, alone or inside a granted directory.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -212,9 +218,10 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check when the program starts. These are the path as
-    typed and the real path. If the program is only a launcher, they include the programs that it
-    executes. For example, /bin/sh executes another shell.
+    """Return every path whose execution Seatbelt may check when the program starts.
+
+    These are the path as typed and the real path. If the program is only a launcher, they include
+    the programs that it executes. For example, /bin/sh executes another shell.
     """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
@@ -230,8 +237,9 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the programs that `python` executes if it is the launcher of a framework build. The
-    frameworks are Python, Python3 (Apple's) and PythonT (free-threaded).
+    """Return the programs that `python` executes if it is only the launcher of a framework build.
+
+    The frameworks are Python, Python3 (Apple's) and PythonT (free-threaded).
     """
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")

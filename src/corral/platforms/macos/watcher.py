@@ -40,7 +40,10 @@ STATUS = struct.Struct("<i")
 
 @record
 class Pipes:
-    """One process's ends of the pipes between supervisor, watcher and target. -1 means closed."""
+    """One process's ends of the pipes between supervisor, watcher and target.
+
+    -1 means that the process does not have this end.
+    """
 
     control: int  # signal numbers and requests; end of file means that corral has ended
     answers: int  # the watcher's answers
@@ -61,7 +64,7 @@ class Pipes:
 
 
 def open_pipes() -> tuple[Pipes, Pipes]:
-    """Return the supervisor's ends and the watcher's ends."""
+    """Open the pipes. Return the supervisor's ends and the watcher's ends."""
     control, answers, executed, end = (os.pipe() for _ in range(4))
     return (
         Pipes(control=control[1], answers=answers[0], exec_result=executed[0], end=end[0]),
@@ -70,8 +73,10 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches the target's tree, and kills it when the target or corral ends. Then removes the
-    private directory, in case corral could not. `marker` identifies the target's Seatbelt profile.
+    """Watches the target's tree, and kills it when the target or corral ends.
+
+    Afterwards it removes the private directory, because corral may have been killed before it could
+    do so. `marker` identifies the target's Seatbelt profile.
     """
 
     def __init__(
@@ -87,9 +92,9 @@ class TreeWatcher:
         self._table = table
         self._pipes = pipes
         self._directory = directory
-        # The signal pipe is opened before the target's unique id is read, so that no SIGCHLD is
-        # missed. SIGPIPE is caught, because the watcher still has to kill the tree if the
-        # supervisor is killed.
+        # Open the signal pipe before reading the target's unique id. If the target ends in between,
+        # the pipe gets SIGCHLD. SIGPIPE is caught so that it does not kill the watcher: if the
+        # supervisor is killed, the watcher still has to kill the tree.
         self._children = signals.SignalPipe((SIGCHLD, SIGPIPE))
         self._unique = table.unique_id(root)
         self._tree = process_tree.Tree(table, root, self._unique, grouped=True, marker=marker)
@@ -102,7 +107,7 @@ class TreeWatcher:
             self._end()  # the target has ended, because a step has failed
         poll = select.poll()
         for fd in (self._pipes.control, self._children.fileno(), self._table.fileno()):
-            if fd >= 0:  # -1 if the table cannot report forks
+            if fd >= 0:  # the table's descriptor is -1 if the table cannot report forks
                 poll.register(fd, select.POLLIN)
         while True:
             for fd, _ in poll.poll():
@@ -150,11 +155,11 @@ class TreeWatcher:
         try:
             os.write(self._pipes.answers, answer)
         except BrokenPipeError:
-            pass  # corral has ended; the end of `control` then ends the watcher
+            pass  # corral has ended; the watcher sees this at the end of the pipe `control`
 
     def _end(self) -> NoReturn:
-        """Kill the tree and report its end. Once corral has closed `control`, remove the private
-        directory and exit.
+        """Kill the tree and report its end. Then wait until corral has closed `control`, remove the
+        private directory and exit.
         """
         try:
             self._tree.kill()

@@ -28,8 +28,9 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory in which the server starts, and warnings. If the directory is "", the
-    server starts in the program's own working directory.
+    """Return the directory in which the server starts, and warnings for the user.
+
+    "" means that the server starts in `program.cwd`, as if it had no `.env` file.
     """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
@@ -46,8 +47,10 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
 
 
 def uses_directory(words: Sequence[str], directory: str) -> bool:
-    """Return whether an argument names a file or module relative to the directory. Also return True
-    for the option `-c`, because its code may import a module from there.
+    """Return whether the command needs `directory` as its working directory.
+
+    This is so if an argument names a file or module relative to it, and for the option `-c`,
+    because the code after `-c` may import a module from the working directory.
     """
     options = takewhile(lambda word: word.startswith("-"), words)
     return "-c" in options or any(

@@ -1,4 +1,7 @@
-"""Try an operation in a child process that reports its result as text and leaves nothing behind."""
+"""Try an operation in a child process, and get the result as text.
+
+The child ends afterwards, so what the operation has changed in the process ends with it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ because later errors are consequences of the first one.
 
 
 def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:
-    """Return a finding: "proven" if `attempt` returns, otherwise "absent", with `hint`."""
+    """Return the finding for `capability`: "proven" if `attempt` returns without an error.
+
+    Otherwise the finding is "absent", and contains `hint`.
+    """
     proven, evidence = observe(attempt)
     if proven:
         return Finding(capability=capability, status="proven", evidence=evidence)
@@ -44,8 +50,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # A child of `attempt` that raises an error also writes here. It writes first, because
-            # its parent waits for it.
+            # `attempt` may fork. If an error is raised in such a child process, that process writes
+            # here too. It writes before this process, because this process waits for it.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
@@ -61,8 +67,9 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Read until every process has closed the other end of the pipe. Return None if nothing is
-    written for MAX_SILENCE_SECONDS.
+    """Return everything that is written to the pipe until all processes have closed its other end.
+
+    Return None if nothing is written for MAX_SILENCE_SECONDS.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -55,7 +55,8 @@ def set_limit(name: str, value: int) -> None:
     # Keep a lower limit that the host has set, because corral never raises a limit.
     hard = resource.getrlimit(kind)[1]
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    # A program that catches SIGXCPU at the soft limit is killed by the hard limit a second later.
+    # At the soft limit of CPU time the program gets SIGXCPU, which it can catch. The hard limit is
+    # one second later, and kills it.
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))
@@ -66,15 +67,17 @@ def set_limit(name: str, value: int) -> None:
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because with 0 Linux would still run a core dump
-    handler.
+    """Return the step with the limits to set.
+
+    RLIMIT_CORE is 1 and not 0, so that the target leaves no core dump: with 0, Linux would still
+    run the host's core dump handler. With `count_init`, the limit of processes is one higher.
     """
     values = [("CORE", 1)]
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))
     if limits.pids is not None:
-        # RLIMIT_NPROC also counts init, the sandbox's first process, which has the target's user
-        # id.
+        # If init is the sandbox's first process, it has the target's user id, so RLIMIT_NPROC
+        # counts it too.
         values.append(("NPROC", limits.pids + int(count_init)))
     for field, name in PER_PROCESS.items():
         if (value := getattr(limits, field)) is not None:

@@ -60,9 +60,9 @@ def inner(path: str) -> tuple[str, ...]:
 class WorkDirectory:
     """Makes a private directory on hosts where the target cannot have a root directory of its own.
 
-    The directory itself belongs to corral, and the directories in it to the target's `uid` and
-    `gid`. `links` lists the symlinks to make, as pairs (name in the home, granted path), so that
-    the target finds its grants below its home.
+    The directory itself belongs to corral. The directories in it, such as the target's home, belong
+    to the target's `uid` and `gid`. `links` lists the symlinks to make, as pairs (name in the home,
+    granted path), so that the target finds its grants below its home.
     """
 
     name = "work_directory"
@@ -131,14 +131,14 @@ class State:
             self._make()
         elif os.stat(self.path).st_mode & stat.S_IRWXU != stat.S_IRWXU:
             # The server has removed its own access to its home, so it could not start there again.
-            # The mode shows this even to root, for whom `access` always succeeds.
+            # Look at the mode for this, because `os.access` always succeeds for root.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
         """Make or check the target's home if root runs corral and the target has another user id.
-        Raise OSError if the home belongs to neither of these two users.
+        Raise OSError if the home belongs neither to root nor to the target's user.
 
         The directory above the home belongs to root, and only the target's group can search it. So
         only root can list or replace the homes. Other users cannot reach a home even if its server
@@ -151,9 +151,9 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # Only one run at a time may make the home, because corral refuses to make root's
-            # directories in a home that already belongs to a target. A target cannot take this
-            # lock, because it cannot open `above`.
+            # Only one run at a time may make the home. Otherwise a second run could try to make it
+            # after the first has given it to the target, and `_make` refuses a home that belongs to
+            # another user. A target cannot take this lock, because it cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -184,17 +184,20 @@ class State:
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
-            os.rmdir(self.path)  # without the file, corral cannot tell whose home this is
+            # Without the file, corral cannot tell to which server the home belongs.
+            os.rmdir(self.path)
             raise
 
 
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
-    """Make symlinks below a directory that targets may have written to. Do not follow symlinks that
-    a target has put into the path.
+    """Make symlinks to the grants below the home `top`.
 
-    Before the user granted a path, the server may have written its own file at the name of the
-    symlink. Add the suffix SET_ASIDE to the name of that file. Otherwise the server would go on
-    using it, and the grant would have no effect.
+    Targets may have written to this home. Do not follow symlinks that a target has put into the
+    path of a new symlink.
+
+    Before the user granted a path, the server may have written its own file where the symlink has
+    to be. Add the suffix SET_ASIDE to the name of that file. Otherwise the server would go on using
+    it, and the grant would have no effect.
 
     Skip a symlink if its name is still taken, or if the target has made its directory inaccessible.
     Raise OSError for any other failure, such as a full disk, because the target would not find the
@@ -230,7 +233,7 @@ def _is_link(name: str, target: str, above: int) -> bool:
     try:
         return os.readlink(name, dir_fd=above) == target
     except OSError:
-        return False  # it is a file or a directory
+        return False  # the name belongs to a file or a directory, not to a symlink
 
 
 def _set_aside(name: str, above: int) -> None:
@@ -239,13 +242,14 @@ def _set_aside(name: str, above: int) -> None:
         _rename_to_unused(name, name + SET_ASIDE, above)
     except OSError as error:
         if error.errno not in TAKEN | {errno.ENAMETOOLONG, errno.ENOENT}:
-            raise  # such as a full disk
+            raise  # another failure, such as a full disk
         raise FileExistsError(errno.EEXIST, error.strerror, name) from error
 
 
 def _rename_to_unused(name: str, new: str, above: int) -> None:
-    """Rename a file. Raise FileExistsError if the new name is taken, even if another run has taken
-    it just now.
+    """Rename a file. Raise FileExistsError if the new name is taken.
+
+    Never replace a file, not even one that another run makes at the same moment.
     """
     if sys.platform == "linux":
         from corral.abi import linux
@@ -275,16 +279,18 @@ def _rename_to_reserved(name: str, new: str, above: int) -> None:
     try:
         os.rename(name, new, src_dir_fd=above, dst_dir_fd=above)
     except OSError:
-        # Otherwise the new name would be taken in every later run.
+        # Remove the reservation, because otherwise the new name would be taken in every later run.
         (os.rmdir if is_directory else os.unlink)(new, dir_fd=above)
         raise
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory and give it to its parent's owner, so that this user can remove its files.
+    """Make a directory, if its name is free, and give it to the owner of its parent, so that this
+    user can remove its files.
 
-    Before that, another run's target may replace the directory with a hard link to one of root's
-    files. So open it with a flag that refuses files, and change the owner of what was opened.
+    Between the two, another run's target may replace the directory with a hard link to one of
+    root's files. So open the directory with a flag that refuses files, and change the owner of the
+    opened directory.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -300,11 +306,12 @@ def _make_alike(name: str, above: int) -> None:
 
 
 def state_path(program: Program) -> str:
-    """Return the path of a server's state directory.
+    """Return the path of a server's state directory, the home that it keeps between runs.
 
     Two commands count as the same server if they have the same program and arguments. All versions
-    of a package count as one server. A file next to the directory contains the digest of the
-    command as typed, and the command with its secrets masked. Its name ends in NAME_OF_STATE.
+    of a package count as one server. A file next to the directory, whose name ends in
+    NAME_OF_STATE, contains the digest of the command as typed, and the command with its secrets
+    masked.
     """
     import hashlib
 
@@ -314,11 +321,12 @@ def state_path(program: Program) -> str:
 
 
 def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
-    """Remove a private directory with everything below it, whatever its depth and modes.
+    """Remove a private directory, or a home that a server keeps, with everything below it, whatever
+    its depth and modes.
 
     Do nothing if `path` is a symlink, or if its owner is neither this user nor `owner`. After an
-    error, or when `budget` allows no more files, the remaining files stay. In a home that is kept
-    between runs, the removal also stops at a directory that does not belong to the home's owner.
+    error, or when `budget` allows no more files, the remaining files stay. In a kept home, the
+    removal also stops at a directory that does not belong to the home's owner.
     """
     try:
         top = _open_top(path)
@@ -331,7 +339,7 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
             _empty(top, budget, None if is_work_directory(path) else found)
             os.rmdir(path)
     except OSError:
-        pass  # the next sweep tries again
+        pass  # the next sweep of dead runs, or the next call, tries again
     finally:
         os.close(top)
 
@@ -351,8 +359,9 @@ def remove_whole(path: str) -> None:
 
 
 def _open_top(path: str) -> int:
-    """Open a directory, and restore its permissions if necessary. A target may have removed those
-    of the home that it keeps between runs.
+    """Open a directory. If this is denied, first restore the permissions of the directory.
+
+    This is necessary if a target has removed its own permissions for the home that it keeps.
     """
     try:
         return os.open(path, DIRECTORY)
@@ -391,7 +400,7 @@ def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) 
 
 
 def _some_names(directory: int) -> list[str]:
-    """Return up to a thousand names, because a directory can have more than fit into memory."""
+    """Return up to a thousand names in a directory, because all of them may not fit into memory."""
     with os.scandir(directory) as entries:
         return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
 
@@ -403,7 +412,8 @@ def _remove_inner(name: str, top: int, budget: Budget, owner: int | None, *, mix
         while names := _some_names(directory):
             for entry in names:
                 if not _unlink(entry, directory, budget):
-                    # Moving a directory changes its `..`, so it has to be writable.
+                    # Moving a directory changes the entry `..` in it, so it has to be writable.
+                    # `_open_directory` makes it so.
                     os.close(_open_directory(entry, directory, same_owner))
                     os.rename(entry, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
     finally:
@@ -412,8 +422,9 @@ def _remove_inner(name: str, top: int, budget: Budget, owner: int | None, *, mix
 
 
 def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
-    """Raise OSError unless a directory's owner `found` is `owner`. None allows any owner. A target
-    that runs as root may have moved another user's directory here.
+    """Raise OSError unless a directory's owner `found` is `owner`. If `owner` is None, accept any.
+
+    A target that runs as root may have moved another user's directory into its home.
     """
     if owner not in {None, found}:
         raise OSError(1, "the directory belongs to another user", name)
@@ -427,7 +438,8 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
     replace the directory between the two calls.
     """
     if sys.platform != "linux":
-        # Only Linux has O_PATH, but elsewhere chmod can refuse to follow a symlink.
+        # Other systems have no O_PATH. But their chmod can refuse to follow a symlink, so a target
+        # cannot direct it to another file.
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         _refuse_foreign(name, found.st_uid, owner)
         _clear_flags(name, directory)
@@ -451,7 +463,7 @@ def _mount_id(fd: int) -> str:
 
 
 def _unlink(name: str, directory: int, budget: Budget) -> bool:
-    """Remove a file and return True. Keep a directory and return False."""
+    """Remove a file and return True. If the name is a directory, keep it and return False."""
     budget.spend()
     try:
         os.unlink(name, dir_fd=directory)
@@ -467,7 +479,9 @@ def _unlink(name: str, directory: int, budget: Budget) -> bool:
 
 
 def _clear_flags(name: str, directory: int) -> None:
-    """Clear a file's flags on macOS. A flag such as uchg keeps even the owner from removing it."""
+    """Clear a file's flags on macOS, because a flag such as uchg keeps even the owner from removing
+    the file.
+    """
     if sys.platform == "darwin":
         import fcntl
 

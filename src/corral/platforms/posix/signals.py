@@ -25,7 +25,7 @@ def unblock(numbers: Iterable[int]) -> None:
 
 
 def reset() -> None:
-    """Unblock every signal and reset it to its default, so that corral's handlers no longer run."""
+    """Unblock every signal, and reset its effect to the default instead of corral's handler."""
     _signal.set_wakeup_fd(-1)
     for number in _signal.valid_signals():
         try:
@@ -36,7 +36,10 @@ def reset() -> None:
 
 
 class SignalPipe:
-    """Writes the number of each signal that arrives to a pipe. The signals have no other effect."""
+    """A pipe to which the number of each signal in `numbers` is written when the signal arrives.
+
+    The signals have no other effect on this process.
+    """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._read, self.writer = os.pipe()

@@ -1,9 +1,9 @@
 """Give the target a pipe in place of each standard stream that is a file.
 
-Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than corral gave it. It
-could then write to its stdin file. If its stderr is a log file, it could read the lines that other
-programs wrote there. So it gets only pipes, and processes outside the sandbox copy the data between
-each pipe and its file.
+Without Landlock, a target can open the file behind a stream again, by a path such as
+`/proc/self/fd/1`, and get more rights than corral gave it. It could then write to its stdin file.
+If its stderr is a log file, it could read the lines that other programs wrote there. So it gets
+only pipes, and processes outside the sandbox copy the data between each pipe and its file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def relay_files(stdio: Stdio) -> Relay:
         if number == 0:
             chosen[0] = _start(relay, fd, feeds=True)
             continue
-        # For `2>&1` use a single pipe, because with two pipes the order of the lines could change.
+        # If stdout and stderr are the same file, as after `2>&1`, use a single pipe for both. With
+        # two pipes the order of the lines could change.
         file = (seen.st_dev, seen.st_ino)
         if file not in pipes:
             pipes[file] = _start(relay, fd, feeds=False)
@@ -89,7 +90,8 @@ def _start(relay: Relay, file: int, *, feeds: bool) -> int:
 
 def _copy(source: int, destination: int) -> NoReturn:
     try:
-        # Ctrl-C must not end this process, because it still has to write the target's last lines
+        # Leave the terminal's session, so that Ctrl-C does not end this process: it still has to
+        # write the target's last lines.
         os.setsid()
         steps.keep_only({source, destination})
         while chunk := os.read(source, CHUNK):

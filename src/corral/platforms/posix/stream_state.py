@@ -6,11 +6,13 @@ key resumes it. It can also set the exclusive mode, in which other processes can
 terminal.
 
 So corral keeps these files open during the run, and restores them at the end. It opens a named pipe
-with O_PATH, because any other descriptor would hide from the client that the target has closed the
-pipe. Unnamed pipes and sockets are not restored, because no other process can open them.
+with O_PATH, because with any other descriptor corral would keep the pipe open, and the client would
+not see that the target has closed it. Unnamed pipes and sockets are not restored, because no other
+process can open them.
 
-But other programs may share an unnamed pipe. If the target set O_NONBLOCK on it, their later writes
-could fail. So on Linux the target gets its own open file for each unnamed pipe.
+But other programs may have inherited the same unnamed pipe, with the same status flags. If the
+target set O_NONBLOCK on it, their later writes could fail. So on Linux corral opens each unnamed
+pipe again, and the target gets a descriptor with status flags of its own.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
-# Linux's ioctl requests for terminals. On other systems they fail, so the settings of terminals are
-# not restored there.
+# Linux's ioctl requests for terminals. On other systems they fail, so corral does not restore
+# terminals there.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
 F_OFD_SETLK, LOCKS_OF_OPEN_FILES = 37, (b"FLOCK", b"OFDLCK")
 TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
@@ -70,8 +72,8 @@ class StreamStates:
 
 
 def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
-    """Return the streams, with a new open file in place of each unnamed pipe. Add the new
-    descriptors to `opened`, which the caller closes.
+    """Open each unnamed pipe among the streams again, and return the streams with the new
+    descriptors. Add these to `opened` too, whose descriptors the caller closes.
 
     Named pipes stay as they are, because opening one again could block until another process opens
     it too.
@@ -109,8 +111,9 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only the file's owner or root can change the aspects outside OF_OPEN_FILE. corral
-            # restores these aspects only as the owner, even if it runs as root.
+            # Any process that shares the open file can change the aspects in OF_OPEN_FILE, but only
+            # the file's owner or root the others, such as the mode. corral restores these others
+            # only as the owner. Even as root it does not change another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -133,7 +136,11 @@ def _keep_open(fd: int, mode: int) -> int:
 
 
 def _at(fd: int) -> int | str:
-    """Return a path for calls that change the file but refuse O_PATH descriptors."""
+    """Return what to pass to a call that changes the file, such as chmod.
+
+    On Linux this is a path, because such calls refuse the O_PATH descriptor of a named pipe.
+    Elsewhere it is the descriptor itself.
+    """
     return f"/proc/self/fd/{fd}" if sys.platform == "linux" else fd
 
 
@@ -170,8 +177,10 @@ def _set_flags(fd: int, value: object) -> None:
 
 
 def _get_locks(fd: int) -> object:
-    """Return the kinds of locks that belong to the open file, not to a process. They remain after
-    the run if the client also has the file open.
+    """Return the kinds of locks that belong to the open file, not to a process.
+
+    If the target takes such a lock, it remains after the run, because the client shares the open
+    file.
     """
     if sys.platform != "linux":
         return None
@@ -181,7 +190,9 @@ def _get_locks(fd: int) -> object:
 
 
 def _set_locks(fd: int, value: object) -> None:
-    """Release locks that were added. Do not take removed locks again, because that could block."""
+    """Release the locks that the target took. Do not take again the locks that it released, because
+    that could block.
+    """
     now = _get_locks(fd)
     if sys.platform == "linux" and isinstance(value, frozenset) and isinstance(now, frozenset):
         if b"FLOCK" in now - value:
@@ -233,7 +244,10 @@ def _get_mode(fd: int) -> object:
 
 
 def _set_mode(fd: int, value: object) -> None:
-    """Remove bits that were added. Do not restore removed bits: the user may have removed them."""
+    """Remove the bits of the mode that were added during the run.
+
+    Do not add again the bits that were removed, because the user may have removed them.
+    """
     if isinstance(value, int):
         os.chmod(_at(fd), os.fstat(fd).st_mode & value)
 
@@ -247,8 +261,10 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral is in the foreground of this terminal. In the background it must not
-    change the settings: they are the shell's, and the kernel would suspend corral.
+    """Return whether corral is in the foreground of this terminal.
+
+    In the background corral must not change the settings of the terminal. They are then those of
+    the shell, and the kernel would suspend corral.
     """
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
@@ -261,7 +277,7 @@ def _resume_output(fd: int) -> None:
         if _is_foreground(fd):
             fcntl.ioctl(fd, TCXONC, TCOON)
     except OSError:
-        pass  # this request exists only on Linux
+        pass  # the value of TCXONC is Linux's, so the call fails on other systems
 
 
 def _get_settings(fd: int) -> object:

@@ -27,8 +27,9 @@ UMASK = 0o022
 
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
-    """Make the three streams the descriptors 0, 1 and 2. Return duplicates of `pipes`, because a
-    stream may take over the number of a pipe.
+    """Make the three streams the descriptors 0, 1 and 2.
+
+    Return duplicates of `pipes`, because a stream may replace a pipe that has one of these numbers.
     """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
@@ -37,15 +38,17 @@ def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
 
 
 def close_on_exec() -> None:
-    """Let the target inherit only the three streams, on systems without close_range."""
+    """Make exec close every descriptor except the three streams, on systems without close_range."""
     for fd in _open_descriptors():
         if fd > 2:
             os.set_inheritable(fd, False)
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor except those in `keep`, on systems without close_range. To find them,
-    list the open descriptors, because trying every number would take a million calls.
+    """Close every descriptor except those in `keep`, on systems without close_range.
+
+    To find the descriptors, list those that are open, because closing every possible number would
+    take a million calls.
     """
     for fd in _open_descriptors():
         if fd not in keep:
@@ -81,7 +84,8 @@ def enter(
     os.chdir(plan.program.cwd or "/")
     steps.apply(plan.steps, "target", results)
     steps.verify(plan.steps, results)
-    # Wait only now, so that init can lock itself down on another processor in the meantime.
+    # Wait for `start` only now, after the steps. Init sends the byte when it has locked itself
+    # down, which it can do on another processor while this process applies the steps.
     if os.read(start, 1) != b"\0":
         os._exit(1)  # the process that watches the target has ended
     if request is not None:

@@ -1,7 +1,7 @@
 """Write a message to a stream without waiting for a reader, even if the stream is full.
 
-Polling first is not enough, because the target uses the same stderr, and may fill it before the
-message is written.
+To ask by poll whether the stream has room is not enough. The target uses the same stderr, and may
+fill it after the poll and before the message is written.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def _write_if_ready(fd: int, data: bytes) -> int:
 if sys.platform == "linux":
 
     def _write_linux(fd: int, data: bytes) -> int:
-        """Write with RWF_NOWAIT, which pipes and sockets support since Linux 6.5. Where it is not
-        supported, write through a non-blocking descriptor.
+        """Write with the flag RWF_NOWAIT, which pipes and sockets support since Linux 6.5.
+
+        Where it is not supported, write through a non-blocking descriptor.
         """
         try:
             return os.pwritev(fd, [data], -1, RWF_NOWAIT)
@@ -53,11 +54,12 @@ if sys.platform == "linux":
             if isinstance(error, OSError) and error.errno not in NOT_OFFERED:
                 raise
         try:
-            # Open the stream again, because O_NONBLOCK on the shared open file would affect other
-            # processes.
+            # Open the stream again. Setting O_NONBLOCK on `fd` itself would also affect the other
+            # processes that share it.
             own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
-            return _write_if_ready(fd, data)  # a socket, or another user's terminal
+            # A socket, or another user's terminal, cannot be opened again.
+            return _write_if_ready(fd, data)
         try:
             return os.write(own, data)
         finally:

@@ -1,8 +1,8 @@
 """Watch one sandbox until it has ended, in one event loop.
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills the
-server. The target inherits stdin and sees the end of file itself, while corral passes signals on to
-the whole tree. The loop wakes up only for an event or a deadline.
+server. The target inherits stdin and sees the end of file itself. The signals go to corral, which
+passes them on to the whole tree. The loop wakes up only for an event or a deadline.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ class Watch:
                 self.poll.register(service.fileno(), POLLIN)
 
     def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
-        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS, to import modules
-        that are needed later.
+        """Watch until the run ends.
+
+        `preload` is called after PRELOAD_SECONDS, to import modules that the caller needs later.
         """
         self._preload = preload
         while not self._step():

@@ -39,13 +39,17 @@ def compose(
 
 
 def warm_up() -> None:
-    """Do nothing. Windows cannot fork, so each run starts its own supervisor, and nothing can be
-    prepared for the next run.
+    """Do nothing. Windows cannot fork, so each run starts a new supervisor, and there is no process
+    in which corral could prepare something for the next run.
     """
 
 
 def clean(path: str, _budget: run_records.Budget) -> None:
-    """Remove a dead run's private directory, or undo the changes in its journal."""
+    """Remove what a dead run has left at `path`.
+
+    If `path` is a journal file, undo the changes that it lists, and those of all other dead runs.
+    Otherwise `path` is the run's private directory.
+    """
     if path.endswith(journal.SUFFIX):
         undo.sweep(os.path.dirname(path))
     else:
@@ -68,7 +72,7 @@ def find_spare_maker(_plan: Plan) -> None:
 
 
 def rehearse(plan: Plan) -> None:
-    """Copy the runtime into the store, and check that it starts."""
+    """Copy the server's runtime, such as Python, into corral's store, and check that it starts."""
     try:
         trial.check_runtime_starts(plan)
     except StepFailed as failed:

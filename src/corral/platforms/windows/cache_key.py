@@ -1,7 +1,7 @@
 """Build the cache key of findings from everything that can change a probe's result.
 
-The key includes whether corral itself is in a job, because UI limits do not always work in a nested
-job.
+The key includes whether corral itself is in a job object. The target's job is then nested in that
+job, and the UI limits of a nested job do not always work.
 """
 
 import os

@@ -1,12 +1,14 @@
 """Get a cgroup from systemd, for users who cannot make a cgroup in their session's cgroup.
 
-corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. systemd changes nothing inside a delegated unit, so
-corral can make a leaf there, as `cgroup` describes. The leaf's settings make the kernel kill the
-whole tree at once when memory runs out.
+corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as the
+scope's properties, and systemd puts init into the scope. systemd changes nothing inside a delegated
+unit. So corral can make a leaf in the scope: the cgroup for the processes of one run, which
+`cgroup` describes. The leaf's settings make the kernel kill the whole tree at once when memory runs
+out.
 
-systemd removes an empty unit at once, and the kernel's counts with it. So an idle process stays in
-the scope beside the leaf until corral has read the counts. It ends when the supervisor ends.
+systemd removes a scope as soon as it is empty. The kernel's counts of the run, such as its CPU
+time, would then be lost. So an idle process stays in the scope, beside the leaf, until corral has
+read the counts. The idle process ends when the supervisor ends.
 """
 
 from __future__ import annotations
@@ -62,7 +64,10 @@ kernel's records of the leaf.
 
 @record
 class Scope:
-    """Starts a scope. `leaf` contains the path that the leaf will have in the scope."""
+    """Starts a scope. `leaf.base` is the path that the scope will probably have.
+
+    `apply` replaces it with the path at which systemd really started the scope.
+    """
 
     name = "systemd_scope"
     unit: str
@@ -88,7 +93,8 @@ class Scope:
         try:
             pids = (idle, results.get(init.InitProcess).pid)
             leaf = replace(self.leaf, base=start(self.unit, pids, self.leaf.settings))
-            results.add(cgroup.Cgroup(path=leaf.path))  # removing the leaf also ends the scope
+            # From now on, the end of the run removes the leaf, and this also ends the scope.
+            results.add(cgroup.Cgroup(path=leaf.path))
             leaf.apply(results)
             cgroup.Enter().apply(results)
         except BaseException:
@@ -102,15 +108,19 @@ def unit_of(name: str) -> str:
 
 
 def plan(leaf: cgroup.Leaf) -> Scope:
-    """Return the step that makes a leaf in a new scope. `leaf.base` is systemd's own cgroup."""
+    """Return the step that starts a scope and makes a leaf in it.
+
+    `leaf.base` is the cgroup of the systemd instance that will start the scope.
+    """
     unit = unit_of(leaf.run)
     return Scope(unit=unit, leaf=replace(leaf, base=f"{leaf.base}/{_slice()}/{unit}"))
 
 
 def _slice() -> str:
-    """Return the slice for scopes, which is the one that systemd would choose.
+    """Return the systemd slice in which corral starts its scopes.
 
-    The slice is fixed, so that a later run can find the scope.
+    systemd would choose the same slice by default. corral names it anyway, so that a later run
+    knows the path of a scope that was left behind.
     """
     return "app.slice" if os.geteuid() else "system.slice"
 
@@ -155,8 +165,9 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Close all descriptors and wait. An open pipe would make the client think that the server
-    still runs.
+    """Run as the idle process: close all descriptors, and wait until a signal ends the process.
+
+    If it kept the client's pipes open, the client would think that the server still runs.
     """
     init.follow_supervisor()
     if os.getppid() != parent:
@@ -209,7 +220,8 @@ def stop(unit: str) -> None:
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
     """Return the properties of the scope for a leaf with these settings.
 
-    Each limit of the scope is at least as high as the same limit of the leaf.
+    Each limit of the scope is at least as high as the same limit of the leaf, so that the target
+    reaches the leaf's limit first.
     """
     from corral.platforms.linux.dbus import Variant
 
@@ -226,7 +238,8 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
         found.append(("MemoryMax", "t", int(chosen["memory.max"]) + OWN_MEMORY))
     if "memory.swap.max" in chosen:
         found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
-    # If the policy does not limit tasks, turn off systemd's default limit.
+    # The scope may have one task more than the leaf, because it also contains the idle process. If
+    # the policy does not limit tasks, turn off systemd's default limit.
     tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
     found.append(("TasksMax", "t", tasks))
     if "cpu.max" in chosen:
@@ -237,7 +250,10 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
 
 
 def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
-    """Return systemd's properties for lines of io.max such as `8:0 rbps=N wbps=N`."""
+    """Return the properties that limit the I/O rate of a scope.
+
+    `limits` contains lines for the cgroup's file io.max, such as `8:0 rbps=N wbps=N`.
+    """
     names = {"rbps": "IOReadBandwidthMax", "wbps": "IOWriteBandwidthMax"}
     found: dict[str, list[Value]] = {}
     for line in limits:
@@ -263,8 +279,8 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # corral and systemd are in different PID namespaces. systemd would take the pids of
-            # this run for other processes.
+            # corral and systemd are in different PID namespaces, so for systemd the pids of this
+            # run mean other processes.
             raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
@@ -274,10 +290,11 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Ask systemd for a job, wait until the job ends, and return its result.
+        """Call a method of systemd that starts a job, wait until the job ends, and return its
+        result.
 
-        Subscribe to the signal that reports the end before the job starts, so that it is not
-        missed.
+        systemd reports the end of a job by the D-Bus signal JobRemoved. Subscribe to this signal
+        before the job starts, so that corral cannot miss it.
         """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)

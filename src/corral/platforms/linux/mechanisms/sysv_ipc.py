@@ -1,8 +1,9 @@
 """Count the memory of the sandbox's System V objects, on hosts where no cgroup counts it.
 
-The kernel keeps these objects even if no process uses them, so they are not part of the processes'
-memory. The files in /proc/sysvipc list the objects of the namespace in which they were opened. So
-init opens the files, and the supervisor reads them.
+These objects are shared memory segments, message queues and semaphores. The kernel keeps them even
+if no process uses them, so their memory is missing from the memory of the processes. A file in
+/proc/sysvipc lists the objects of the IPC namespace in which the file was opened. So init, which is
+in the sandbox's namespace, opens the files, and the supervisor reads them.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ def _open(name: str) -> int:
 
 
 def _sums(fd: int) -> Callable[[bytes], int]:
-    """Read a list. Return a function that adds up the column with a given name."""
+    """Read one of the files in /proc/sysvipc, which contains a table.
+
+    Return a function that adds up the column with a given name.
+    """
     parts: list[bytes] = []
     at = 0
     while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):

@@ -75,7 +75,10 @@ def plan(policy: Policy) -> TaskLimit:
 
 
 class TaskCount:
-    """Decides clone, fork and vfork calls, and keeps the tree below `root` within the limit."""
+    """Decides the target's clone, fork and vfork calls, so that the tree stays within the limit.
+
+    `root` is the pid of init, at the top of the tree.
+    """
 
     def __init__(self, root: int, limit: int, *, threads_only: bool, hit: list[str]) -> None:
         self._root = root
@@ -93,7 +96,8 @@ class TaskCount:
     def decide(self, call: str, request: Notification) -> Decision:
         if self._threads_only and call != THREAD:
             return DENIED
-        self._allowed.pop(request.pid, None)  # this thread's last clone must have ended
+        # The calling thread makes a new call, so its last clone must have ended.
+        self._allowed.pop(request.pid, None)
         if self._room <= 0:
             self._count()
         if self._room <= 0:
@@ -104,11 +108,12 @@ class TaskCount:
         return Decision(verdict="continue")
 
     def _count(self) -> None:
-        """Set how many more tasks may start. Count the unfinished clones first, and then the tree.
+        """Set `_room`, the number of tasks that may still start.
 
-        A clone that finishes between these two counts is counted twice. In the opposite order it
-        might not be counted at all. No new clone can begin meanwhile, because its call waits for
-        the supervisor's answer.
+        Count the clones first that were allowed but have not ended, and then the tree. A clone that
+        ends between these two counts is counted twice. In the opposite order it might not be
+        counted at all. No new clone can begin meanwhile, because each one has to wait for the
+        supervisor's answer.
         """
         started = time.thread_time()
         self._allowed = {
@@ -121,16 +126,18 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return a thread's processor time, in nanoseconds, when its clone was first counted.
+    """Return the processor time, in nanoseconds, that a thread had used when its clone was first
+    counted. Return None if the thread can no longer be in its clone.
 
-    Return None if the thread can no longer be in its clone. `before` is what this function returned
-    for the thread at the last count, or None at the first count.
+    `before` is what this function returned for the thread at the last count, or None at the first
+    count.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
         spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])
     except FileNotFoundError:
-        # The thread has ended, or the kernel has no schedstat.
+        # If `stat` exists, only `schedstat` is missing, because this kernel does not have it. The
+        # thread may then still be in its clone. Otherwise the thread has ended.
         return before or 0 if os.path.exists(f"/proc/{thread}/stat") else None
     except ProcessLookupError:
         return None

@@ -1,8 +1,8 @@
-"""Choose and set the target's ids. The user namespace maps one id, and never the host's root.
+"""Choose and set the target's user id and group id.
 
-The host's uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So
-if root starts a run, the target gets another id on the host, from a range that no distribution
-uses.
+The sandbox's user namespace maps one user id and one group id, and never the host's root. In any
+namespace, the host's uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys. So if root
+starts a run, the target gets another id on the host, from a range that no distribution uses.
 """
 
 from __future__ import annotations
@@ -103,12 +103,13 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids.
+    """Return the ids of the target, if corral has the ids `uid` and `gid`.
 
     - If an ordinary user runs corral, the target has this user's ids.
-    - If root runs corral, the target has ids that own no files, if this namespace has such ids.
-      If corral lacks the capabilities in NEEDED, which some containers drop, the target has
-      root's ids.
+    - If root runs corral, the target gets ids that own no files, as far as corral's user namespace
+      has such ids (`unused_id`).
+    - If root runs corral without the capabilities in NEEDED, which some containers drop, the target
+      keeps corral's own ids. `write_maps` refuses this if corral's root is the host's root.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -124,10 +125,10 @@ def choose(uid: int, gid: int) -> IdMaps:
 
 
 def unused_id(map_name: str) -> int:
-    """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
+    """Return OUTSIDE_ROOT if corral's user namespace maps this id, otherwise the highest mapped id.
 
-    If the namespace maps only root, the last mapped id is root. Outside the namespace this root is
-    an ordinary user.
+    If the namespace maps only id 0, the highest id is root. Outside the namespace this root is
+    usually an ordinary user. If it is the host's root, `write_maps` refuses the id.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -143,10 +144,11 @@ def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
 
 
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write the maps of a waiting child from outside. The child itself could map only its own ids.
+    """Write the id maps of a child that has a new user namespace and waits for the maps.
 
-    Refuse to map the host's root. It would own /proc/sys in the sandbox and be exempt from
-    RLIMIT_NPROC.
+    corral writes them from outside, because the child itself could map only its own ids. Refuse to
+    map the host's root, because the target would then own /proc/sys in the sandbox and be exempt
+    from RLIMIT_NPROC.
     """
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
         raise OSError(1, "root has no capabilities here, so the target cannot get another user id")

@@ -1,8 +1,9 @@
 """Open the places where a target without namespaces may write, for `file_changes`.
 
-corral changes modes and times only of files in these places. It opens the places before the start.
-A place is the opened file, not its path, just as in Landlock's rules. So a file that later
-takes the path of a grant is not a place.
+A place is a granted file or directory, or one of the target's own directories. The supervisor
+changes modes and times for the target, but only of files in these places. It opens the places
+before the target starts. A place is the opened file, not its path, just as in Landlock's rules. So
+a file that later takes the path of a grant is not a place.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ class WritablePlaces:
     """
 
     name = "writable_places"
-    granted: tuple[tuple[str, str, int, int], ...]  # (path, path as written, device, inode)
+    # Each grant as (path, path as the user wrote it, device, inode).
+    granted: tuple[tuple[str, str, int, int], ...]
     private: tuple[str, ...]  # the target's own directories
-    own: str  # corral's directory around the private directories
-    uid: int  # the target's user id
+    own: str  # corral's directory that contains the target's own directories
+    uid: int  # the target's user id on the host
     gid: int
     stage: Stage = "supervisor"
     verify = unverified
@@ -53,8 +55,8 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # Set this decider before the target's first call. No other decider may ever answer these
-        # calls.
+        # Set this decider before the target's first call. If it were missing, and the run had the
+        # next decider in `notified_calls.CALLS`, that one would let the kernel execute the calls.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

@@ -1,6 +1,7 @@
 """Probe whether a cgroup enforces limits.
 
-Exceed each limit, and then do the same under a higher limit or without a limit.
+Exceed each limit in a cgroup, and then do the same under a higher limit or without a limit. The
+limit works if the kernel stops only the first attempt.
 """
 
 import contextlib
@@ -76,7 +77,10 @@ def is_cgroup(finding: Finding) -> bool:
 
 
 def doctor_lines(findings: list[Finding]) -> list[Line]:
-    """Return a line for the proven controllers, and a line that says why others are absent."""
+    """Return the lines of `corral doctor` about cgroups.
+
+    One line says where the proven controllers are available, another why the others are absent.
+    """
     proven = [item for item in findings if item.status == "proven"]
     absent = [item for item in findings if item.status != "proven"]
     names = ", ".join(item.capability.removeprefix(PREFIX) for item in absent)
@@ -93,7 +97,7 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
     """Probe a controller in a scope that systemd makes.
 
-    The probe's own process stays in the scope, because systemd removes empty scopes.
+    The probe's own process stays in the scope, because systemd removes a scope that is empty.
     """
     from corral.platforms.linux.mechanisms import systemd_scope
 
@@ -113,8 +117,9 @@ def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
 def _started(
     base: cgroup.Base, controller: str, settings: Settings, act: Callable[[], int]
 ) -> Iterator[tuple[str, int]]:
-    """Start a process that calls `act` in a leaf with `settings`. Yield the leaf's path and the
-    pid.
+    """Start a process that calls `act` in a new cgroup, a leaf, with `settings`.
+
+    Yield the leaf's path and the process's pid.
     """
     run = f"probe-{controller}-{os.getpid()}"
     leaf = cgroup.Leaf(base=base.path, run=run, controllers=(controller,), settings=settings)
@@ -181,9 +186,10 @@ def _spin() -> int:
 
 
 def _is_throttled(base: cgroup.Base, quota: str) -> bool:
-    """Return whether the kernel throttles a busy loop under this quota.
+    """Return whether the kernel throttles a process that is always busy under this quota.
 
-    Wait until the kernel reports throttling, or until the process has used far more than MIN_QUOTA.
+    Wait until the kernel reports throttling, or until the process has used far more CPU time than
+    MIN_QUOTA.
     """
     with _started(base, "cpu", (("cpu.max", f"{quota} {cgroup.PERIOD}"),), _spin) as (leaf, pid):
         seen: dict[str, int] = {}
@@ -213,10 +219,11 @@ def _io(base: cgroup.Base) -> str:
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether a read is delayed in a cgroup with these settings.
+    """Return whether the kernel delays a read in a cgroup with these settings.
 
-    A read is delayed if its process waits and the kernel has not counted any bytes. The duration of
-    the read is not used, because it proves little on a busy host.
+    The read counts as delayed if its process is seen waiting LOOKS times, and the kernel has not
+    counted any bytes as read by then. The duration of the read is not used, because it proves
+    little on a busy host.
     """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0
@@ -237,9 +244,10 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
 
 @contextlib.contextmanager
 def _file_on_a_disk() -> Iterator[tuple[str, str]]:
-    """Yield the path and the disk of the interpreter.
+    """Yield the path of a file to read, and the disk that it is on.
 
-    If the interpreter is not on a disk, yield those of a temporary file.
+    This is the program of the Python interpreter, or a temporary file if that program is not on a
+    disk.
     """
     program = os.path.realpath(sys.executable)
     if disk := block_devices.disk_of(program):

@@ -75,7 +75,10 @@ def deny_signal() -> str:
     hint="a newer kernel: Linux 7.1 or later, whose Landlock can deny connections to unix sockets",
 )
 def deny_foreign_socket() -> str:
-    """Check that stream and datagram sockets can reach only sockets in the same domain."""
+    """Check that a process can reach only unix sockets of its own Landlock domain.
+
+    Try both stream and datagram sockets.
+    """
     with tempfile.TemporaryDirectory() as directory:
         theirs = [_bind(f"{directory}/{kind}", kind) for kind in SOCKET_KINDS]
 

@@ -35,7 +35,10 @@ NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 @record
 class Trial:
-    """Runs in place of a target. Tries what a sandbox must deny, and writes the errors to `fd`."""
+    """A step that runs in place of a target.
+
+    It tries what a sandbox must deny, and writes the errors to the pipe `fd`.
+    """
 
     name = "trial"
     fd: int
@@ -95,7 +98,8 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _fill_space() -> str:
-    """Write a file that fits into the private space, and then a file that does not fit.
+    """Write a file that fits into the tmpfs of the private directories, and then another that does
+    not fit.
 
     Return the error for the second file.
     """
@@ -128,7 +132,7 @@ def _try_sandbox() -> str:
         steps = tier_namespaces.compose(policy, program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
-        # The trial needs no streams. Use the pipe for its answer in place of all three.
+        # The trial needs no standard streams. Pass the pipe on which it answers as all three.
         child = spawn.spawn(plan, (write, write, write))
         os.close(write)
         with open(child.exec_pipe, "rb", closefd=False) as pipe:
@@ -138,8 +142,8 @@ def _try_sandbox() -> str:
     os.close(listener)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    # After the trial the plan executes "/". This must fail, because "/" is a directory. If another
-    # step failed, the sandbox does not work on this host.
+    # After the trial the plan executes "/". This must fail, because "/" is a directory. So if
+    # anything but the exec failed, the sandbox does not work on this host.
     if failed is None or failed.step != "exec":
         raise failed or StepFailed("trial", "executing a directory did not fail")
     return words

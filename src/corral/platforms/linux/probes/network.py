@@ -29,7 +29,10 @@ capability counts as absent until the next boot if the connection comes too late
     "gateway", "Network allowlist", hint="a kernel with network namespaces and local routes"
 )
 def catch_connection() -> str:
-    """Check that a listener in the namespace receives a connection to an unused address."""
+    """Check that a listener in a namespace receives connections to any address.
+
+    UNUSED_ADDRESS belongs to no host, so only the listener can answer a connection to it.
+    """
     results = Results()
     channel = DescriptorChannel()
     results.add(channel)
@@ -68,7 +71,10 @@ def catch_connection() -> str:
     hint="a kernel with network namespaces that their owner may join",
 )
 def connect_into() -> str:
-    """Check that a port in a namespace can be reached only from the same namespace."""
+    """Check that corral can reach a port in a namespace with a socket that it makes in there.
+
+    A socket from outside the namespace must not reach the port.
+    """
     results = Results()
     port_read, port_write = os.pipe()
 
@@ -95,7 +101,7 @@ def connect_into() -> str:
 
 
 def listen() -> tuple[int, int]:
-    """Return (port, descriptor) of a listener on loopback."""
+    """Open a listener on loopback, and return (port, descriptor)."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     return port, listener.detach()

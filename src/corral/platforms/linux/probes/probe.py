@@ -45,7 +45,7 @@ class Probe:
 def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
     """Start a child that calls `act` in new namespaces, and return its pid.
 
-    The child has the id maps of a target.
+    The child's user ids and group ids are mapped as in a target's user namespace.
     """
     go_read, go_write = os.pipe()
     pid, pidfd = abi.clone(flags)

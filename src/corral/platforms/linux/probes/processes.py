@@ -52,7 +52,7 @@ def _fork_until_denied(who: user_ids.IdMaps) -> str:
 
 @probe.probe("guardian", "Guardian")
 def adopt_orphan() -> str:
-    """Check that an orphan that left its session becomes a child of the subreaper."""
+    """Check that a subreaper adopts an orphan, even if the orphan has left its session."""
     abi.prctl(abi.PR_SET_CHILD_SUBREAPER, 1)
     ready_read, ready_write = os.pipe()
     end_read, end_write = os.pipe()

@@ -1,7 +1,7 @@
 """Probe what seccomp filters can do on this kernel.
 
-A filter should be able to deny calls, to allow exec only with a cookie, and to pass a call to a
-listener.
+A filter should be able to deny calls, to allow exec only with a cookie (a secret number in the
+call's registers), and to pass a call to a listener, which decides it.
 """
 
 import os
@@ -41,7 +41,8 @@ def deny_call() -> str:
 def exec_with_cookie() -> str:
     """Check that exec works with the cookie and fails without it.
 
-    The cookie is in registers that the kernel must ignore and the filter must be able to read.
+    The cookie is in registers that exec does not use. So the kernel must ignore these registers,
+    and the filter must be able to read them.
     """
     cookie = (1 << 63, 2, 3)
     pid = os.fork()
@@ -64,7 +65,7 @@ def exec_with_cookie() -> str:
     word="reported",
 )
 def report_start() -> str:
-    """Check that a listener receives a fork under a filter and can deny it."""
+    """Check that a filter passes a fork to the listener, and that the listener can deny it."""
     disposable.fork_once()
     channel = DescriptorChannel()
     pid = os.fork()

@@ -156,7 +156,9 @@ def _be_target(
             user_ids.SetIds(uid=who.outside_uid, gid=who.outside_gid, drop_groups=True).apply(
                 results
             )
-            abi.prctl(abi.PR_SET_DUMPABLE, 1)  # exec sets this too
+            # The change of ids has made this process undumpable, so the broker could not inspect
+            # it. A real target becomes dumpable again by its exec.
+            abi.prctl(abi.PR_SET_DUMPABLE, 1)
         abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
         _load_filter(results)
         network.connected(allowed)

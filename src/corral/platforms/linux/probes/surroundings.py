@@ -1,4 +1,7 @@
-"""Find out what forbids namespaces here: a container engine, AppArmor or a sysctl."""
+"""Find out what forbids namespaces here.
+
+It can be a container engine, another sandbox around corral, AppArmor or a sysctl.
+"""
 
 import os
 import sys
@@ -52,7 +55,8 @@ def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
         around = "container" if engine else "sandbox"
-        # Inside one of corral's own sandboxes, corral cannot use seccomp either.
+        # In one of corral's own sandboxes the probe of seccomp always fails, because TIOCSTI is
+        # denied already. So do not say there that seccomp could be a wall.
         inside = "" if seccomp.is_filtered() else f"; inside, {_walls_left()}"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
@@ -78,9 +82,10 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files on this host without namespaces.
+    """Describe which walls remain on this host without namespaces.
 
-    seccomp restricts network and signals, so they do not depend on Landlock's version.
+    Only the version of Landlock matters, because Landlock restricts files. Network and signals are
+    restricted by seccomp.
     """
     try:
         version = abi.landlock_abi()

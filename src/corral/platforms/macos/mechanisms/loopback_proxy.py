@@ -49,7 +49,11 @@ class LoopbackProxy:
 
 
 class ProxyPort:
-    """The proxy's port and password. The socket `reserved` is bound to the same port on ::1."""
+    """The proxy's port and password.
+
+    The proxy accepts connections on `listener`. The socket `reserved` is bound to the same port on
+    ::1, but does not listen.
+    """
 
     def __init__(self, listener: _socket.socket, reserved: _socket.socket | None) -> None:
         self.listener = listener
@@ -58,8 +62,8 @@ class ProxyPort:
         self.password = os.urandom(16).hex()
 
     def variables(self) -> dict[str, str]:
-        """Return the target's proxy variables, in lower case too, because curl ignores
-        HTTP_PROXY.
+        """Return the target's proxy variables. Their names are also given in lower case, because
+        curl ignores HTTP_PROXY.
         """
         proxy = f"http://{USER}:{self.password}@{LOOPBACK}:{self.number}"
         upper = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": ""}

@@ -38,11 +38,11 @@ class Disclaimer:
 
 @record
 class Disclaimed:
-    """Tells `spawn` to make the target its own responsible process."""
+    """A result that tells `spawn` to make the target its own responsible process."""
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:
-    """Return a warning if macOS asks for consent before one of `paths` is read."""
+    """Return a warning if macOS asks the user for consent before a process reads one of `paths`."""
     from corral.paths.posix import is_inside
 
     asked = ["/Volumes", *(f"{home}/{name}" for home in homes for name in IN_HOME)]

@@ -39,7 +39,7 @@ class Seatbelt:
     name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
-    closed: str  # a directory that the target could list without Seatbelt
+    closed: str  # a directory that `verify` tries to list; only Seatbelt denies this
     alone: bool  # True if the target must not start other processes
     proxy: bool = False  # True if the target may reach the proxy; `apply` adds a rule for its port
     marker: str = ""  # a name by which corral recognizes the profile
@@ -52,8 +52,8 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # Both calls succeed here, before Seatbelt is applied. If they fail in `verify`, Seatbelt
-        # has denied them.
+        # Make both calls here, before Seatbelt is applied, to see that they succeed. If they fail
+        # later in `verify`, it is Seatbelt that has denied them.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""

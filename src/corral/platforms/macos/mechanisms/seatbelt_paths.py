@@ -1,9 +1,9 @@
 """Convert a path to the kernel's own spelling, because Seatbelt compares paths in that spelling.
 
 Most volumes on a Mac ignore case, and every file on the user's volume has two paths (/Users is also
-/System/Volumes/Data/Users). `realpath` keeps the spelling that the user typed, but a rule with that
-spelling may silently match nothing. Then a grant would have no effect, or a hidden file would be
-readable.
+/System/Volumes/Data/Users). So the same file can be written in several ways. `realpath` keeps the
+spelling that the user typed, but a rule with that spelling may silently match nothing. Then a grant
+would have no effect, or a hidden file would be readable.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ MAXPATHLEN = 1024
 
 
 def to_kernel_path(path: str) -> str:
-    """Return the kernel's spelling of a path, without following a symlink at its end. Names that
-    cannot be opened keep their spelling.
+    """Return the kernel's spelling of a path, without following a symlink at its end.
+
+    corral opens the path to get this spelling. The names at the path's end that cannot be opened,
+    such as missing files, keep the spelling that they have.
     """
     opened = _path_of_opened(path)
     if opened is not None:

@@ -5,10 +5,10 @@ the policy and the program are passed as parameters (`(param "READ_0")`), so tha
 read as rules. They have to be real paths, because Seatbelt compares real paths: a rule for /tmp
 silently matches nothing.
 
-`(version 1)` allows 28 operations even after `deny default`. The profile denies each of them by
-name, unless a list in the tests gives a reason to allow it. macOS refuses a profile with an unknown
-operation. If some versions of macOS do not know an operation, its denial is therefore wrapped in
-`(if (defined? ...))`.
+`(version 1)`, with which the profile begins, allows 28 operations even after `(deny default)`. The
+profile denies each of them by name, unless a list in the tests gives a reason to allow it. macOS
+refuses a profile with an unknown operation. If some versions of macOS do not know an operation, its
+denial is therefore wrapped in `(if (defined? ...))`.
 
 A rule for one operation (`file-write-data`) takes precedence over rules for a class of operations
 (`file-write*`), whatever their order. The rules below do not depend on this.
@@ -125,7 +125,7 @@ class View:
     - `execute`: a target that may not start processes can execute only these programs.
     - `needed`: the program's own files.
     - `read`, `write`, `sockets`: the policy's grants.
-    - `links`: the grants whose path contains symlinks, as the policy spells them.
+    - `links`: the paths of grants that contain symlinks, as the policy spells them.
     - `listed`: the target can list the directories above these paths.
     - `hidden`: the target cannot read these paths, even inside readable paths.
     - `held`: the target cannot change these paths, even inside writable paths.
@@ -201,8 +201,8 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # `(version 1)` has its own rule for process-info-codesignature, and a rule for process-info*
-    # does not override it.
+    # process-info* does not include process-info-codesignature here: `(version 1)` has its own rule
+    # for that operation, which a rule for process-info* does not override.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
@@ -235,8 +235,8 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
     yield from _rule("allow", f"{READ} file-write-data", devices)
     yield from _layers(view, named)
-    # These rules follow those for hidden paths, because the directories above a grant must be
-    # accessible even if they are hidden.
+    # The next rules come after those for hidden paths, so that they decide. The target must be able
+    # to reach the directories above a grant, even if these are hidden.
     above = named.filters("path-ancestors", "ABOVE", _paths(view))
     passed = above + named.filters("literal", "LINK", view.links)
     yield from _rule("allow", STAT, passed + _constants("path-ancestors", SYSTEM))
@@ -248,18 +248,20 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
-    """Yield the rules for all paths. Outer paths come first, so the rule for the deepest path
-    decides. If a path has rules of several kinds, the last kind in `kinds` decides: for example, a
-    grant of a hidden path makes it visible.
+    """Yield the rules for all paths. The rules for outer paths come first. So the rule for the
+    deepest path decides, because in a profile the last matching rule does. If a path has rules of
+    several kinds, the last kind in `kinds` decides: for example, a grant of a hidden path makes it
+    visible.
 
     In a read grant, the target cannot write files. In a write grant, it cannot execute files or map
     them as code, because the files remain after the run. Both rules also apply if one grant is
     inside the other. The target can always execute the program's own files (NEEDED), even files
     that it can change.
 
-    At any depth in a grant, ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories
-    from changes. A grant of a single `.env` file or repository overrides these rules, because the
-    rules for paths inside the grant come later. The rules for the program's own files do so too.
+    At any depth in a grant, the rule ENVIRONMENT hides `.env` files, and the rule REPOSITORY
+    protects repositories from changes. If a grant names a `.env` file or a repository itself, the
+    grant decides, because its rules come after those for the directories around it. The program's
+    own files are treated in the same way.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]
@@ -289,8 +291,9 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _environment_files(top: str, operations: str) -> Iterator[str]:
-    """Hide the content of `.env` files, but not their existence. Many servers check whether the
-    file exists when they start, and exit if this check is denied.
+    """Yield rules that hide the content of `.env` files, but not their existence.
+
+    Many servers check whether the file exists when they start, and exit if this check is denied.
     """
     files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
     yield from _rule("deny", operations, files)
@@ -325,7 +328,10 @@ def _paths(view: View) -> tuple[str, ...]:
 
 
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:
-    """Deny the network, except for granted unix sockets and those in the private directory."""
+    """Yield rules that deny the network, except for two kinds of unix sockets.
+
+    These are the granted sockets and the sockets in the private directory.
+    """
     own = named.filters("subpath", "OWN", (view.private,))
     theirs = named.filters("literal", "SOCKET", view.sockets)
     yield "(deny network*)"

@@ -1,9 +1,10 @@
 """Find the paths in granted directories that stay hidden or read-only on macOS.
 
-Seatbelt compares names, so it also protects files that do not exist yet. But on a volume that
-ignores case, a target can create such a file under a different spelling. corral reports this after
-the run. For `.env` files and repositories, the profile itself has rules that apply at any depth. A
-hard link to a secret is not found if it was in a grant before the run.
+Seatbelt compares paths with the rules, so it also protects files that do not exist yet. But on a
+volume that ignores case, a target can create such a file under a different spelling. corral reports
+this after the run. For `.env` files and repositories, the profile itself has rules that apply at
+any depth. If a hard link to a secret was in a grant before the run, corral does not find it, and
+the target can read the secret through it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ because the profile's own rules do not protect a `.git` that is a symlink.
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the secrets in granted directories, except those that the policy grants by name."""
+    """Return the paths of secrets in granted directories, which stay hidden.
+
+    Leave out a secret if the policy grants its own path.
+    """
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
-    # If a secret's path contains symlinks, the rule has to be for the real path.
+    # Seatbelt compares real paths, so if a secret's path contains symlinks, resolve them.
     return _within(map(os.path.realpath, found), named, named)
 
 
@@ -48,11 +52,11 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the path that must not change, so that the target cannot replace `path`.
+    """Return the path that the target must not change, so that it cannot replace `path`.
 
-    This is `path` itself if all its parents below `tops` are directories. Otherwise it is the
-    topmost parent that is missing, a file or a symlink, because the target could create or replace
-    that parent.
+    `tops` are the writable directories. The result is `path` itself if all its parents below these
+    are directories. Otherwise it is the topmost parent that is missing, a file or a symlink,
+    because the target could create or replace that parent.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
@@ -71,8 +75,10 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the directories above `kept` paths, up to and including the write grant. The target
-    must not rename any of them, because it could then evade the rules for the kept paths.
+    """Return the directories above the paths `kept`, up to and including the write grant.
+
+    The paths `kept` must stay hidden or unchanged. So the target must not rename any directory
+    above them, because the paths would change, and the rules for them would no longer match.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

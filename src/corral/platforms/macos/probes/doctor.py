@@ -17,7 +17,7 @@ ADVICE = "Recommendation: Use Linux VM for strict security requirements"
 
 
 def lines(host: Host) -> list[Line]:
-    """Return the lines in a fixed order. Mechanisms that only Linux has are shown as absent."""
+    """Return the lines. Mechanisms that only Linux has are shown as absent."""
 
     def of(*names: str) -> list[Line]:
         return format_lines(map(host.finding, names), probes.LABELS, show_evidence=False)

@@ -3,7 +3,8 @@
 Whenever an operation must be denied, the probe also checks that it succeeds without the mechanism.
 Seatbelt is probed in two test runs with the steps of a real run. The first tries operations that
 must be denied. The second starts a system program, to show that programs can start under the
-profile. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
+profile. Each runtime, such as node, has its own finding. So if one runtime cannot start under the
+profile, corral can still run servers of the other runtimes.
 """
 
 from __future__ import annotations
@@ -139,8 +140,9 @@ def _try_walls(table: ProcessTable) -> str:
 
 
 def try_inside(results: Results, marker: str, other: int) -> str:
-    """Try operations that Seatbelt's `verify` does not try. Some are on a file and a process
-    outside the sandbox.
+    """Try operations that Seatbelt's `verify` does not try, and return what happened.
+
+    `marker` is a file outside the sandbox, and `other` the pid of a process outside it.
     """
     own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -148,7 +150,8 @@ def try_inside(results: Results, marker: str, other: int) -> str:
     saw = [
         f"reading={_denied(lambda: os.close(os.open(marker, os.O_RDONLY)))}",
         f"writing={_denied(lambda: os.truncate(marker, 0))}",
-        # Any OSError counts as a denial, because either Seatbelt or RLIMIT_NPROC may deny the fork.
+        # Here any OSError counts as a denial, because either Seatbelt or RLIMIT_NPROC may deny the
+        # fork, with different errors.
         f"forking={disposable.refused(disposable.fork_once)}",
         f"signalling={_denied(lambda: os.kill(other, 0))}",
     ]

@@ -1,8 +1,8 @@
-"""Add corral's entries to an object's access list, and remove them. This code is pure.
+"""Add corral's entries to an object's access list, and remove them.
 
-The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6),
-and leave all other entries unchanged and in order. Windows' own SetEntriesInAclW is not used,
-because it would merge and sort the entries.
+The functions call no system function: they change bytes. They work on the self-relative security
+descriptor that Windows returns ([MS-DTYP] 2.4.6), and leave all other entries unchanged and in
+order. Windows' own SetEntriesInAclW is not used, because it would merge and sort the entries.
 """
 
 import hashlib
@@ -30,12 +30,14 @@ OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 0x1, 0x2, 0x8, 0x10
 OWNER_RIGHTS = "S-1-3-4"
 READ_DATA = 0x1
 DELETE, SYNCHRONIZE = 0x00010000, 0x00100000
-GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0  # FILE_GENERIC_READ and so on
+# Windows calls these FILE_GENERIC_READ, FILE_GENERIC_EXECUTE and FILE_GENERIC_WRITE.
+GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0
 GENERIC_WRITE = 0x00120116
 RIGHTS: dict[Reach, int] = {
     "read": GENERIC_READ | GENERIC_EXECUTE,
-    # Two rights are left out of a write grant. FILE_DELETE_CHILD would override the access list of
-    # the child. WRITE_DAC would let the target change access lists.
+    # Two rights are left out of a write grant. FILE_DELETE_CHILD on a directory would let the
+    # target delete the files in it, whatever their own access lists say. WRITE_DAC would let the
+    # target change access lists.
     "write": GENERIC_READ | GENERIC_EXECUTE | GENERIC_WRITE,
 }
 
@@ -58,8 +60,10 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a security descriptor. Raise Unusable if it is damaged or has no access list. An object
-    without a list is open to all users, who would lose their access if corral added one.
+    """Parse a security descriptor. Raise Unusable if it is damaged or has no access list.
+
+    An object without an access list is open to all users. They would lose their access if corral
+    added a list with its own entries.
     """
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
@@ -80,7 +84,10 @@ def read(raw: bytes) -> Descriptor:
 
 
 def write(found: Descriptor) -> bytes:
-    """Return a descriptor that contains only the access list, without owner and group."""
+    """Return a security descriptor that contains only the access list, without owner and group.
+
+    Raise Unusable if the list is too long.
+    """
     body = b"".join(found.entries)
     if 8 + len(body) > MAX_SIZE:
         raise Unusable("its access list is full")
@@ -93,8 +100,9 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. With `root`, the target cannot delete or rename the
-    object itself.
+    """Return the entries that give the capability `sid` access to one object of a granted tree.
+
+    If `root` is true, the object is the tree's root, which the target cannot delete or rename.
     """
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
@@ -107,20 +115,25 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Replace the entries of this SID with `ours`. Return the new descriptor, or None if the SID
-    already has exactly these entries.
+    """Replace the entries of this SID in a security descriptor with `ours`.
+
+    Return the new descriptor, or None if the SID already has exactly these entries.
     """
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
     others = _without(found.entries, sid)
-    # In the canonical order the object's own entries come before inherited entries.
+    # Insert `ours` after the object's own entries and before the inherited ones. Windows expects
+    # this order.
     at = next((n for n, entry in enumerate(others) if entry[1] & INHERITED), len(others))
     return write(replace(found, entries=(*others[:at], *ours, *others[at:])))
 
 
 def revoke(raw: bytes, sid: str) -> bytes | None:
-    """Return the descriptor without the entries of this SID, or None if it has no such entries."""
+    """Return the security descriptor without the entries of this SID.
+
+    Return None if it has no such entries.
+    """
     found = read(raw)
     left = _without(found.entries, sid)
     return None if left == found.entries else write(replace(found, entries=left))
@@ -131,11 +144,12 @@ def has_entry(raw: bytes, sid: str) -> bool:
 
 
 def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> int:
-    """Return the rights that a list gives to a subject with these SIDs ([MS-DTYP] 2.5.3.2).
+    """Return the rights that an access list gives to a process with these SIDs.
 
-    Each right is decided by the first entry that names it. The condition of a conditional entry is
-    assumed to be true. With `below`, entries that apply only to new objects in a directory count
-    too.
+    `raw` is the security descriptor with the list. As in Windows ([MS-DTYP] 2.5.3.2), the first
+    entry for one of the SIDs that contains a right decides about the right. The condition of a
+    conditional entry is assumed to be true. With `below`, entries that apply only to new objects in
+    a directory count too.
     """
     wanted = frozenset(map(parse_sid, sids))
     allowed = denied = 0
@@ -152,8 +166,9 @@ def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> i
 
 
 def is_readable(raw: bytes, sids: Collection[str]) -> bool:
-    """Return whether a subject with these SIDs may read an object. `raw` is the object's security
-    descriptor, and must include the owner.
+    """Return whether a process with these SIDs may read an object.
+
+    `raw` is the object's security descriptor, and must include the owner.
     """
     own = (OWNER_RIGHTS,) if owner_sid(raw) in sids else ()
     try:
@@ -185,7 +200,10 @@ def _file_rights(mask: int) -> int:
 
 
 def is_entry_of(entry: bytes, sid: str) -> bool:
-    """Return whether an entry allows access to exactly this SID, as corral's own entries do."""
+    """Return whether an entry is one of the kind that corral adds for this SID.
+
+    Such an entry allows access, and names exactly this SID.
+    """
     return entry[0] == ACCESS_ALLOWED and entry[8:] == parse_sid(sid)
 
 
@@ -203,20 +221,28 @@ ALLOWED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 
 
 def package_sid(name: str) -> str:
-    """Return the SID that DeriveAppContainerSidFromAppContainerName returns for a profile."""
+    """Return the SID of the AppContainer profile with this name.
+
+    DeriveAppContainerSidFromAppContainerName returns the same SID.
+    """
     if not name or len(name) > MAX_NAME_LENGTH or not ALLOWED.issuperset(name):
         raise ValueError(f"{name!r} cannot be the name of an AppContainer profile")
     return _sid("S-1-15-2", _digest(name.lower()), 7)
 
 
 def capability_sid(name: str) -> str:
-    """Return the SID that DeriveCapabilitySidsFromName returns for a custom capability."""
+    """Return the SID of the capability with this name, which is not one of Windows' own.
+
+    DeriveCapabilitySidsFromName returns the same SID.
+    """
     return _sid("S-1-15-3-1024", _digest(name.upper()), 8)
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """Return the SID of the capability for one granted root and one kind of access. It depends on
-    the root's identity on disk, so a different object at the same path gets a different SID.
+    """Return the SID of the capability for one granted root and one kind of access.
+
+    The SID depends on `identity`, the root's volume and file id. So if another object takes the
+    root's path, its SID is different.
     """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")

@@ -1,6 +1,7 @@
 """List, copy and remove trees of files.
 
-A plan contains a listing, and corral copies exactly the files in it. The copy fails if a file has
+corral copies runtimes and servers, so that targets can read the copy. The plan contains a listing
+of the tree, and corral copies exactly the files in this listing. The copy fails if a file has
 changed since it was listed. Compiled Python modules are an exception, because Python can write them
 at any time. If a compiled module has changed, it is left out of the copy. Alternate streams and
 access lists are not copied, so a copy inherits the access list of the directory above it.
@@ -54,9 +55,10 @@ class Listing:
     """
 
     directories: tuple[str, ...]
-    files: tuple[tuple[str, int, int], ...]  # (name, size, time in ns)
-    without: tuple[str, ...] = ()  # names that were left out
-    links: tuple[tuple[str, str], ...] = ()  # (link, file that it resolves to), both in `files`
+    files: tuple[tuple[str, int, int], ...]  # (name, size, time of the last change in ns)
+    without: tuple[str, ...] = ()  # names that the caller wanted to leave out
+    # (name of a link, name of the file that it leads to). Both names are also in `files`.
+    links: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> str:
         size = format_size(sum(size for _, size, _ in self.files))
@@ -84,7 +86,7 @@ class TreeCopy:
 
 
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
-    """List the files to copy. Leave out the relative names in `without`, and everything below.
+    """List the files to copy. Leave out the relative names in `without`, and everything below them.
 
     Raise Unsuitable if the tree is too large, has too many files, or contains a special file, a
     link to a directory, or a link to a path outside the tree.
@@ -106,8 +108,8 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # This opens no file, because on Windows a directory listing includes the status of its
-            # entries.
+            # This does not open the file. On Windows, the listing of a directory already contains
+            # the status of the files in it.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)
@@ -138,8 +140,10 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree that a link points to. Raise Unsuitable if it points elsewhere.
-    Never open a path on another machine.
+    """Return the name of the object in this tree that a link points to.
+
+    Raise Unsuitable if the link points to a path outside the tree. Never open a path on another
+    machine.
     """
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
@@ -148,7 +152,7 @@ def _linked_name(source: str, path: str) -> str:
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     above, name = os.path.split(target)
     if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
-        # Compare the real path, because the link may lead to this tree through another link.
+        # Use the real path, because the link may lead into this tree through another link.
         target = os.path.join(os.path.realpath(above), name)
     if not is_inside(target, source):
         raise Unsuitable(f"{shown} is a link to a path outside this directory")
@@ -197,8 +201,10 @@ def _find_first_link(path: str) -> str:
 def _follow(
     links: dict[str, str], files: Mapping[str, object], directories: frozenset[str]
 ) -> dict[str, str]:
-    """Return {link: file}. Leave out a link if its file is missing or not listed. Raise Unsuitable
-    for a link to a directory.
+    """Return {name of a link: name of the file that it leads to, also through other links}.
+
+    Leave out a link if its file is missing or not listed. Raise Unsuitable for a link to a
+    directory.
     """
     known = {name.lower(): name for name in (*links, *files, *directories)}
     followed = {}
@@ -232,12 +238,12 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key for the copy of a tree. It depends on the path of the tree, on the list of its
-    files with their sizes and times, and on `beside`.
+    """Return a key for the copy of a tree. A changed tree gets another key, and so a new copy.
 
-    `beside` contains the keys of other copies to which the copied files refer, and the digests of
-    the files that corral adds. Compiled modules do not change the key: Python can write them at any
-    time, and ignores a compiled module that does not match its source.
+    The key depends on the path of the tree, on the list of its files with their sizes and times,
+    and on `beside`. `beside` contains the keys of other copies to which the copied files refer, and
+    the digests of the files that corral adds. Compiled modules do not change the key: Python can
+    write them at any time, and ignores a compiled module that does not match its source.
     """
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
@@ -296,7 +302,7 @@ def find_copies(directory: str) -> dict[str, list[str]]:
 
 
 def remove(path: str) -> None:
-    """Remove a directory and its content. Leave anything that cannot be removed."""
+    """Remove a directory and its content. What cannot be removed stays, without an error."""
     top = extended_path(path)
     directories = [top]
     for here in directories:

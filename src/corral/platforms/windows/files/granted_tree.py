@@ -1,10 +1,11 @@
 """List the objects below a granted root for the plan, and walk them by handle.
 
-The walk is used to set access lists, so it must not leave its tree. It opens each object without
-following links, and then checks the handle: the object must be neither a link nor a mount point,
-and its path must be below the root. If another program has replaced the object in the meantime, the
-check fails. corral sets the entries of each object itself. Windows could pass entries on to all
-objects in a directory, but it would open these objects by name.
+An object is a file or a directory. The walk is used to set access lists, so it must not leave its
+tree. It opens each object without following links, and then checks the handle: the object must be
+neither a link nor a mount point, and its path must be below the root. If another program has
+replaced the object in the meantime, the check fails. corral sets the access list entries of each
+object itself. Windows could pass the entries of a directory on to all objects in it, but Windows
+would open these objects by name, without such a check.
 
 Setting the entries of one object takes a few tenths of a millisecond, so the number of objects in a
 tree is limited.
@@ -40,9 +41,10 @@ class Node:
 class Tree:
     """The objects of a granted tree.
 
-    The objects named in `closed` and `foreign`, and everything below them, get no entry in their
-    access lists. An object is closed if it is a secret or if the target uses a copy of it. It is
-    foreign if the user cannot change its access list.
+    The target gets access to an object by an entry in the object's access list. The objects named
+    in `closed` and `foreign`, and everything below them, get no such entry. An object is closed if
+    it is a secret or if the target uses a copy of it. It is foreign if the user cannot change its
+    access list.
     """
 
     nodes: tuple[Node, ...]  # the objects that get entries in their access lists
@@ -61,7 +63,11 @@ def read_tree(
     is_closed: Predicate = lambda _name: False,
     is_foreign: Predicate = lambda _path: False,
 ) -> Tree:
-    """List a tree. `is_closed` is called with relative names, `is_foreign` with extended paths."""
+    """List a tree.
+
+    `is_closed` is called with names relative to `root`, and `is_foreign` with paths that begin with
+    EXTENDED_PREFIX.
+    """
     nodes: list[Node] = []
     closed: list[str] = []
     foreign: list[str] = []
@@ -101,7 +107,8 @@ def is_readable(path: str, sids: Collection[str]) -> bool:
 
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
-    # The link count of a directory is ignored, because it can include the entries in the directory.
+    # Ignore the link count of a directory, because it can include the subdirectories. It then says
+    # nothing about the number of the directory's own names.
     links = 1 if directory else found.st_nlink
     return Node(name=name, directory=directory, reparse=is_name_surrogate(found), links=links)
 
@@ -121,7 +128,9 @@ def open_object(path: str, *, change: bool = True) -> Handle:
 
 
 def mutex(sid: str) -> AbstractContextManager[None]:
-    """Return the mutex to lock while the entries of this SID are checked or changed."""
+    """Return a mutex. The caller locks it while it checks or changes the access list entries of
+    this SID.
+    """
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         user = win32_security.format_sid(win32_token.token_user(own.value))
     # The mutex is shared by all sessions of this user, elevated or not.
@@ -130,7 +139,7 @@ def mutex(sid: str) -> AbstractContextManager[None]:
 
 
 def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) -> bool:
-    """Set the entries of this SID in one access list. Return whether the list has changed."""
+    """Set the entries of this SID in an object's access list. Return whether the list changed."""
     try:
         changed = access_list.grant(win32_security.read_security(handle), sid, entries)
         if changed is not None:
@@ -143,8 +152,8 @@ def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) ->
 
 
 def check_closed(path: str, handle: int) -> None:
-    """Raise OSError if the access list lets every AppContainer use the object, or new objects in
-    it.
+    """Raise OSError if the access list of a secret object lets every AppContainer use the object,
+    or new objects in it. corral could not hide such an object from the target.
     """
     raw = win32_security.read_security(handle)
     if access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) & USES:
@@ -159,12 +168,11 @@ def check_entry(path: str, sid: str, problem: str) -> None:
 
 
 def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle], None, None]:
-    """Yield every object in a root with its handle, parents first. Do not enter `closed`
-    directories.
+    """Yield every object of a tree with its handle, parents first.
 
-    Each handle is closed when the caller requests the next object. A directory is listed only after
-    the caller has set its access list, so that objects created after the listing inherit the new
-    list.
+    Yield the objects named in `closed` too, but do not enter these directories. Each handle is
+    closed when the caller requests the next object. A directory is listed only after the caller has
+    set its access list, so that objects created after the listing inherit the new list.
     """
     with open_object(root) as top:
         base = _final_path(top.value)
@@ -181,8 +189,10 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object with the right to change its access list. With `less`, fall back to the right
-    to read the list, because the object gets no entry.
+    """Open an object with the right to change its access list.
+
+    If this is denied and `less` is true, open it with the right to read the list. `less` is true
+    for objects that get no entry in their access lists.
     """
     try:
         return open_object(path)
@@ -193,8 +203,10 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle refers to the object with these ids. The ids come from `stat`, which
-    returns a short or a wide form, depending on the version of Python.
+    """Return whether a handle refers to the object with these ids of its volume and file.
+
+    The ids come from Python's `stat`. Depending on the version of Python, they have Windows' short
+    or wide form, so compare them with both.
     """
     if win32_files.information(handle)[2] == (volume, file):
         return True
@@ -212,7 +224,11 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether an object is a link or a mount point. OneDrive's objects are neither."""
+    """Return whether an object is a link or a mount point.
+
+    Links and mount points are reparse points. OneDrive's files are reparse points too, but do not
+    lead to another path.
+    """
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False
     return bool(win32_files.reparse_tag(handle) & NAME_SURROGATE)
@@ -252,8 +268,10 @@ DEEPEST = 2
 
 
 def is_secret(name: str, in_home: str = "") -> bool:
-    """Return whether a file in a granted tree is hidden from the target. `name` is relative to the
-    tree. `in_home` is the tree's path relative to the user's profile, or "" if it is elsewhere.
+    """Return whether a file in a granted tree is hidden from the target.
+
+    `name` is relative to the tree. `in_home` is the tree's path relative to the user's profile
+    directory, or "" if the tree is not inside that directory.
     """
     lower = name.lower()
     last = lower.rpartition("\\")[2]
@@ -263,8 +281,9 @@ def is_secret(name: str, in_home: str = "") -> bool:
 
 
 def is_starting(name: str, in_home: str = "") -> bool:
-    """Return whether other programs run a file with this name, or read commands from it. A target
-    must not change such a file.
+    """Return whether other programs run a file with this name, or read commands from it.
+
+    A target must not change such a file. `name` and `in_home` are as in `is_secret`.
     """
     lower = name.lower()
     if lower in _relative(STARTING_AT_HOME, in_home):
@@ -276,8 +295,10 @@ def is_starting(name: str, in_home: str = "") -> bool:
 
 
 def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
-    """Return the names of files that are missing in this tree. If a target created one of them,
-    other programs would run it or read commands from it.
+    """Return the names of files that are dangerous for a target to create, and that do not exist in
+    a tree with these `names`.
+
+    Other programs would run such a file or read commands from it.
     """
     there = {name.lower() for name in names}
     wanted = (*sorted(STARTING), *REPOSITORY, *sorted(_relative(STARTING_AT_HOME, in_home)))
@@ -286,8 +307,10 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return the names in `at_home` that are below `in_home`, relative to it and in lower case.
-    `at_home` and `in_home` are relative to the user's profile.
+    """Return the paths in `at_home` that are below `in_home`, relative to `in_home` and in lower
+    case.
+
+    `at_home` and `in_home` are relative to the user's profile directory.
     """
     if not in_home:
         return frozenset()

@@ -1,15 +1,16 @@
 """Record on disk what a run changes outside its processes, before the run changes it.
 
-Each run has one journal file. The file lists the AppContainer profile, and every granted root with
-the capability that its entries name. The run keeps the file locked, and the kernel unlocks it
-however the run ends. The rules are:
+A run creates an AppContainer profile, and adds entries to the access lists of the granted trees.
+Such an entry names a capability, which the target has. Each run has one journal file. It lists the
+profile, and the root of every granted tree with the capability in the tree's entries. The run keeps
+the file locked, and the kernel unlocks it however the run ends. The rules are:
 
-- A root's entries are in use while the file of a live run lists their capability. They are also in
-  use while another file records that the user wants to keep them.
-- A file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes the
-  changes that it lists.
-- An incomplete file counts as empty, because a run completes its file before it makes the first
-  entry.
+- The entries of a tree are in use while the journal file of a live run lists their capability. They
+  are also in use while a file whose name begins with KEPT lists it: the user wants to keep them.
+- A journal file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes
+  the changes that it lists.
+- An incomplete file counts as empty, because a run completes its file before it adds the first
+  access list entry.
 - A run appends a line for each root that it no longer uses. If such lines are lost, the file lists
   too many roots, but never too few.
 
@@ -36,7 +37,11 @@ MAX_SIZE = 1 << 20
 
 @record
 class Root:
-    """A granted root. `volume` and `file` identify the object even after it has been moved."""
+    """The root of a granted tree.
+
+    `sid` is the capability in the tree's access list entries. `volume` and `file` are the ids that
+    identify the root even after it has been moved.
+    """
 
     path: str
     access: Reach
@@ -47,8 +52,10 @@ class Root:
 
 @record
 class Entry:
-    """The content of a journal file. `profile` is the AppContainer profile to delete. It is empty
-    if the file records a kept grant, or if the run keeps its profile.
+    """The content of a journal file.
+
+    `profile` is the AppContainer profile to delete after the run. It is empty if the run keeps its
+    profile, or if the file does not belong to a run, but records a grant that the user keeps.
     """
 
     profile: str
@@ -56,15 +63,16 @@ class Entry:
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the content of a file: the name of the format, JSON lines, and their digest."""
+    """Return an entry as the bytes of a file: the format's name, JSON lines, and their digest."""
     lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
     return text + _closing(text)
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a journal file, or return None if it is incomplete. Leave out the roots that are listed
-    after the digest, because the run no longer uses them.
+    """Parse the content of a journal file. Return None if the file is incomplete.
+
+    Lines after the digest name roots that the run no longer uses. Leave out these roots.
     """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
@@ -109,9 +117,9 @@ class Journal:
     def end(self) -> None:
         """Remove the file. The caller must first undo or keep every change that the file lists."""
         if self._fd >= 0:
-            # Windows cannot delete an open file, so the file is unlocked a moment before it is
-            # removed. Empty it first, so that another process that opens it at this moment finds no
-            # changes.
+            # Windows cannot delete an open file, so the file is closed, and thereby unlocked, a
+            # moment before it is removed. At this moment another process could take it for the file
+            # of a dead run. So empty the file first, and that process finds no changes to undo.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
@@ -161,8 +169,10 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """Lock and return the journals of dead runs. The lock ensures that only one process cleans up
-    after each run. Also remove the incomplete file of any process that died in `keep`.
+    """Lock and return the journals of dead runs.
+
+    The lock ensures that only one process cleans up after each run. Also remove the incomplete
+    files of processes that died in `keep`.
     """
     discard_leftovers(directory)
     found = []
@@ -175,13 +185,13 @@ def dead(directory: str) -> list[Journal]:
 
 
 def keep(directory: str, root: Root) -> None:
-    """Record that the user wants this root's entries to be kept."""
+    """Record that the user wants to keep the access list entries of this tree after the run."""
     path = _kept_path(directory, root.sid)
     try:
         replace_file(path, encode(Entry(profile="", roots=(root,))))
     except PermissionError:
-        # Windows does not replace a file while another process reads it. The file already has this
-        # content, so nothing is lost.
+        # Windows does not replace a file while another process reads it. But then the file exists,
+        # and already has this content, so nothing is lost.
         if not os.path.exists(path):
             raise
 
