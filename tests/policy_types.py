@@ -1,4 +1,7 @@
-"""Generate the Python types of a policy from the schema. `python3 tests/policy_types.py` writes the file."""
+"""Generate the Python types of a policy from the schema.
+
+`python3 tests/policy_types.py` writes them to src/corral/api/policy_dict.py.
+"""
 
 import keyword
 import pathlib
@@ -52,7 +55,8 @@ def type_name(path: str) -> str:
 
 
 def render_table(name: str, rows: list[tuple[str, str]]) -> str:
-    if any(keyword.iskeyword(key) for key, _ in rows):  # a class cannot have a field `pass`
+    # A key such as `pass` is a Python keyword, so it cannot be a field in a class statement.
+    if any(keyword.iskeyword(key) for key, _ in rows):
         pairs = ", ".join(f'"{key}": {text}' for key, text in rows)
         return f'\n\n{name} = TypedDict(\n    "{name}",\n    {{{pairs}}},\n    total=False,\n)\n'
     return f"\n\nclass {name}(TypedDict, total=False):\n" + "".join(

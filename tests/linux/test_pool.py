@@ -1,5 +1,5 @@
 """Test `corral.Pool`. Its spares are sandboxes that wait for a command. A spare is used only once,
-and only for a command that needs the same walls.
+and only for a command that needs exactly the walls that the spare already has.
 """
 
 import signal
@@ -117,8 +117,8 @@ def test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secre
 
 def test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed(any_caller):
     """Change a mount while a spare is waiting, and then a file in /etc while another spare is
-    waiting. The caller has a private mount namespace and a copy of /etc, so the host does not
-    change.
+    waiting. The pool must end both spares without using them. The caller has a private mount
+    namespace and a copy of /etc, so the host does not change.
     """
     if any_caller.user.uid:
         pytest.skip("only root can mount")
@@ -264,8 +264,8 @@ def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
 
 
 def test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings(caller):
-    """Check that a pool reads its policy only once. It must read the user's ceilings at each
-    launch, even if a spare is already waiting.
+    """Check that a pool reads its policy only once. It must read the user's ceilings, which are the
+    limits that no policy may exceed, at each launch, even if a spare is already waiting.
     """
     caller.run(
         "import shutil\n"

@@ -20,7 +20,9 @@ PROGRAM = pathlib.Path(__file__).with_name("cut_calls.py").read_text()
 
 
 class Home:
-    """A new home for one trial. It contains a copy of the findings about this host."""
+    """A new home for one trial. It contains a copy of corral's cached findings, which are the
+    results of its probes of this host.
+    """
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -253,8 +255,8 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_an_interrupted_run_leaves_usable_files(home):
-    """Interrupt a run at each write. It writes findings, its record, the real paths of grants,
-    denials and the audit.
+    """Interrupt a run at each write. It writes the findings of the probes, its run record, the real
+    paths of its grants, its denials, and the audit file.
     """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)

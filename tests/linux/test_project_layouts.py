@@ -118,8 +118,8 @@ def test_a_server_with_packages_in_its_projects_pnpm_store_runs(layout):
 def test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed(
     layout, count
 ):
-    """Use pnpm's global store. Each package has its own directory there, which contains symlinks to
-    its dependencies.
+    """Run a server whose packages are in pnpm's global store. There each package has its own
+    directory, which contains symlinks to its dependencies.
     """
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):
@@ -175,7 +175,7 @@ def test_a_server_in_a_poetry_environment_in_the_cache_runs_after_the_hint_is_fo
     python = str(layout.home / venv / "bin/python")
     assert layout.runs_when_typed(python, "-m", "app")[1] == "app"
     script = layout.file("src/app/main.py", "import app; print('script')")
-    assert layout.runs(python, script) == "script"  # no flags needed
+    assert layout.runs(python, script) == "script"  # the script needs no flags
 
 
 def test_a_server_in_a_conda_environment_runs(layout):

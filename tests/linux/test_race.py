@@ -21,7 +21,7 @@ NOBODY = parse_address("127.0.0.1")
 
 @pytest.fixture
 def full():
-    """Yield a port that does not answer, because its queue is full."""
+    """Yield a port that does not answer, because its queue of new connections is full."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.2", 0))
@@ -76,14 +76,14 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
             connect(addresses, full, timeout_seconds=4 * STAGGER_SECONDS, budget=DialBudget(0))
         budget = DialBudget(1)
         connect(addresses, full, timeout_seconds=30, budget=budget).close()
-    # the attempt has released its descriptor
+    # The budget has only one descriptor. It can be acquired, so the connection has released it.
     assert (budget.acquire(), budget.acquire()) == (True, False)
 
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held):
-    """Start five connections to a name with eight addresses, none of which answers. All attempts
-    together must stay within the budget of descriptors.
+    """Start five connections to a name with eight addresses, none of which answers. Each connection
+    may always try one address. All further attempts together must stay within the budget.
     """
     now = [0.0]
     loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []
@@ -101,7 +101,7 @@ def test_the_addresses_of_one_name_do_not_take_all_descriptors(full, most, held)
         now[0] += STAGGER_SECONDS * 1.01
         loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == held
-    dials[0].cancel()  # the descriptors of this attempt become free for the others
+    dials[0].cancel()  # the other connections may now use the descriptors of this connection
     now[0] += STAGGER_SECONDS * 1.01
     loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == min(held - 1, 4 * 8)

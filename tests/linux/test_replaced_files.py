@@ -1,5 +1,6 @@
-"""Test the inotify watch on masked files, which reports a file that has been replaced. The tests do
-not need a sandbox.
+"""Test the inotify watch on covered files. A cover is a mount that hides or protects a file in the
+sandbox. The watch reports a covered file that was removed or replaced on the host. The tests do not
+need a sandbox.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def test_the_watch_is_not_woken_if_no_watched_name_is_replaced(watch, tmp_path):
 
 
 def test_a_file_with_the_same_inode_number_is_another_file(watch, tmp_path):
-    """Replace a file by one with the same inode number. The watch must still report it, because
-    inotify reports the removal of the old file.
+    """Remove a file and create it again. Many file systems give the new file the old inode number.
+    The watch must still report it, because inotify reports the removal of the old file.
     """
     path = tmp_path / ".env"
     path.write_text("old")

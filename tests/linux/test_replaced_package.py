@@ -135,8 +135,8 @@ def test_a_run_ends_as_usual_after_its_package_was_removed(ordinary, flags, idle
 
 
 def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: str) -> None:
-    """Check that the walls have denied the attempts. The run must also have written its report,
-    audit and denials.
+    """Check that the walls have denied what the target attempted. The run must also have written
+    its report, audit and denials.
     """
     assert set(answers.values()) <= {"denied", "allowed"}
     assert (answers["fork"] == "allowed") == ("--allow-subprocess" in flags)

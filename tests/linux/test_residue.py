@@ -2,8 +2,8 @@
 leave no files or processes.
 
 Other programs may use the machine at the same time. Therefore the tests look only for processes
-with a command-line argument of their own, for the pids of their own corral processes, and for files
-in the home of this test session.
+whose command line contains an argument that nothing else on the machine uses, for the pids of their
+own corral processes, and for files in the home of this test session.
 """
 
 from __future__ import annotations

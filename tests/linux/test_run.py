@@ -76,7 +76,8 @@ def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
     done = user.run("true", flags=("--policy", file))
     findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
     proven = {item["capability"] for item in findings if item["status"] == "proven"}
-    # The limit applies to the rate of a disk, but the file system of /usr may not be on a disk.
+    # corral limits the I/O rate of a disk. If the file system of /usr is not on a disk, corral
+    # cannot enforce the limit, and has to refuse the run.
     held = "cgroup_io" in proven and bool(disk_of("/usr"))
     assert done.returncode == (0 if held else 125)
     assert held or b"cannot enforce io: " in done.stderr
@@ -85,7 +86,7 @@ def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratch):
     """Start corral in a directory of which only a subdirectory is granted. The target then starts
-    elsewhere, so only the absolute path works.
+    in another directory, so only the absolute path works.
     """
     place = scratch / "a b" / "project"
     place.mkdir(parents=True)
@@ -103,7 +104,10 @@ def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratc
     assert out == b""
     assert warning.startswith("corral: warning: the server starts in ")
     assert warning.endswith(f" and does not find ./project/file there: write {place}/file")
-    # Sanity checks: the warning's advice, a server that starts where corral does, and a path that is not granted.
+    # Sanity check: the absolute path, which the warning suggests, works.
     assert cat(f"{place}/file", place) == (b"found", [])
+    # Sanity check: if corral's own directory is granted, the target starts there, and the relative
+    # path works without a warning.
     assert cat("./project/file", place.parent) == (b"found", [])
+    # Sanity check: there is no warning about a path that is not granted.
     assert cat("./project/file") == (b"", [])

@@ -22,8 +22,8 @@ HEADER = ["RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "SERVER", "COMMAND"]
 
 
 class Live:
-    """A run whose target waits. At the end of the `with` block the run is ended as a client would
-    end it.
+    """A run whose target waits. At the end of the `with` block the run's stdin is closed, which is
+    how a client ends its server.
     """
 
     def __init__(self, user, *words, env=None):
@@ -221,7 +221,8 @@ def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
     plant(user, runs / "planted", record(str(victim), str(own)))
     assert sweep(user) == [str(own)]
     assert victim.exists()
-    (runs / "planted").unlink()  # corral keeps the record while a directory that it lists exists
+    # corral keeps a record as long as a directory in it exists, so the test removes this record.
+    (runs / "planted").unlink()
 
 
 def test_a_link_among_the_records_is_not_followed(user, runs, scratch):

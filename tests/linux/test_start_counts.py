@@ -72,17 +72,17 @@ def trace(argv, environment, tmp_path):
 def test_a_start_needs_few_system_calls_and_forks(environment, tmp_path):
     run = trace(RUN, environment, tmp_path)
     bare = trace(BARE, environment, tmp_path)
-    assert len(bare) > 100  # Sanity check: calls are seen
+    assert len(bare) > 100  # Sanity check: strace has recorded the interpreter's calls
     assert len(run) - len(bare) <= MAX_SYSTEM_CALLS
     pids = {line.split()[0] for line in run}
-    assert len(pids) == 3, pids  # corral, init and the target
+    assert len(pids) == 3, pids  # the processes are corral, init and the target
 
 
 def test_a_start_needs_few_page_faults(environment):
     rounds = range(ROUNDS)
     run = statistics.median(count_page_faults(RUN, environment) for _ in rounds)
     bare = statistics.median(count_page_faults(BARE, environment) for _ in rounds)
-    assert bare > 100  # Sanity check: faults are counted
+    assert bare > 100  # Sanity check: the interpreter's page faults are counted
     assert run - bare <= MAX_PAGE_FAULTS
 
 

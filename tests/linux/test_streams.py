@@ -127,8 +127,8 @@ def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls)
     one.close()
     other.close()
     process.communicate(timeout=60)
-    # With namespaces the bind fails because the socket already has a name, and without them
-    # because the filter denies the call.
+    # With namespaces the target's bind fails, because corral has already bound the socket to an
+    # unused name. Without namespaces it fails, because the seccomp filter denies the call.
     assert said in ({"OSError", "PermissionError"} if walls else {"bound"})
     assert is_free == walls
 
@@ -239,7 +239,7 @@ def state(fd):
         found.append({name: os.getxattr(fd, name) for name in os.listxattr(fd)})
         found.append(fcntl.ioctl(fd, 0x80086601, bytes(8)))
     except OSError:
-        pass  # a terminal has no attributes
+        pass  # a terminal has no inode flags, and may have no extended attributes
     return found
 
 
@@ -292,7 +292,8 @@ def test_without_walls_flags_and_version_of_a_file_on_stdin_can_be_changed(user,
         out = user.popen(argv, stdin=file, stdout=subprocess.PIPE).communicate(timeout=60)[0]
     did = json.loads(out)
     assert did["inode flags"] == "done"
-    assert did["version"] in {"done", "ENOTTY", "EPERM"}  # depends on the file system
+    # Not every file system lets a file's owner set the version.
+    assert did["version"] in {"done", "ENOTTY", "EPERM"}
 
 
 @BOTH_TIERS
@@ -306,7 +307,7 @@ def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scrat
     os.close(fd)
     seen = path.stat()
     assert (seen.st_mode & 0o777, seen.st_uid, os.listxattr(path)) == (0o600, user.uid, [])
-    # Sanity check: the target owns the file, so this is allowed
+    # Sanity check: as the owner of the pipe, an ordinary user's target may change the mode.
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"
         assert "the mode of stdin changed during the run: restored" in told
@@ -329,7 +330,8 @@ def test_the_client_sees_that_the_target_closed_its_named_pipe(user, scratch):
     os.close(writing)
     os.set_blocking(reading, True)
     with open(reading, "rb") as said:
-        assert said.read() == b"x"  # end of file, although the target still runs
+        # `read` returns at the end of file, which the client gets although the target still runs.
+        assert said.read() == b"x"
     assert process.communicate(b"", timeout=60)[1] is not None
     assert process.returncode == 0
 
@@ -456,7 +458,8 @@ def test_mode_and_state_of_a_terminal_are_restored_after_the_run(user, scratch):
     exclusive = struct.unpack("i", fcntl.ioctl(slave, TIOCGEXCL, bytes(4)))[0]
     fcntl.ioctl(slave, TIOCNXCL)
     assert (state(slave), exclusive) == (before, 0)
-    assert did["exclusive"] == "done"  # Sanity check: the target has set the mark
+    # Sanity check: the target did set the exclusive mark, so corral has removed it.
+    assert did["exclusive"] == "done"
     assert "the exclusive mark of stdin changed during the run: restored" in told
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"

@@ -419,9 +419,10 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     assert "outside of its project" in shown
     # Sanity checks: `wrap` accepts the entry if the user grants the other project, or if the
     # configuration is a file outside all projects.
-    if "$" not in str(more):  # only the client knows the path
+    if "$" not in str(more):  # only the client knows a path that contains a variable
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
-    # Even there, a symlink before `..` is refused, because a project could change it later.
+    # Even in a file outside all projects, corral refuses a path in which a symlink comes before
+    # `..`, because a project could change the symlink later.
     expected = (
         "is neither part of the server nor granted" if "link/.." in str(more) else "one  wrapped"
     )
@@ -468,7 +469,8 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     assert "which is neither part of the server nor granted" in wrapped("./names")
     assert "cannot be encoded" in wrapped("./\ud800", "server.py")
     assert "cannot be encoded" in wrapped(str(launcher), "run", "--", "./run", "\ud800.py")
-    for words in (("status",), ("why", "one")):  # these commands still list the entry
+    # `status` and `why` list the entry, although its path cannot be encoded.
+    for words in (("status",), ("why", "one")):
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
     # Sanity checks: programs may start the project's own script, and may get the other project's
@@ -534,8 +536,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # Sanity checks: a harmless variable is passed on. PYTHONPATH has an effect if an entry
-    # contains it.
+    # Sanity checks: a harmless variable is passed on. If the client starts a wrapped entry with a
+    # PYTHONPATH, corral itself runs code from this directory.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
     started = [entry["command"], *entry["args"]]

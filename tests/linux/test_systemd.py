@@ -1,5 +1,5 @@
-"""Ask for a systemd scope over a real D-Bus, on which a fake systemd is silent, gives false answers,
-or records the calls.
+"""Ask for a systemd scope, which is a cgroup that systemd makes for a run. The D-Bus is real, but
+on it a fake systemd is silent, gives false answers, or records the calls.
 
 tests/vm/test_systemd.py asks the real systemd. This file tests which messages corral sends, and
 that corral refuses false answers.
@@ -310,8 +310,9 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, before, calls):
-    """Ask from another PID namespace. corral must not send its pids to systemd, because they mean
-    other processes there. Sanity check: in the bus's own PID namespace corral sends them.
+    """Ask for a scope from a PID namespace that is not systemd's. corral must not send its pids,
+    because in systemd's namespace the same numbers belong to other processes. Sanity check: in the
+    PID namespace of the bus, corral sends its pids.
     """
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")

@@ -208,7 +208,8 @@ def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, at
         assert sorted(allowed) == ["fifo", "note", "socket"]
 
 
-# The user's environment variables name directories in which other users can write.
+# In the test below, the user's environment variables, such as XDG_CACHE_HOME, name directories in
+# which other users can write.
 
 
 def test_files_that_another_user_planted_are_ignored(ordinary, sticky):

@@ -291,7 +291,7 @@ rl.on('line', (line) => {
 def test_a_second_definition_of_a_pinned_tool_is_shown_before_an_upgrade_pins_it(
     user, env, registry, npm
 ):
-    """Offer one tool twice, with a new definition and with the pinned one."""
+    """Offer a tool twice in the same list: with a new definition, and with the pinned one."""
 
     def offered() -> list[str]:
         asked = b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n'
@@ -354,7 +354,8 @@ def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm
 
 def test_an_upgrade_compares_the_tools_of_the_new_dependencies(user, env, registry, npm):
     """Upgrade only a dependency. This changes one of the server's tools, although the server's
-    version stays the same. This version was also installed as `server@1.0.0`.
+    version stays the same. The user has also started this version as `server@1.0.0`, but `upgrade`
+    must list the server only once.
     """
     main = OFFER.replace("'%s'", "require('dep')")
     registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'adds'"})

@@ -418,7 +418,8 @@ def test_wraps_flags_become_the_servers_grants(desk):
     flags = ("--read", "private.txt", "--corral", str(desk.corral_path))
     desk.does("wrap", "cursor", "two", *flags)
     assert desk.tools(entries(path)["two"]) == ["private-file"]
-    assert entries(path)["one"]["command"] == desk.user.python  # `one` was not named
+    # The command line did not name the server `one`, so it must not be wrapped.
+    assert entries(path)["one"]["command"] == desk.user.python
     assert str(desk.private) in desk.does("status", "cursor")
     hosts = ("--allow-net", "a.example.com", "--allow-net", "b.example.com:5432")
     shown = desk.does("wrap", "cursor", "two", *hosts, "--corral", str(desk.corral_path))
@@ -465,7 +466,7 @@ def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
 
 def test_wrap_does_not_grant_secrets_to_which_links_of_the_home_lead(desk):
     """Let `~/.ssh` be a link into a repository of settings, and the home itself a link. A project
-    may then name the paths behind the links.
+    names the secrets by their paths behind the links. `wrap` must not grant these paths either.
     """
     key, token = desk.put("dotfiles/ssh/id", "x"), desk.put(".config/gh/hosts.yml", "x")
     kept = desk.put("kept/data", "x")
@@ -520,7 +521,7 @@ def test_a_command_that_this_host_would_refuse_is_not_written(desk):
     assert b"two  refused" in done.stdout
     assert b"/nowhere/at/all" in done.stdout
     assert path.read_bytes() == before
-    # accepted, because only the client knows the value of this variable
+    # `wrap` accepts this path without checking it, because only the client knows the variable.
     desk.does(*words, "--read", "${workspaceFolder}")
     assert "${workspaceFolder}" in entries(path)["two"]["args"]
 
@@ -614,7 +615,7 @@ def test_backups_are_hidden_from_servers(desk):
     place = str(desk.home / ".local/state/corral")
     env = {"env": desk.environment()}
     flags = ("--read", str(desk.home / ".local"))
-    # Sanity check: the backups are visible outside.
+    # Sanity check: outside of the sandbox the backups are visible.
     assert desk.user.outside(code, place, **env) == [1, True]
     assert desk.user.inside(code, place, flags=flags, **env) == [0, False]
 
@@ -667,7 +668,8 @@ def test_a_moved_corral_does_not_keep_flags_that_it_did_not_write(desk):
     done = desk.corral("wrap", "cursor", "--corral", str(new))
     assert done.returncode == 1
     assert done.stdout.count(b"which is not this corral") == 1
-    # Sanity check: the other server is unchanged
+    # Sanity check: the other server has its original flags, so `wrap` has moved it to the new
+    # corral.
     assert path.read_text().count(str(new)) == 1
 
 
@@ -730,7 +732,7 @@ def test_a_command_line_in_one_word_is_refused(desk):
         assert path.read_text() == text
         done = desk.corral("run", "cursor:notes")
         assert f"hint: in the file, write only {first} as its command" in done.stderr.decode()
-    # Sanity check: a path that contains a space
+    # Sanity check: a command that is the path of a program may contain a space.
     path.write_text(json.dumps({"mcpServers": {"notes": {"command": str(spaced)}}}))
     assert "refused" not in desk.does("wrap", "cursor", "--dry-run", *corral)
 
@@ -797,8 +799,9 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
 
 
 def test_a_server_without_required_pins_is_listed_with_the_command_that_pins_it(desk):
-    """Check the hints for a client's server and for a server of another file. corral must
-    not suggest a command with a secret, because the command would not work with a masked secret.
+    """Check the hints for a client's server and for a server of another file. If the server's
+    command contains a secret, the hint must not contain the command: corral would mask the secret,
+    and the command would then not work.
     """
     words = {
         "a": ["/absent", "first"],
@@ -879,7 +882,8 @@ def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
         done = desk.corral(command, "./missing.json")
         assert done.returncode == 125
         said = "corral: ./missing.json does not exist\nhint: is it spelled right?"
-        assert done.stderr.decode() == f"{said}\n"  # Sanity check: no client is listed
+        # Sanity check: without a client's file, the hint lists no clients.
+        assert done.stderr.decode() == f"{said}\n"
     desk.config("cursor")
     for command in ("wrap", "unwrap"):
         done = desk.corral(command, "./missing.json")
@@ -907,7 +911,7 @@ def test_a_dry_run_and_status_say_that_npm_is_missing(desk):
         "npm was not found on PATH\n    hint: install Node.js and npm (Debian and Ubuntu: apt "
     )
     assert f"  time  not wrapped: {refused}" in shown("status", "cursor")
-    # this hint is for the server `notes`
+    # This hint is for the other server, `notes`, which does not need npm.
     assert "hint: corral wrap cursor\n" in shown("status", "cursor")
     dry = shown("wrap", "cursor", "--dry-run", *corral)
     assert f"  time  refused: {refused}" in dry
@@ -991,7 +995,7 @@ def test_status_without_clients_says_that_wrap_takes_any_file(desk):
     told = "hint: `corral wrap FILE` takes the settings file of any MCP client\n"
     assert desk.does("status").endswith(told)
     desk.put(".cursor/mcp.json", '{"mcpServers": {}}')
-    assert told not in desk.does("status")  # Sanity check: a client was found
+    assert told not in desk.does("status")  # Sanity check: there is now a client
 
 
 def test_a_server_is_run_by_its_name_wrapped_or_not(desk):
@@ -1248,7 +1252,7 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     }[runtime]
     done = desk.user.corral(*words, env={**desk.environment(), **index}, cwd=desk.home)
     assert done.returncode != 0
-    # The interpreter ran and printed a version.
+    # corral accepted the interpreter, so the interpreter did run, and printed a version.
     assert "is not a" not in done.stderr.decode() + done.stdout.decode()
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
@@ -1313,7 +1317,8 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
     assert start_in(desk, place, entries(path)["notes"]) == "started False\n"  # sanity check
     (place / replaced).rename(place / "before")
     (place / replaced).symlink_to(desk.home / "work" / target)
-    assert start_in(desk, place, servers["notes"]) == "started True\n"  # Sanity check: no walls
+    # Sanity check: without corral, the server starts and finds the secret.
+    assert start_in(desk, place, servers["notes"]) == "started True\n"
     assert start_in(desk, place, entries(path)["notes"]) == ""
 
 

@@ -68,7 +68,9 @@ def test_the_check_accepts_wrapped_and_remote_servers(user, scratch, project):
     ],
 )
 def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, entry):
-    """Use entries that make `wrap` refuse a project's server. Sanity check: others pass."""
+    """Use entries that make `wrap` refuse a project's server. Sanity check: a container and a
+    wrapped server in the same file pass.
+    """
     box = {"command": "docker", "args": ["run", "image"]}
     held = {**WRAPPED, "envFile": "${userHome}/.env"}
     project(".mcp.json", other=entry, box=box, held=held)
@@ -102,8 +104,9 @@ def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
 def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(
     tmp_path, monkeypatch, capsys
 ):
-    """Write a file that defines a server only if it is read as YAML, and link a YAML name to it.
-    The check runs in this process, because the user's Python may have no PyYAML.
+    """Write a file that defines a server only if it is read as YAML, and then make a symlink with
+    the name of a YAML file to it. The check must fail only after that. It runs in this process,
+    because the user's Python may have no PyYAML.
     """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -122,7 +125,9 @@ def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(
 def test_the_check_refuses_a_project_with_a_program_that_windows_would_start(
     user, scratch, project, place
 ):
-    """For a program without a path, Windows first searches the current directory."""
+    """Put a program named corral into the directory in which the server starts. The check must fail
+    for `Corral.exe`, because Windows searches this directory first if a command has no path.
+    """
     project(".mcp.json", held={**WRAPPED, "command": "corral", "cwd": place})
     (scratch / place).mkdir(exist_ok=True, mode=0o755)
     for name, code in (("corral", 0), ("Corral.exe", 1)):
@@ -143,7 +148,8 @@ def test_the_check_refuses_a_program_named_corral_in_the_project(user, scratch, 
     assert done.returncode == 1, done.stderr
     assert b"own: it is started by " in done.stdout
     assert b"which the project itself may contain" in done.stdout
-    assert done.stdout.endswith(b"files checked: 1, findings: 1\n")  # `held` is not listed
+    # The only finding is `own`; the wrapped server `held` passes.
+    assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
 
 
 @pytest.mark.parametrize(

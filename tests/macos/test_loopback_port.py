@@ -41,7 +41,7 @@ def web():
             end, _ = listener.accept()
             with end:
                 if not end.recv(1 << 16).startswith(b"GET"):
-                    return  # the test has ended and sent END
+                    return  # the fixture sends END after the test
                 end.sendall(HELLO)
 
     port = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Run a hostile MCP server. The first argument chooses its attack. It needs only Python."""
+"""Run a hostile MCP server, which needs only Python. The first argument chooses its attack."""
 
 import json
 import os

@@ -52,7 +52,7 @@ async def cancel(client: Client, name: str) -> str:
 
 
 async def attempt(awaitable) -> object:
-    """Return the result, or the error that the server answered with."""
+    """Wait for a call, and return its result or the error that the server answered with."""
     try:
         return (await awaitable).model_dump(mode="json", exclude={"meta", "ttl_ms"})
     except MCPError as error:

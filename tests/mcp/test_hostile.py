@@ -184,7 +184,8 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
         "not compared with the tools of cursor:mail, cursor:far (remote): `corral inspect` has not"
         in said
     )
-    assert ordinary.corral("inspect", "cursor:mail").returncode == 0  # pinning is not needed
+    # Once `inspect` has seen the tools of `mail`, it compares them, even if they are not pinned.
+    assert ordinary.corral("inspect", "cursor:mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
     shadows = [mark for mark in found["marks"] if mark["kind"] == "shadows"]
     assert [mark["where"] for mark in shadows] == ["tools[send_email].name", "tools[helper].description"]  # fmt: skip
@@ -270,8 +271,8 @@ def test_output_that_is_not_a_clear_message_goes_to_stderr_and_is_counted(
 
 @pytest.mark.parametrize("act", ["split frames", "glued frames", "notification flood"])
 def test_ordinary_messages_pass_byte_for_byte_however_they_arrive(ordinary, server, act):
-    """Check that messages pass unchanged, even if the server sends them as fast as the client can
-    read.
+    """Check that messages pass unchanged if the server sends them byte by byte, or hundreds of them
+    at once, or as fast as the client can read.
     """
     bare = converse(ordinary, server, act, call(1))
     assert bare.raw
@@ -610,7 +611,7 @@ def test_without_a_guard_its_modules_are_not_imported(ordinary):
 
 
 def test_inspect_shows_only_the_start_of_an_error(ordinary):
-    """Make a server answer with a 100-kilobyte error."""
+    """Make a server answer with a 100-kilobyte error. `inspect` must print less than 3 kB."""
     error = "{'jsonrpc': '2.0', 'id': m['id'], 'error': {'code': 1, 'message': 'x' * 100000}}"
     code = (
         "import json, sys\n"

@@ -52,7 +52,7 @@ def run(*words: object, cwd: pathlib.Path, **variables: str) -> str:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
-    """Return (wheel, sdist)."""
+    """Build corral, and return the paths of the wheel and of the sdist."""
     folder = tmp_path_factory.mktemp("dist")
     run("uv", "build", "--out-dir", folder, ROOT, cwd=folder)
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")

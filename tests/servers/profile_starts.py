@@ -66,7 +66,8 @@ STARTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "tavily": ((), {"TAVILY_API_KEY": "none"}),
     "xcodebuild": (("mcp",), {}),
 }
-FLAGS = {"serena": ("--allow-install-scripts",)}  # an indirect dependency of serena has no wheel
+# An indirect dependency of serena has no wheel, so its build script must be allowed to run.
+FLAGS = {"serena": ("--allow-install-scripts",)}
 NOT_STARTED = {
     "azure-devops": "loads keytar, which its install script fetches from GitHub or compiles",
     "dbhub": "needs a database; SQLite (--demo) needs a module that an install script fetches or compiles",

@@ -27,7 +27,7 @@ PINNED = {
     "@google/gemini-cli": "0.61.0",
     "opencode-ai": "1.18.33",
     "@modelcontextprotocol/inspector": "2.12.0",
-    "node": "24.21.0",  # the inspector needs this version of node
+    "node": "24.21.0",  # the MCP inspector needs this version of node
 }
 SERVERS = ("everything", "time", "plain")
 SCRIPT = """

@@ -2,8 +2,8 @@
 
 The server has to report a failure, or corral has to name the lost file.
 
-The published server excel-mcp-server reported a lost workbook as created. The stand-in does the
-same, and its test needs no rig.
+The published server excel-mcp-server reported a lost workbook as created. The stand-in, a small
+server in this file, does the same, so that one test needs no rig.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def test_a_lost_file_is_reported_by_the_server_or_by_corral(
         place = request.getfixturevalue("home")
         variables = request.getfixturevalue("environment")
     monkeypatch.setattr(messages, "ANSWER_SECONDS", START_SECONDS)
-    # The stand-in server's home is in /tmp, where corral does not report lost files. So `place`,
-    # its path on the host, is outside of /tmp.
+    # HOME of the stand-in is in /tmp, where corral does not report lost files. So the stand-in has
+    # to write to a path of the host outside of /tmp, below `place`.
     path = {"host": f"{place}/Documents/report.xlsx", "home": "/home/user/Documents/report.xlsx"}
     argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), "run", *SERVERS[server]]
     with subprocess.Popen(

@@ -25,8 +25,8 @@ from corral.policy.model import CONTROLS
 from corral.programs.model import Program
 from corral.record import replace
 
-# File names are bytes, and Python represents bytes that are not valid UTF-8 as lone surrogates, so
-# the generated strings include some.
+# File names are bytes, and Python represents bytes that are not valid UTF-8 as lone surrogates. So
+# some of the generated strings contain lone surrogates.
 words = st.text() | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 lists = st.lists(words, max_size=4).map(tuple)
 numbers = st.integers(min_value=0, max_value=2**63)

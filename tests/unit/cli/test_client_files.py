@@ -38,7 +38,8 @@ def test_each_error_has_a_hint_that_mends_the_file(tmp_path, capfd, name):
         assert cli.main([*words, str(path)]) == 1
         shown = capfd.readouterr().out
         assert f"hint: {hint}\n" in shown
-        assert f"hint: corral wrap {path}" not in shown  # `wrap` would also refuse it
+        # The hint must not be to wrap the file, because `wrap` cannot read it either.
+        assert f"hint: corral wrap {path}" not in shown
 
 
 def test_the_hint_for_a_bare_server_is_to_wrap_its_file(tmp_path, capfd):

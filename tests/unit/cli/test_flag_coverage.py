@@ -67,10 +67,13 @@ def test_a_name_that_was_not_found_is_allowed_by_any_port_of_it():
 
 
 def test_a_denial_in_spite_of_a_wider_flag_still_needs_its_own_flag():
-    """Grant a project for writing. This grant does not cover the project's git hooks."""
+    """Deny a path in .git, although the run had a flag for the whole project. A grant of a project
+    does not cover its .git, so only a flag for this path counts as allowing it.
+    """
     denial = Denial(kind="path", destination="/p/.git/x", allow="--write /p/.git/x")
     seen = kept.SeenDenial(denial=denial, time=1, had_flags=True)
     wide = grant.split_flags(["--write", "/p"])
     assert not grant.is_granted(seen, wide)
     assert grant.is_granted(seen, [*wide, *grant.split_flags(["--write", "/p/.git/x"])])
-    assert grant.is_granted(kept.SeenDenial(denial=denial, time=1), wide)  # Sanity check
+    # Sanity check: if the run did not have the flag for the project, that flag may allow the path.
+    assert grant.is_granted(kept.SeenDenial(denial=denial, time=1), wide)

@@ -85,7 +85,7 @@ def test_a_removed_current_directory_is_named(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
-    # Sanity check: while the directory exists, the error does not name it.
+    # Sanity check: while the current directory exists, the error does not mention it.
     missing = output.from_os_error(FileNotFoundError(2, "No such file or directory"))
     assert missing.message == "No such file or directory"
     gone.rmdir()

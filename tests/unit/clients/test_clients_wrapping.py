@@ -37,7 +37,8 @@ LETTERS = st.characters(
 TEXTS = st.text(LETTERS, max_size=8) | st.sampled_from(
     ["-y", "# no", "x: y", "'", '"', "// x", "~", "\\", "[", "true"]
 )
-# Hypothesis also draws words of corral's source, so each strategy excludes what corral refuses.
+# Hypothesis also draws constants that it finds in corral's source code. corral refuses some of them
+# in a configuration, so each strategy excludes these.
 COMMANDS = (
     TEXTS.filter(lambda text: not set(text) & {" ", "/"})
     .filter(lambda text: text and parse_runner(text, []) is None and "corral" not in text)
@@ -221,7 +222,9 @@ def configurations(draw):
 
 
 def tables(data, servers):
-    """Return the entries of these servers, by name. They may be anywhere in the data."""
+    """Return the entries of these servers, by name. They may be anywhere in the data except under
+    the key `other`.
+    """
     found = {}
 
     def walk(value):
@@ -351,7 +354,7 @@ def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(
 
 
 def test_a_long_list_of_servers_is_read_in_linear_time():
-    """Reading the list in quadratic time would take half a minute."""
+    """Read a list of 60,000 servers. In quadratic time this would take half a minute."""
     servers = [{"name": f"s{at}", "command": "x"} for at in range(60_000)]
     start = time.process_time()
     found = read_servers(jsonc, json.dumps({"mcpServers": [*servers, servers[0]]}))
@@ -397,7 +400,10 @@ def test_entries_that_corral_cannot_run_are_left_with_a_reason(entry):
     ],
 )
 def test_no_other_sandbox_is_assumed_for_what_a_project_names(entry):
-    """Only VS Code knows `sandboxEnabled`. Sanity check: VS Code's own entry is left unwrapped."""
+    """Check that corral wraps an entry that only seems to have a sandbox: the project itself may
+    contain the program `docker`, and only VS Code obeys `sandboxEnabled`. Sanity check: in VS
+    Code's own format, an entry with `sandboxEnabled` is left unwrapped.
+    """
     done = wrap(f'{{"mcpServers": {{"a": {entry}}}}}', jsonc, REQUEST)
     assert [one.state for one in done.outcomes] == ["wrapped"]
     boxed = '{"servers": {"a": {"command": "x", "sandboxEnabled": true}}}'
@@ -652,7 +658,7 @@ def test_a_package_is_pinned_on_request(monkeypatch):
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
     assert rehearsed == [("/store/python",)]
-    # Sanity check: without a pin, `wrap` writes no version.
+    # Sanity check: without `--pin`, `wrap` writes no version.
     assert "9.1" not in wrapped(request, pin=False).text
 
     def fails(package, flags):
@@ -921,8 +927,8 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, server=(), environment, cwd, notify):
-    """Replace `prepare` with a function that works on any host, because it only finds the server's
-    files.
+    """Take the place of `prepare` in a test. This function only finds the server's files, so it
+    works on any host.
     """
     from corral.programs.resolve import resolve
 

@@ -64,7 +64,7 @@ def test_a_run_without_denials_does_not_hide_earlier_denials():
     found = kept.merge(kept.load_server(COMMAND))
     assert len(found) == kept.MAX_DENIALS
     assert {one.time for one in found} == {1}
-    # corral keeps only the last run without denials
+    # corral keeps the run with denials, and only the last of the many runs without denials.
     assert len(kept.load_server(COMMAND)) == 2
 
 

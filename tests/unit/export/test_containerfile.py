@@ -1,5 +1,5 @@
-"""Test which servers get a Containerfile, what their lock files may contain, and which user
-installs them.
+"""Test which servers get a Containerfile, what a server's lock file may contain, and which user in
+the container installs the server.
 """
 
 import os

@@ -65,7 +65,8 @@ def test_many_long_keys_below_a_deep_table_are_refused():
         parse_toml(deep(500))
     with pytest.raises(ManifestError, match="too many in the file up to this line"):
         decode_toml(deep(500), "x")
-    # Even for a key without a dot, tomllib walks through the whole table.
+    # Even for a key without a dot, tomllib walks through all names in the header of the key's
+    # table.
     plain = "".join(f"k{at} = 1\n" for at in range(50_000))
     with pytest.raises(ValueError, match="or in the lines before it"):
         parse_toml(f"[{'.'.join(['a'] * MAX_DOTS)}]\n{plain}")

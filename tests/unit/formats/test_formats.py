@@ -121,8 +121,9 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Locate values that are nested too deeply for a recursive reader. `tomllib` accepts
-    dotted keys of this depth but not lists, so the test builds the expected values itself.
+    """Locate values that are nested too deeply for a recursive reader. `toml.locate` usually gets
+    the values that `tomllib` has parsed. But `tomllib` does not accept lists of this depth, only
+    dotted keys, so the test builds the values itself.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}
@@ -345,7 +346,9 @@ def test_a_large_file_needs_little_memory(text):
 
 @pytest.mark.parametrize("line_break", ["\r", "\u2028", "\u2029"])
 def test_a_comment_in_which_some_clients_see_a_line_break_is_refused(line_break):
-    """For some clients the comment ends at this line break, and the rest of the line is data."""
+    """Check that a comment with this line break is refused. For some clients the comment ends
+    there, and the rest of the line is data.
+    """
     hidden = f'{{"a": 1 // x{line_break}, "b": 2\n}}'
     with pytest.raises(BrokenFileError, match="this comment contains a line break"):
         jsonc.read(hidden)
@@ -357,7 +360,10 @@ def test_a_comment_in_which_some_clients_see_a_line_break_is_refused(line_break)
 
 @pytest.mark.parametrize("line_break", ["\x85", "\u2028", "\u2029"])
 def test_a_yaml_file_in_which_some_clients_see_other_lines_is_refused(line_break):
-    """YAML 1.1 reads two values from the first line, and YAML 1.2 only a comment."""
+    """Check that a file is refused if YAML 1.1 and YAML 1.2 disagree about its lines. In YAML 1.1
+    this character is a line break, so the first line contains two values. In YAML 1.2 the whole
+    first line is a comment.
+    """
     text = f"#{line_break}a: 1{line_break}b: |\n  a: 2\n"
     with pytest.raises(BrokenFileError, match="not all clients"):
         yaml.read(text)

@@ -58,8 +58,8 @@ def test_a_read_file_proposes_its_whole_project_and_a_written_file_only_itself(h
 
 
 def test_a_file_that_another_program_may_run_is_never_proposed_for_writing(home):
-    """Write three kinds of files: startup files of programs, a hook of a bare repository, and a
-    settings file that already exists.
+    """Write files that other programs may read or run: startup files in the home, a settings file
+    that already exists, a new file in an unknown hidden directory, and a hook of a bare repository.
     """
     for name in (
         ".config/foo",
@@ -131,14 +131,14 @@ def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, na
 @pytest.mark.parametrize(
     ("asked", "write"),
     [
-        (["all/new"], True),  # a link to the home directory
-        (["root/newfile"], True),  # a link to /
+        (["all/new"], True),  # `all` is a link to the home directory
+        (["root/newfile"], True),  # `root` is a link to /
         ([".config/new"], True),
         ([".config"], False),
         (["project/.envrc"], True),
         (["project/.vscode/tasks.json"], True),
         (["project/.github/mcp.json"], True),
-        (["kernel/version"], False),  # a link to /proc
+        (["kernel/version"], False),  # `kernel` is a link to /proc
     ],
 )
 def test_a_forbidden_file_is_not_proposed_directly_or_through_a_link(home, asked, write):

@@ -296,7 +296,8 @@ def test_an_answer_is_checked_by_the_method_of_its_request():
     hidden = {"tools": [{"name": "b"}], "prompts": []}
     assert read(answer(guard, hidden, 1).onward)["tools"] == []
     assert ask(guard, "tools/list", identity=3).onward
-    # refused, because another request with this id is still waiting for its answer
+    # The guard refuses this request, because another request with this id still waits for an
+    # answer.
     assert guard.from_client(line(id=3, method="prompts/list")).back
     assert read(answer(guard, hidden, 3).onward)["tools"] == []
 
@@ -358,7 +359,8 @@ def test_a_message_that_is_too_long_gets_an_error():
     problem = json.loads(guard.from_server(long).onward)
     assert problem["id"] == 5
     assert "mcp.max_message" in problem["error"]["message"]
-    assert guard.from_server(long).onward == b""  # this request already has an answer
+    # The guard has already answered this request, so it drops the second answer.
+    assert guard.from_server(long).onward == b""
     assert json.loads(guard.from_client(long).back)["id"] == 5
     assert seen.calls == [("a", "refused")]
 

@@ -116,8 +116,8 @@ def test_public_addresses_are_accepted(text):
 
 
 def test_addresses_that_the_standard_library_calls_global_are_refused():
-    """Check that some of the refused addresses are global according to the standard library. This
-    test fails if the standard library changes its answer for them.
+    """Check that at least one refused address, 64:ff9b::127.0.0.1, is global according to the
+    standard library. So the guard cannot rely on the standard library.
     """
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken

@@ -1,4 +1,4 @@
-"""Test how private directories are removed while another process replaces their entries, and how a
+"""Test how private directories are removed while another process replaces files in them, and how a
 kept home gets its links to granted paths.
 """
 

@@ -57,7 +57,9 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """Replaces the proxy's `_closed` event. Every pause lasts until the proxy is closed."""
+    """Replaces the proxy's `_closed` event. Every pause with a timeout lasts until the proxy is
+    closed, but at most 60 seconds.
+    """
 
     def __init__(self):
         super().__init__()
@@ -222,7 +224,8 @@ def test_a_name_that_resolves_to_the_host_is_denied_even_if_it_did_not_before(ru
     moved = run([f"allowed.test:{port}"], lookup=lambda _: answers.pop(0))
     assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert moved.open(f"http://allowed.test:{port}/")[0] == 502
-    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)  # an IPv4 address in IPv6 form
+    # The third lookup returns the allowed IPv4 address again, this time mapped into IPv6.
+    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert [row[0] for row in moved.rows()] == ["guard"]
 
 

@@ -17,7 +17,7 @@ Program = list[tuple[int, int, int, int]]
 
 class Outcome(NamedTuple):
     action: int
-    executed: int  # number of instructions
+    executed: int  # how many instructions the filter executed
     arguments: bool  # whether the filter read any argument
 
 

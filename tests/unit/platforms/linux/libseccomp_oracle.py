@@ -101,7 +101,9 @@ def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
     context = library.seccomp_init(unknown)
     assert context
     try:
-        if library.seccomp_arch_add(context, X86_64) == 0:  # the host is not x86_64
+        # A new context has the host's architecture. If x86_64 can be added, the host has another
+        # architecture, so remove that one.
+        if library.seccomp_arch_add(context, X86_64) == 0:
             assert library.seccomp_arch_remove(context, 0) == 0
         bad_arch_attribute = 2  # SCMP_FLTATR_ACT_BADARCH
         assert library.seccomp_attr_set(context, bad_arch_attribute, bad_arch) == 0

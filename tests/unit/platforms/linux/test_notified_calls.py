@@ -80,7 +80,7 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
     assert judge(asked, names, {}).verdict == "deny"
-    # Without a broker these calls are allowed, and `corral learn` records them.
+    # Without a broker, `connect` and `bind` may continue, and `corral learn` records them.
     watched = {"socket_watch": Yes()}
     goes_on = name in {"connect", "bind"}
     assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")
@@ -145,7 +145,8 @@ def test_the_filter_notifies_every_change_of_a_mode_or_times(subprocess, watch_p
     assert {*CHANGES} <= notified(rules)
     assert allowed(rules) & {*CHANGES} == set()
     quiet = seccomp_rules.target_rules(**common, namespaces=False, watch_paths=watch_paths)
-    # If a run watches paths, `file_changes` makes no difference to `bind`.
+    # A run that watches paths already asks the supervisor about `bind`, so `file_changes` makes no
+    # difference to `bind`.
     others = set() if watch_paths else {"bind"}
     assert {name for name in quiet if rules[name] != quiet[name]} == {*CHANGES, *others}
     assert (allowed(quiet) | notified(quiet)) & {*CHANGES} == set()

@@ -1,5 +1,5 @@
-"""Test the rules of the filter: compare them with libseccomp for all call numbers, and try each
-attack that they must stop.
+"""Test the rules of corral's seccomp filter: compare them with libseccomp for all numbers below
+1024 and for some higher ones, and try each attack that the rules must stop.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ COMPARED = set()
 
 
 def assert_same(machine, rules, ours, theirs):
-    """Compare both programs for all call numbers. Vary the arguments only if one of the programs
-    reads them.
+    """Compare both programs for all numbers below 1024 and for some higher ones. Vary the arguments
+    only if one of the programs reads them.
 
     libseccomp's program is always for x86_64 (see libseccomp_oracle). The number -1 is not
     compared. Tracers use it to skip a call, and libseccomp treats it differently from other numbers
-    in the x32 range. corral's filter kills the process for all these numbers.
+    in the x32 range. corral's filter kills the process for every number in that range.
     """
     arch = AUDIT_ARCHES[machine]
     tuples = corpus(words_of(ours))
@@ -207,7 +207,8 @@ def test_unknown_numbers_return_enosys(machine):
         assert run(filter_.program, filter_.arch, number).action == ENOSYS
 
 
-# This list deliberately repeats the policy's names, so that a test fails if the policy loses one.
+# This list deliberately repeats the names in `seccomp_rules`, so that a test fails if one of them
+# is removed there.
 ALWAYS = """
     io_uring_setup io_uring_enter io_uring_register ptrace process_vm_readv process_vm_writev
     process_madvise process_mrelease kcmp bpf perf_event_open keyctl add_key request_key userfaultfd
@@ -231,7 +232,9 @@ WITHOUT_NAMESPACES = """
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_without_namespaces_no_file_is_opened_neither_for_reading_nor_for_writing(machine):
-    """Without namespaces, deny the access mode 3, which Landlock does not check."""
+    """Check that files cannot be opened with the access mode 3 if there are no namespaces. This
+    mode means neither reading nor writing, and Landlock does not check it.
+    """
     for name, position in (("open", 1), ("openat", 2)):
         for namespaces in (True, False):
             filter_ = target(machine, namespaces=namespaces)
@@ -299,9 +302,9 @@ CLONE_FLAGS = {
     "NEWTIME": 0x80, "NEWNS": 0x20000, "NEWCGROUP": 0x2000000, "NEWUTS": 0x4000000, "NEWIPC": 0x8000000,
     "NEWUSER": 0x10000000, "NEWPID": 0x20000000, "NEWNET": 0x40000000,
 }  # fmt: skip
-PTHREAD = 0x3D0F00  # the flags with which glibc and musl start threads
+PTHREAD = 0x3D0F00  # the flags with which glibc starts threads
 FORK = 0x1200011  # the flags with which glibc forks: CHILD_SETTID, CHILD_CLEARTID, SIGCHLD
-SPAWN = 0x4111  # posix_spawn: VM, VFORK, SIGCHLD
+SPAWN = 0x4111  # the flags of glibc's posix_spawn: CLONE_VM, CLONE_VFORK, SIGCHLD
 
 
 @pytest.mark.parametrize("machine", MACHINES)

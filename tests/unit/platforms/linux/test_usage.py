@@ -345,7 +345,8 @@ def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limi
             assert (watched.reason, child.was_killed) == (hit, bool(hit))
             assert child.signals == [signal.SIGSTOP, signal.SIGCONT]
         finally:
-            child.signal(signal.SIGSTOP)  # so that no process starts after the tree is listed
+            # Stop the tree, so that no process can start after the tree is listed.
+            child.signal(signal.SIGSTOP)
             select.select([], [], [], 0.1)
             for one in usage.tree(pid):
                 os.kill(one, signal.SIGKILL)

@@ -22,7 +22,7 @@ COMBINATORS = {"require-all": all, "require-any": any, "require-not": lambda fou
 
 
 class Text(str):
-    """A string in the profile, as opposed to a name."""
+    """A string in the profile. Names in the profile are plain `str` objects."""
 
 
 def parse(text: str) -> list:

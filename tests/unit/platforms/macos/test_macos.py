@@ -294,7 +294,7 @@ def test_kills_at_the_jetsam_limit_are_recognized():
     assert limit.has_killed(signal.SIGKILL, 100 << 20)
     assert not limit.has_killed(signal.SIGKILL, 50 << 20)
     assert not limit.has_killed(signal.SIGTERM, 100 << 20)
-    assert not limit.has_killed(9 << 8, 100 << 20)  # exit code 9, not signal 9
+    assert not limit.has_killed(9 << 8, 100 << 20)  # this status means exit code 9, not signal 9
     assert not limit.has_killed(None, 100 << 20)
 
 
