@@ -31,10 +31,21 @@ SYSTEM = ("PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "P
 
 
 class Needs:
-    def __init__(self, disk: Disk, environment: Mapping[str, str], home: str) -> None:
+    """Collects the files of a command in `reads`, each with the reason.
+
+    If the user named a server's directory instead of a command, `root` is this directory. The
+    command then comes from the server's author. So only `root` and runtimes are collected, and
+    `outside` lists the other programs and scripts that the command names.
+    """
+
+    def __init__(
+        self, disk: Disk, environment: Mapping[str, str], home: str, *, root: str = ""
+    ) -> None:
         values = {name.upper(): value for name, value in environment.items()}
         self.disk = disk
         self.home = home
+        self.root = disk.real(root) if root else ""
+        self.outside: list[str] = []
         self.windows = values.get("SYSTEMROOT", "C:\\Windows")
         self.shared = {values[name] for name in SYSTEM if values.get(name)}
         self.reads: dict[str, str] = {}
@@ -88,13 +99,20 @@ class Needs:
                 for path in pointer_targets(name, text):
                     real = self.disk.real(path)
                     project = self.project(real, PYTHON_MARKS)
-                    if project and self.disk.kind(real):
+                    allowed = not self.root or is_inside(project, self.root)
+                    if project and allowed and self.disk.kind(real):
                         self.take(project, f"an editable install, {name}")
 
     def server(self, path: str, kind: arguments.Kind) -> None:
         real = self.disk.real(path)
         found = self.disk.kind(real)
         if not found or self.covers(real):
+            return
+        if self.root:
+            if is_inside(real, self.root):
+                self.take(self.root, "the server's directory")
+            else:
+                self.outside.append(real)
             return
         directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)

@@ -13,7 +13,8 @@ import ntpath
 import os
 from collections.abc import Mapping, Sequence
 
-from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
+from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError, UnchosenReadsError
+from corral.paths.windows import is_inside
 from corral.policy.model import Grant
 from corral.programs import arguments as options
 from corral.programs import windows_shims
@@ -95,12 +96,15 @@ def resolve(
     cwd: str,
     home: str,
     subprocess: bool,
-    grants: Sequence[Grant] = (),  # noqa: ARG001 - part of the contract
-    root: str = "",  # noqa: ARG001 - part of the contract
+    grants: Sequence[Grant] = (),
+    root: str = "",
     disk: Disk | None = None,
 ) -> Program:
-    """Return the program for a command, with the files that it needs. These files are not checked
-    against `grants` here.
+    """Return the program for a command, with the files that it needs.
+
+    If the user named a server's directory instead of a command, `root` is this directory. Raise
+    UnchosenReadsError if the command then names a program or script that is neither in `root` nor a
+    runtime nor in one of `grants`.
     """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
@@ -111,9 +115,10 @@ def resolve(
     end = follow(start, caller, subprocess=subprocess)
     real = caller.disk.real(end.path)
     kind = kind_of(end.path)
-    needs = Needs(caller.disk, environment, home)
+    needs = Needs(caller.disk, environment, home, root=root)
     needs.runtime(real, kind, end.venv)
     arguments = _collect(end, kind, caller, needs)
+    _refuse_outside(needs.outside, grants)
     visible = needs.covers(caller.disk.real(cwd))
     device, inode = caller.disk.identity(real)
     return Program(
@@ -131,6 +136,22 @@ def resolve(
         notes=end.notes,
         environment=end.environment,
     )
+
+
+def _refuse_outside(outside: Sequence[str], grants: Sequence[Grant]) -> None:
+    """Raise UnchosenReadsError unless all these files are in one of `grants`."""
+    granted = [grant.path for grant in grants]
+    paths = [path for path in outside if not any(is_inside(path, top) for top in granted)]
+    if paths:
+        from corral.safe_text import printable
+
+        flags = " ".join(f'--read "{path}"' for path in dict.fromkeys(paths))
+        raise UnchosenReadsError(
+            f"the server's command needs {printable(paths[0])}, which is neither part of the"
+            " server nor granted",
+            reads=paths,
+            hint=f"to let the server read it, add {printable(flags)}",
+        )
 
 
 def find_on_path(name: str) -> str:

@@ -44,8 +44,8 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Run a command and return its output, or "" if it fails. corral itself runs this command in
-    a sandbox.
+    """Run a command without a sandbox, and return its output, or "" if it fails. corral itself runs
+    such a command in a sandbox.
     """
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout

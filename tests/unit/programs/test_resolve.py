@@ -151,7 +151,9 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """Copy a real venv without its scripts, because they contain the path of the original."""
+    """Copy a real venv. It was made without pip, because pip's scripts would contain the path of
+    the original.
+    """
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
 
@@ -193,7 +195,8 @@ def test_a_program_in_the_working_directory_needs_a_slash(run: Resolver, home: P
 def test_a_script_in_the_working_directory_needs_its_interpreter(run: Resolver, home: Path) -> None:
     hints = {"server.py": "python3 server.py", "server.js": "node server.js"}
     for name, command in hints.items():
-        with pytest.raises(CommandError) as caught:  # Sanity check: the script is missing
+        # Sanity check: there is no such hint while the script does not exist.
+        with pytest.raises(CommandError) as caught:
             run(name)
         assert "did you mean" not in str(caught.value.hint)
         (home / name).write_text("")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.errors import CommandError
+from corral.errors import CommandError, UnchosenReadsError
+from corral.policy.model import Grant
 from corral.programs import windows_py_launcher, windows_resolve
 from corral.programs.windows_disk import HostDisk
 
@@ -81,9 +82,9 @@ def files(**more):
     }
 
 
-def resolve(*argv, disk, cwd="C:\\work", environment=ENVIRONMENT, subprocess=False):
+def resolve(*argv, disk, cwd="C:\\work", environment=ENVIRONMENT, subprocess=False, **more):
     return windows_resolve.resolve(
-        argv, environment=environment, cwd=cwd, home=HOME, subprocess=subprocess, disk=disk
+        argv, environment=environment, cwd=cwd, home=HOME, subprocess=subprocess, disk=disk, **more
     )
 
 
@@ -161,7 +162,9 @@ def test_shares_and_devices_are_refused(name):
 def test_a_share_is_never_opened(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "//" not in path:
-        (tmp_path / path).mkdir(parents=True)  # on Linux this is an ordinary file name
+        # On Linux this path is an ordinary file name. The directory exists, so only corral's own
+        # check can keep it from being opened.
+        (tmp_path / path).mkdir(parents=True)
         assert (tmp_path / path).is_dir()
     disk = HostDisk()
     assert (disk.kind(path), disk.read(path), disk.names(path), disk.real(path)) == (
@@ -322,6 +325,54 @@ def test_an_environment_inside_its_own_project_is_readable():
     )
     found = resolve("venv\\Scripts\\python", "-m", "a", disk=disk)
     assert set(found.reads) == {"C:\\work", ntpath.dirname(PYTHON)}
+
+
+SERVER = "C:\\Users\\Ann\\server"
+PRIVATE = "C:\\Users\\Ann\\private"
+
+
+def server_directory():
+    return venv(**{
+        f"{SERVER}\\corral.toml": b"",
+        f"{SERVER}\\src\\index.js": b"",
+        f"{SERVER}\\tool.exe": b"MZ",
+        f"{SITE}\\_a.pth": f"{PRIVATE}\\src\r\n".encode(),
+        f"{PRIVATE}\\package.json": b"{}",
+        f"{PRIVATE}\\src\\index.js": b"",
+        f"{PRIVATE}\\pyproject.toml": b"",
+        f"{PRIVATE}\\tool.exe": b"MZ",
+    })  # fmt: skip
+
+
+def read_grant(path):
+    return Grant(path=path, access="read", device=0, inode=0, directory=True, owner=0, group=0)
+
+
+@pytest.mark.parametrize(
+    "command", [["node", f"{PRIVATE}\\src\\index.js"], [f"{PRIVATE}\\tool.exe"]]
+)
+def test_a_servers_author_cannot_make_other_files_readable(command):
+    disk = server_directory()
+    with pytest.raises(UnchosenReadsError) as caught:
+        resolve(*command, disk=disk, root=SERVER)
+    assert caught.value.reads == (command[-1],)
+    assert f'--read "{command[-1]}"' in caught.value.hint
+    # Sanity check: the command is accepted with a grant, and if the user typed it.
+    granted = resolve(*command, disk=disk, root=SERVER, grants=[read_grant(PRIVATE)])
+    assert PRIVATE not in granted.reads  # the grant itself makes the directory readable
+    assert PRIVATE in resolve(*command, disk=disk).reads
+
+
+@pytest.mark.parametrize("command", [["node", f"{SERVER}\\src\\index.js"], [f"{SERVER}\\tool.exe"]])
+def test_a_servers_own_directory_is_readable(command):
+    assert SERVER in resolve(*command, disk=server_directory(), root=SERVER).reads
+
+
+def test_a_servers_author_cannot_make_editable_installs_readable():
+    disk, python = server_directory(), f"{VENV}\\Scripts\\python.exe"
+    assert PRIVATE not in resolve(python, "-m", "a", disk=disk, root=SERVER).reads
+    # Sanity check: if the user typed the command, the editable install is readable.
+    assert PRIVATE in resolve(python, "-m", "a", disk=disk).reads
 
 
 def test_uvs_proxy_for_python_is_followed():

@@ -19,7 +19,7 @@ RECIPE = 1  # part of the cache's key: increase it when the code below changes
 VERSION = "0.13.7"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps")
 COMPILER = "x86_64-w64-mingw32-gcc"
-# Debian 12's Wine lacks bcryptprimitives.dll, from which uv gets random numbers.
+# The source of bcryptprimitives.dll, from which uv gets random numbers. Debian 12's Wine lacks it.
 RANDOM = """
 #include <windows.h>
 #include <ntsecapi.h>
