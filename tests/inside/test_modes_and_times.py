@@ -1,8 +1,10 @@
 """Let a target without namespaces change modes and times, both where it may write and everywhere
 else.
 
-Landlock does not control these calls, so the supervisor makes them on the target's behalf. Every
-test that expects a denial also makes the same call on a file that the target may change.
+Landlock does not control the system calls that change modes and times. Therefore the supervisor
+makes these calls on the target's behalf, if the file is in a place where the target may write. As a
+sanity check, most tests of a denial also make the same call where it must succeed: on a file that
+the target may change, or outside the sandbox.
 """
 
 from __future__ import annotations
@@ -210,9 +212,9 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Let one thread change the mode of the file at a path, while two others keep replacing a part
-    of the path: a symlink, a directory, or the text in memory. A file outside the grant must never
-    change.
+    """Let one thread of the target change the mode of the file at a path, while two other threads
+    keep replacing a part of the path: a symlink, a directory, or the path's text in the target's
+    memory. A file outside the grant must never change.
     """
     from corral.abi.linux_syscalls import TABLES
 
@@ -222,7 +224,8 @@ def test_a_race_never_changes_a_file_outside(user, scratch, how):
     flags = ("--write", str(scratch / "inner"), "--read", victim)
     code = RACE.replace("CHMOD", str(TABLES[os.uname().machine]["fchmodat"]))
     said = inside(user, code, str(scratch / "inner"), victim, how, flags=flags)
-    # If the supervisor reads a path while it is being overwritten, the result names no file.
+    # If the supervisor reads the path from memory while a thread overwrites it, the supervisor may
+    # get a mixture of both paths, which names no file.
     torn = {"ENOENT", "ENOTDIR"} if how == "memory" else set()
     assert {"done", "EPERM"} <= set(said) <= {"done", "EPERM", *torn}, said
     assert stat.S_IMODE(os.stat(victim).st_mode) == 0o644
@@ -347,8 +350,9 @@ while True:
 
 @BARE
 def test_a_flood_of_changes_is_slowed_down(user, scratch):
-    """Let a target change a mode in an endless loop. After a burst the supervisor must use less
-    than a tenth of a processor: 0.2 seconds in 2 seconds.
+    """Let a target change a mode in an endless loop. The supervisor makes the first changes, a
+    burst, at full speed. After that it must use less than a tenth of a processor: 0.2 seconds in 2
+    seconds.
     """
     give_directory(user, scratch)
     code = (
@@ -375,9 +379,9 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
-    """Check that a target under `corral learn` cannot change modes outside its write grants. The
-    supervisor watches many calls, and lets most of them continue in the kernel. But it always makes
-    changes to modes and times itself.
+    """Check that a target under `corral learn` cannot change modes outside its write grants. While
+    learning, the supervisor watches many calls, and lets the kernel carry out most of them. But a
+    change of modes or times it always makes itself, and only in a write grant.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)

@@ -1,5 +1,5 @@
-"""Attack the empty network: whatever the kind of socket, the target must find only the sandbox's
-own loopback.
+"""Attack the network of a target without network grants: whatever the kind of socket, the target
+must reach nothing but the sandbox's own loopback.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ if six:
 
 @BOTH_TIERS
 def test_no_address_has_a_route(user):
-    """Connect datagram sockets. The kernel then looks up a route, but sends nothing. The addresses
-    include a resolver and the metadata service.
+    """Connect datagram sockets to public and private addresses, such as a resolver and a cloud's
+    metadata service. The kernel then looks up a route, but sends nothing. It must find no route.
     """
     code = """
 import socket
@@ -106,14 +106,16 @@ answer["loopback"] = tried(routed, 2, "127.0.0.1")
             assert held == dict.fromkeys(held, "EPERM")
             continue
         assert held.pop("loopback") == "done"
-        # A link-local address also needs an interface, so the error may differ.
+        # A connect to a link-local address also needs the name of an interface, which this code
+        # does not give. The error may therefore be EINVAL.
         link_local, global_ = held.pop("fe80::1"), held.pop("2001:db8::1")
         if HAS_IPV6:
             assert link_local in {"EINVAL", "ENETUNREACH"}
             assert global_ == "ENETUNREACH"
         else:
             assert link_local == global_ == "EAFNOSUPPORT"
-        # A broadcast address also needs a socket option, so the error may be EACCES.
+        # A connect to a broadcast address also needs a socket option (SO_BROADCAST), which this
+        # code does not set. The error may therefore be EACCES.
         assert held.pop("255.255.255.255") in {"EACCES", "ENETUNREACH"}
         assert set(held.values()) == {"ENETUNREACH"}
 
@@ -176,7 +178,7 @@ FOREIGN = {
 @BOTH_TIERS
 def test_only_harmless_socket_families_open(user):
     """Check that only harmless socket families can be opened. Where the kernel has Landlock's unix
-    socket scope, unix sockets are harmless too.
+    socket scope, unix sockets are harmless too, because they cannot reach sockets of the host.
     """
     expected = {}
     free = outside(user, FAMILIES)
@@ -201,8 +203,9 @@ def test_only_harmless_socket_families_open(user):
 
 @BOTH_TIERS
 def test_names_do_not_resolve(user):
-    """Check that names do not resolve. The resolver's address inside is the sandbox's own loopback,
-    which does not answer or cannot be reached.
+    """Check that names do not resolve. With namespaces, the resolver's address in the sandbox is
+    the sandbox's own loopback, where nothing answers. Without namespaces, the target cannot make a
+    socket to ask a resolver.
     """
     code = """
 import socket
@@ -309,8 +312,8 @@ answer = counts
 
 @pytest.mark.parametrize("count", [5, 30_000])
 def test_a_flood_of_refused_connections_is_read_at_a_limited_rate(user, scratch, count):
-    """Check that the supervisor reads only some of the messages about refused connections, and
-    drops the others.
+    """Let the target make a few or many connections that are refused. Of a few, the supervisor
+    reports all. Of many, it must read and report only some, and drop the messages about the others.
     """
     report = scratch / "report.json"
     os.chown(scratch, user.uid, user.uid)

@@ -1,4 +1,6 @@
-"""Run ordinary programs inside the sandbox, as the sanity check for this folder's attacks."""
+"""Run ordinary programs inside the sandbox. This is the sanity check for this folder's attacks:
+they must not fail only because nothing works in the sandbox.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ block.unlink()
 with open("/tmp/lock", "w") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
 """
-    # The flag is needed because Python starts another process that tracks shared memory.
+    # The flag is needed because Python starts a helper process that keeps track of shared memory.
     assert inside(user, code, flags=("--allow-subprocess",)) == "ok"
 
 

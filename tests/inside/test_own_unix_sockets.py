@@ -58,7 +58,8 @@ def test_a_servers_processes_reach_each_other(user):
     assert inside(user, OWN + EACH, *FLAG) == dict.fromkeys(
         ("stream", "datagram", "packets", "abstract", "descriptor"), "done"
     )
-    # Sanity check: without the flag, the sockets work only if Landlock can deny the host's.
+    # Sanity check: without the flag, the sockets work only if Landlock can deny sockets of the
+    # host.
     without = inside(user, OWN + EACH)
     answer = "done" if has_unix_scope(user) else "EPERM"
     assert {without[name] for name in ("stream", "datagram", "packets", "abstract")} == {answer}
@@ -100,8 +101,9 @@ def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
 
 @pytest.mark.parametrize("grant", ["--read", "--write"])
 def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant):
-    """Check that the grant is refused if the kernel cannot deny sockets of other programs. If
-    Landlock can deny them, check that the grant is permitted and the sockets stay out of reach.
+    """Grant a directory together with `--own-unix-sockets`. The directory may contain a socket of
+    another program. If the kernel cannot deny this socket, corral must refuse the grant. If
+    Landlock can deny it, the grant is permitted, and the socket must stay out of reach.
     """
     place = give_directory(user, scratch / "place")
     if has_unix_scope(user):
@@ -124,8 +126,9 @@ def test_a_grant_that_may_contain_a_socket_is_refused(user, host, scratch, grant
 
 
 def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, host, scratch):
-    """Check that the server is refused if the kernel cannot deny sockets of other programs. If
-    Landlock can deny them, check that the server runs and the sockets stay out of reach.
+    """Start a server with `--own-unix-sockets`. Its own directory, which it may read, may contain a
+    socket of another program. If the kernel cannot deny this socket, corral must refuse the server.
+    If Landlock can deny it, the server runs, and the socket must stay out of reach.
     """
     script = scratch / "server.py"
     address = str(scratch / "agent")

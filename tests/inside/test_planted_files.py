@@ -86,8 +86,8 @@ def scoped_entry(user, project, private):
 
 
 def entry_of_a_linked_package(user, project, private):
-    """Start a server from a project with two packages, and plant a symlink in the second package.
-    The project's own symlink to the second package is allowed.
+    """Start a server from a project with two packages. In the second package, plant a symlink to
+    the private project. The symlink through which the first package finds the second is allowed.
     """
     put(user, project / "packages/a/package.json", "{}")
     put(user, project / "packages/a/server.js", LOOK_JS)
@@ -142,7 +142,7 @@ def pyenv(user, project, private):
 
 
 def linked_pyenv(user, project, private):
-    """Plant a symlink to a pyenv shim in the private project."""
+    """Plant a symlink in the server's project. It leads to a pyenv shim in the private project."""
     pyenv(user, private, private)
     link(user, project / "run", str(private / "run"))
     return (str(project / "run"),)
@@ -254,7 +254,8 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
     flags = flags_in(refused)
     allowed = user.run(*command, flags=flags)
     if name.endswith("base"):
-        # With the flags, Python starts. It then fails because the planted library has no modules.
+        # With the flags, Python starts. It then fails because the planted standard library contains
+        # only os.py.
         assert b"No module named 'encodings'" in allowed.stderr
         return
     assert allowed.returncode == 0, (flags, allowed.stderr)
@@ -266,7 +267,7 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
 @pytest.mark.parametrize("name", CASES)
 def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
     """Start the attacks with a command from the server's own manifest. The user has not chosen the
-    paths in this command.
+    paths in this command, so corral must refuse it until the user grants them.
     """
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)
@@ -279,7 +280,7 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
     """Set `home` in `pyvenv.cfg` to a directory next to the interpreter's `bin`. corral must not
-    make it readable. In a conda installation it could contain all environments.
+    make this directory readable, because in a conda installation it could contain all environments.
     """
     prefix = managed_python(user, private).parent.parent
     put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")
@@ -324,7 +325,9 @@ def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, priva
 
 
 def test_a_granted_file_cannot_choose_its_interpreter(user, private):
-    """Start a program that is in a write grant. Its `#!` line could come from an earlier run."""
+    """Start a program that is in a write grant. Its `#!` line names the private project. corral
+    must not grant this project, because an earlier run could have written the line.
+    """
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -333,12 +336,14 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    # Sanity check: with a grant the file is readable.
+    # Sanity check: with a grant for the private project, the program starts and reads the notes.
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 
 def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
-    """Start a file in a download directory, where no file marks a server's root."""
+    """Start a program in a download directory, where no file marks a server's root. Its `#!` line
+    names the private project. corral must refuse to start it.
+    """
     path = user.home / "Downloads/server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -347,7 +352,7 @@ def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    # Sanity check: with a grant the file is readable.
+    # Sanity check: with a grant for the private project, the program starts and reads the notes.
     assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 

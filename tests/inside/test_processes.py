@@ -1,4 +1,4 @@
-"""Try to see and reach the processes of the host and the sandbox's PID 1, a fork of corral."""
+"""Try to see and reach the host's processes, and the sandbox's PID 1, which is a fork of corral."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 def victim(user):
     """Start a process of the same user with a secret in its environment.
 
-    The process lets every other process trace it. Otherwise Yama would deny tracing even outside
-    the sandbox.
+    The process lets every other process trace it. Otherwise Yama, a security module of Linux, would
+    deny tracing even outside the sandbox.
     """
     anyone = "import ctypes, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
     process = user.popen(
@@ -91,15 +91,15 @@ answer["own"] = {name: tried(looked, os.getpid(), name) for name in NAMES}
     )
     for held in everywhere(user, code):
         own = held.pop("own")
-        # Sanity check: the target's own files of these names can be read.
+        # Sanity check: the target can read the files with these names in its own /proc directory.
         assert own == dict.fromkeys(own, "done")
         assert held == {**dict.fromkeys(own, "ENOENT"), "listed": False}
 
 
 @BOTH_TIERS
 def test_init_cannot_be_traced_or_ended(user):
-    """Try to trace and end PID 1. The filter denies ptrace and process_vm calls, and the kernel
-    drops signals to a PID 1 without handlers.
+    """Try to trace and end PID 1. The sandbox's seccomp filter denies ptrace and process_vm calls,
+    and the kernel drops signals to a PID 1 that has no handlers for them.
     """
     code = """
 def read_memory(pid):
@@ -119,7 +119,8 @@ answer["alive"] = tried(lambda: os.kill(1, 0))
     for held in everywhere(user, code):
         alive = held.pop("alive")
         assert held == dict.fromkeys(held, "EPERM")
-        # EPERM means that Landlock denied a signal to a process outside the target's domain.
+        # PID 1 is alive in both cases. EPERM means that Landlock denied the signal, because PID 1
+        # is outside the target's Landlock domain.
         assert alive in {"done", "EPERM"}
 
 
@@ -137,7 +138,8 @@ answer = [
 ]
 tried(lambda: os.kill(-1, signal.SIGCONT))
 """
-    # Without a PID namespace the victim's pid is valid inside, but signals to it are denied.
+    # Without a PID namespace the victim's pid is valid inside. The target can then get a pidfd of
+    # the victim ("done"), but every act on the victim is denied.
     bare = ["EPERM", "ESRCH", "done", "EPERM", "EPERM", "EPERM"]
     expected = by_tier(user, ["ESRCH"] * 6, bare)
     assert everywhere(user, code, str(victim.pid)) == (expected, expected)
@@ -151,7 +153,7 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 @BOTH_TIERS
 def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
     """Let the target signal every process, with kill(-1). As a sanity check, a child of the target
-    dies. Do not try kill(-1) outside, because it would end all of the user's processes.
+    dies. The test does not try kill(-1) outside, because it would end all of the user's processes.
     """
     code = """
 reading, writing = os.pipe()
@@ -168,7 +170,9 @@ answer = os.waitpid(pid, 0)[1]
 
 @BOTH_TIERS
 def test_a_process_of_the_host_cannot_be_made_the_owner_of_a_descriptor(user, victim):
-    """Try to make the kernel send SIGIO to a host process, as the owner of a descriptor."""
+    """Try to make a host process the owner of a pipe's descriptor. The kernel would then send SIGIO
+    to this process.
+    """
     code = """
 import fcntl
 reading, writing = os.pipe()

@@ -46,7 +46,9 @@ def test_calls_that_use_up_quotas_shared_with_the_host_are_denied(user, scratch)
     assert seen == {"aio": "EPERM", "lease": "EPERM", "whiteout": "EPERM", "exchange": "done"}
     control = outside(user, quotas(), path)
     assert (control["aio"], control["exchange"]) == ("done", "done")
-    if user.tier == "walled":  # without namespaces, the user may not own the file
+    # Only the owner of a file can take a lease, so this is checked only with namespaces. Without
+    # them, the process outside may run as a user who does not own the file.
+    if user.tier == "walled":
         assert (control["lease"], control["whiteout"]) == ("done", "done")
 
 
@@ -103,8 +105,8 @@ answer = made
 
 
 def test_system_v_objects_are_bounded_under_a_memory_limit(user):
-    """Check that the number of System V objects is bounded, because long lists of objects would
-    slow down each sample.
+    """Check that the number of System V objects is bounded if the supervisor samples the memory
+    usage. Each sample reads the lists of these objects, and long lists would slow it down.
 
     Root's target gets low maxima. An ordinary user's target is stopped when it has too many
     objects.
@@ -148,7 +150,9 @@ def test_the_target_cannot_adjust_pid_1(user):
     assert set(init.values()) == {"EPERM"}
     assert users == io_users == "EPERM"
     assert set(caller.values()) == {"done"}  # sanity check: the target may adjust itself
-    own.pop("group")  # the target leads its own group, so this act may succeed
+    # A process group with the target's pid exists only if the target leads its group, so "group"
+    # may succeed or fail.
+    own.pop("group")
     assert set(own.values()) == {"done"}
 
 
@@ -183,5 +187,5 @@ def test_a_target_paused_by_its_cpu_share_cannot_continue_itself_with_a_timer(us
         "PDEATHSIG": "EPERM",
         "other signal": "done",
     }
-    free = inside(user, code)  # sanity check: without the limit these calls succeed
+    free = inside(user, code)  # sanity check: without the CPU limit these calls succeed
     assert (free["timer"], free["F_SETSIG"]) == ("done", "done")

@@ -212,7 +212,7 @@ def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, re
         assert held == {name: "EROFS"}
         assert not runs()
         said = user.run("/bin/true", flags=("--write", str(value))).stderr.decode()
-        assert NOTE in said  # the report warns that the user granted the hooks
+        assert NOTE in said  # corral warns that the user has granted the hooks themselves
         assert outside(user, plant, str(shared), name) == {name: "done"}
         assert runs()  # sanity check: outside, the planted hook runs
     finally:
@@ -441,7 +441,9 @@ put(sys.argv[1] + "/repo/.git/" + sys.argv[2], "[core]\\n\\thooksPath = a\\0b\\n
 
 
 class Held:
-    """A target that answers questions while the test changes files on the host."""
+    """A running target that evaluates Python expressions for the test. Between them, the test can
+    change files on the host.
+    """
 
     CODE = """
 import sys
@@ -466,8 +468,8 @@ for line in sys.stdin:
         return self.process.stdout.readline().rstrip("\n")
 
     def said(self, words: str) -> str:
-        """Return the first line on stderr that contains `words`, or "" if there is none until the
-        end.
+        """Return the first line of corral's stderr that contains `words`. Return "" if stderr ends
+        without such a line.
         """
         return next((line for line in self.process.stderr if words in line), "")
 
@@ -479,7 +481,7 @@ for line in sys.stdin:
 
 
 def replace(user, path: pathlib.Path, text: str) -> None:
-    """Replace a file as `sed -i`, `git config` and most editors do."""
+    """Replace a file as `sed -i`, `git config` and most editors do: rename a new file over it."""
     give(user, path.with_name("new-one"), text)
     os.rename(path.with_name("new-one"), path)
 
@@ -522,8 +524,9 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill corral's stderr pipe, so that its next message does not fit. When a masked file is then
-    replaced, the run must still end.
+    """Fill corral's stderr pipe completely, or leave `room` for corral's next message. When a
+    masked file is then replaced, the run must end in both cases. corral's message about it is lost
+    if it does not fit.
     """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
@@ -555,7 +558,7 @@ def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
 def test_a_replaced_repository_ends_the_run(user, repository, how):
     run = Held(user, "--write", str(repository.parent))
     assert run.ask("1 + 1") == "2"
-    # Git's own changes do not end the run, and protected files stay protected.
+    # A change that git itself makes does not end the run. The changed file stays protected.
     git(user, "config", "user.name", "x", cwd=repository)
     assert run.ask(f"open('{repository}/.git/config', 'a')") == "Read-only file system"
     if how == "moved":
@@ -676,9 +679,10 @@ answer = started(plan)
 def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_start(
     user, scratch, repository, group, how
 ):
-    """Remove a directory's permissions between plan and start, as another run with the same grant
-    could do. The target must not be able to restore the permissions or read the secret in the
-    directory.
+    """With `how` "closed", remove a directory's permissions between plan and start, as another run
+    with the same grant could do. The target must not be able to restore the permissions, to read
+    the secret in the directory, or to change the settings of the repository there. With "open", the
+    same acts must fail with unchanged permissions.
 
     With `group` the files belong to another of the user's groups. Init is not a member of it,
     because init has only the user's first group.
@@ -693,5 +697,6 @@ def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_st
     (scratch / "sub").chmod(0o700)
     if repository:
         assert (scratch / "sub/.git/config").read_text() == "[core]\n"
-    # The run may end because a watched repository was removed.
+    # In the closed directory corral cannot find the repository that it watches. It then stops the
+    # run, as if the repository had been removed.
     assert said == 0 or (how == "closed" and repository)

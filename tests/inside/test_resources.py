@@ -158,8 +158,8 @@ def test_private_directories_share_one_limit(user):
 
 
 def test_empty_files_are_counted(user):
-    """Create empty files. They must count towards the limit, because each inode takes a kilobyte of
-    kernel memory.
+    """Create empty files. They must count towards the disk limit, because each inode takes a
+    kilobyte of kernel memory.
     """
     code = """
 def flood(count):
@@ -194,8 +194,9 @@ answer = {
 
 
 def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
-    """Check that corral resets SIGXFSZ before exec, so that it kills `dd`. A Python target would
-    ignore the signal.
+    """Check that SIGXFSZ kills `dd`. Python ignores this signal, and an ignored signal stays
+    ignored after exec. Therefore corral, which is a Python program, must reset it before it starts
+    a target.
     """
     path = str(scratch / "large")
     argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")
@@ -324,7 +325,7 @@ def test_a_daemon_dies_with_the_target(user, scratch):
     process = user.popen([user.python, "-c", DAEMON, path], stdout=subprocess.PIPE)
     process.communicate(timeout=60)
     assert locked(path)
-    # Outside, the daemon is still running. Find it by its lock, and kill it.
+    # Sanity check: outside, the daemon is still running. Find it by its lock, and kill it.
     inode = f":{os.stat(path).st_ino} "
     with open("/proc/locks", encoding="ascii") as locks:
         holder = next(line.split()[4] for line in locks if inode in line)
@@ -376,8 +377,9 @@ os._exit(3)
 
 @BOTH_TIERS
 def test_siblings_of_the_target_neither_end_nor_outlive_it(user, scratch):
-    """Make siblings of the target: processes that have the same parent. The run must not end when a
-    sibling ends, the limit must count siblings, and they must all end with the run.
+    """Make siblings of the target: processes that have the same parent as the target. The run must
+    not end when a sibling ends, the process limit must count siblings, and all of them must end
+    with the run.
     """
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")

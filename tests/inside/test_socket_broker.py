@@ -279,14 +279,15 @@ def set_option(kind, level, name, value, junk):
 answer = {name: [tried(set_option, *rest, junk) for junk in (0, 7 << 32)] for name, rest in OPTIONS.items()}
 """
 KNOWN = {
-    "TCP_ULP": {"done", "ENOENT"},  # the kernel may lack TLS
+    "TCP_ULP": {"done", "ENOENT"},  # ENOENT: the kernel has no TLS for sockets
     "IPV6_RTHDR": {"EINVAL"},  # the kernel knows the option, but no longer this type of header
 }
 
 
 def test_socket_options_that_could_send_data_elsewhere_fail_as_unknown(who, world):
     """Try socket options that could send data elsewhere. Inside, they fail as if the kernel did not
-    have them. Outside, root can set all of them, and an ordinary user can set some.
+    have them. Outside, root can set all of them, except for the differences in KNOWN. An ordinary
+    user can set some.
     """
     after = 'answer["good"] = tried(talked, good)'
     held = inside(who, TALK + OPTIONS + after, OTHER, flags=ALLOW)
@@ -310,8 +311,8 @@ answer = [option, end.recv(64).decode()]
 
 
 def test_a_connect_that_the_kernel_delays_until_the_first_write_is_refused(who, world):
-    """Use TCP_FASTOPEN_CONNECT, which makes the kernel connect only at the first write. The broker
-    would not see that write.
+    """Use TCP_FASTOPEN_CONNECT, which makes the kernel connect only at the first write. The socket
+    broker would not see that write, so it must refuse the option.
     """
     failing = FAST_CONNECT.replace("end.connect(", "connect = tried(end.connect, ").replace(
         'end.sendall(b"GET")\nanswer = [option, end.recv(64).decode()]',
@@ -485,7 +486,8 @@ def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(
     copy is not connected, and `explain` says so.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
-    assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
+    # 1 is EPOLLIN, and 16 is EPOLLHUP.
+    assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])
     said = who.corral("explain", *ALLOW, "--", "/bin/true").stdout.decode()
     assert ("epoll registrations" in said) == (who.tier == "replaced")
 
@@ -544,8 +546,8 @@ answer = [first, tried(talked, good)]
 
 
 def test_a_target_that_closes_its_streams_keeps_its_walls(who, world, scratch):
-    """Let the target close all of its streams and write its answers to a granted file instead. Its
-    walls and grants must remain.
+    """Let the target close stdin, stdout and stderr, and write its answers to a granted file
+    instead. Its walls and grants must remain.
     """
     place = scratch / "granted"
     place.mkdir()
@@ -817,8 +819,9 @@ os.waitpid(pid, 0)
 
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
-    """Let the broker allow a connect that is not granted. Landlock must still refuse it. As a
-    sanity check, the connect succeeds without Landlock.
+    """Let a connect that is not granted continue in the kernel, as if the socket broker had a bug.
+    Landlock must still refuse the connect. As a sanity check, the connect succeeds without
+    Landlock.
     """
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (

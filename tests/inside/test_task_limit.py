@@ -1,5 +1,5 @@
-"""Test the task limit where the kernel cannot count tasks, so that the supervisor has to decide on
-every start.
+"""Test the limit on processes and threads where no cgroup counts them, so that the supervisor has
+to decide about every start of one.
 
 Each attack stops soon after the limit, so that a failing test does not flood the machine.
 """
@@ -247,8 +247,9 @@ def test_the_report_names_how_processes_are_limited_and_whether_the_limit_was_re
 
 @pytest.mark.usefixtures("notified")
 def test_the_default_limit_counts_threads_without_a_warning(user):
-    """Check that the default limit counts threads. If subprocesses are allowed, the limit is not
-    enforced, because SIGCHLD could interrupt a shell's fork.
+    """Check that the default limit counts threads. If subprocesses are allowed, the default limit
+    is not enforced: each fork would have to wait for the supervisor, and SIGCHLD could interrupt a
+    shell's fork that waits.
     """
     done = user.run("/bin/true", flags=("-v",))
     assert done.returncode == 0
@@ -261,7 +262,9 @@ def test_the_default_limit_counts_threads_without_a_warning(user):
 
 
 def test_a_shell_under_the_default_limit_is_never_interrupted(user):
-    """Run dash, which catches SIGCHLD without SA_RESTART, while hundreds of its children end."""
+    """Run dash while hundreds of its children end. dash catches SIGCHLD without SA_RESTART. If a
+    fork had to wait for the supervisor, SIGCHLD could interrupt it, and the shell would fail.
+    """
     loop = "i=0; while [ $i -lt 200 ]; do echo x | cat >/dev/null || exit 3; i=$((i+1)); done"
     done = user.run("/bin/sh", "-c", loop, flags=MANY)
     assert done.returncode == 0, done.stderr

@@ -184,8 +184,8 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
 
 
 def test_proc_shows_little_of_other_processes(user, victim):
-    """Check what /proc shows of other processes. With `--allow-subprocess` the target can see their
-    command lines. Otherwise it can see nothing.
+    """Check what /proc shows of other processes. With `--allow-subprocess` the target can list
+    them, and see their command lines and their status. Otherwise it can see nothing.
     """
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
     *seen, listed = inside_with_pids(user, code, str(victim.pid))
@@ -223,7 +223,7 @@ answer = {
 """
     held = inside(user, code)
     mounts = held["others"].pop(2)
-    assert mounts == "done"  # a symlink to the target's own directory, which lists the mounts
+    assert mounts == "done"  # /proc/mounts is a symlink to the target's own /proc/self/mounts
     assert held == {
         "own": ["done"],
         "listed": ["done"] * 3,
@@ -413,7 +413,9 @@ def test_the_tree_is_killed_without_listing_its_processes(user):
     """Make every attempt to list processes fail. corral must still kill all of them, with one
     signal to the whole Landlock domain.
     """
-    if landlock_abi() < 6:  # not in a skipif mark: this call fails on a kernel without Landlock
+    # pytest would evaluate a skipif mark on every kernel, even if this tier is not tested. On a
+    # kernel without Landlock the call would then fail.
+    if landlock_abi() < 6:
         pytest.skip("no landlock_scope: the guardian lists processes")
     assert launched(user, KILLED, ORPHAN, "30") is True
 
@@ -437,8 +439,8 @@ answer = [os.stat(path).st_size, os.readlink(os.path.join(os.path.dirname(path),
     "flags", [(), ("--allow-subprocess",), ("--allow-net", "example.com")], ids=" ".join
 )
 def test_the_hosts_routes_stay_visible(user, flags):
-    """Check that the target can read through netlink, but cannot change anything. Runtimes use
-    netlink to list the network interfaces.
+    """Check that the target can read the host's network settings through netlink, but cannot change
+    them. Reading must work, because runtimes use netlink to list the network interfaces.
     """
     code = """
 import socket
@@ -457,7 +459,9 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_only_netlink_sockets_can_be_bound(user):
-    """Try to bind netlink sockets to wrong addresses, and to bind other files."""
+    """Try to bind a netlink socket to invalid addresses, and to bind files that are not netlink
+    sockets.
+    """
     code = """
 import socket
 link, pair = socket.socket(16, 3, 0), socket.socketpair()[0]
@@ -488,9 +492,9 @@ answer = {
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """Check that getaddrinfo returns the same addresses inside as outside. To sort them, glibc
-    connects a socket to each. If an IPv6 socket then reports a plain IPv4 address as its own, glibc
-    aborts the program.
+    """Check that getaddrinfo returns the same addresses inside as outside. To sort the addresses,
+    glibc connects a socket to each, and asks for the socket's own address. If an IPv6 socket
+    reported a plain IPv4 address there, glibc would abort the program.
     """
     code = """
 import socket

@@ -122,8 +122,8 @@ class Disk:
     """Model what a disk may contain after a power cut.
 
     fsync makes a file's content or a directory's entries durable. A directory may lose the changes
-    since its last fsync, and a file all or half of the data written since then. Changes of modes
-    are never lost.
+    since its last fsync. A file may lose all or half of the data written since its last fsync.
+    Changes of modes are never lost.
     """
 
     def __init__(self, root: str) -> None:
@@ -157,7 +157,9 @@ class Disk:
         return self.names[os.path.dirname(path)], os.path.basename(path)
 
     def record(self, call: Call) -> None:
-        """Record a call that is about to be made, unless it will fail."""
+        """Record the effect that a call is about to have on the disk. Record nothing if the call
+        will fail.
+        """
         name, path = call.name, call.paths[-1]
         if name in UNKNOWN_TO_THE_MODEL or name.startswith("symlink"):
             raise SystemExit(f"the model does not know {call}")
@@ -468,15 +470,16 @@ def warm(words: list[str], start: dict) -> None:
 
 
 def trial(job: dict) -> list[dict]:
-    """Interrupt `command` at each of its calls, in each way listed in `how`. After each
-    interruption run the commands in `after`.
+    """Interrupt the job's `command` at each of its calls that change a file, in each way that the
+    job lists in `how`. After each interruption run the job's commands in `after`.
     """
     start = snapshot(ROOT)
     for words in [job["command"], *job["after"]]:
         warm(words, start)
     if job["probed"]:
-        # The seccomp filter would change what probes find. Therefore the first run caches the
-        # findings without it, and each trial starts with this cache.
+        # Without cached findings, corral's probes would be part of each trial. Therefore a first
+        # run caches the findings, and each trial starts with this cache. The first run has the
+        # seccomp filter, too.
         run(job["command"], At(-1, ""))
         found = os.path.join(ROOT, ".cache/corral/findings/")
         start |= {path: seen for path, seen in snapshot(ROOT).items() if path.startswith(found)}
@@ -500,7 +503,9 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Return the state after a reboot, which invalidates the store's records of verified trees."""
+    """Return the state after a reboot. corral's store trusts its records of verified packages only
+    in the boot in which it wrote them, so replace their content.
+    """
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)
         for path, (mode, data) in state.items()

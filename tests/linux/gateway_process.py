@@ -1,7 +1,7 @@
 """Run a gateway in its own process, as a supervisor would, for tests over real sockets on loopback.
 
 The gateway's synthetic addresses are in 127.77.0.0/16, so that clients can reach it without a
-network namespace. The servers are on 127.0.0.1, and the guard admits this address in most tests.
+network namespace. The servers are on 127.0.0.1, which the address guard admits in most tests.
 DNS queries go to a DNS server of the test.
 """
 

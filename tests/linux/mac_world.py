@@ -75,8 +75,8 @@ class Procfs:
         return 0
 
     def count_own(self):
-        """Count the user's threads instead of processes, because on Linux RLIMIT_NPROC limits
-        threads.
+        """Return the number of the user's threads. The real process table counts processes, but on
+        Linux RLIMIT_NPROC limits threads.
         """
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         found = [self.stat(pid) for pid in pids if owner(pid) == os.getuid()]
@@ -156,7 +156,8 @@ def substitute(world):
 
 
 def play_seatbelt():
-    """Replace Seatbelt with a fake that only marks the process, and report Seatbelt as enforced.
+    """Replace Seatbelt with a fake that only marks the process, and let corral believe that
+    Seatbelt works on this host.
 
     With the fake, tests can run the code around Seatbelt, but they cannot test its denials.
     """
@@ -223,7 +224,8 @@ def run():
     child = os.fork()
     if child == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        if sys.argv[2] == "--bare":  # Sanity check: a program without corral
+        # Tests use `--bare` for sanity checks: run a program in this world, but without corral.
+        if sys.argv[2] == "--bare":
             os.execv(sys.argv[3], sys.argv[3:])
         sys.exit(play(world, sys.argv[2:]))
     for number in FORWARDED:
@@ -235,7 +237,7 @@ def run():
         os.rename(f"{file}.new", file)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
-        os.dup2(null, fd)  # do not keep the target's streams open
+        os.dup2(null, fd)  # close this process's copies of the target's stdin and stdout
     code = 0
     while True:
         try:

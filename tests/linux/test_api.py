@@ -151,7 +151,9 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Start a daemon whose stdout is a pipe. End of file on the pipe shows that it has ended."""
+    """Let the target start a daemon. Both write to a pipe. The end of file on the pipe shows that
+    both have ended.
+    """
     caller.run(
         "import select\n"
         "code = ('import os, signal\\nif os.fork() == 0:\\n    os.setsid()\\n    signal.signal(15, signal.SIG_IGN)'\n"
@@ -485,8 +487,9 @@ def test_cancelling_a_launch_at_any_moment_leaves_no_process_or_file(caller):
 
 
 def test_a_sandbox_with_unread_output_leaves_no_descriptor_open(caller):
-    """Leave the output unread. asyncio pauses reading when its buffer is full, and then never sees
-    the end of the pipe, so the context manager has to close the pipe.
+    """Leave most of the target's output unread. When asyncio's buffer is full, asyncio pauses
+    reading and therefore never sees the end of the pipe. So the context manager has to close the
+    pipe.
     """
     caller.run(
         in_loop(
@@ -504,7 +507,7 @@ def test_a_sandbox_with_unread_output_leaves_no_descriptor_open(caller):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_caller_that_gives_up_root_ends_without_an_error(caller):
     """Give up root in a caller whose zygote still runs as root. The caller is then not allowed to
-    signal its zygote.
+    signal its zygote, but must still end without an error.
     """
     caller.run(
         "assert corral.run(['/bin/true', trace]).exit_code == 0\n"

@@ -34,7 +34,7 @@ WRITING = '[filesystem]\nwrite = ["data"]\n'
 
 @pytest.fixture
 def server(user, scratch) -> pathlib.Path:
-    """Create a server that writes into its data directory."""
+    """Create a server that writes a file into its directory `data`."""
     directory = scratch / "server"
     for made in (directory, directory / "data"):
         made.mkdir()
@@ -125,7 +125,7 @@ def test_a_request_counts_only_if_its_exact_content_is_approved(user, server, en
 
     put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # Restore the approved content, which needs no new approval.
+    # With its approved content again, the manifest needs no new approval.
     ask(user, server, WRITING)
     assert user.corral("run", str(server), env=env).returncode == 0
 
@@ -275,8 +275,8 @@ def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scr
 
 
 def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
-    """Create and return a project's directory, which a server may read, and a private directory
-    with a file.
+    """Create a directory in a project, which a server may read, and a private directory with a
+    file. Return both directories.
     """
     part, private = scratch / "project/part", scratch / "private"
     for made in (part.parent, part, private):
@@ -306,11 +306,12 @@ def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
     assert f"is now a link to '{private}'" in first
     line = second.partition("corral ")[2].split()
     done = user.corral(*line, env=env)
-    assert done.returncode == REFUSED  # there is no terminal to ask for approval
+    # corral needs the user's approval, but has no terminal to ask for it.
+    assert done.returncode == REFUSED
     line = done.stderr.decode().splitlines()[-1].partition("corral ")[2].split()
     done = user.corral(*line, env=env)
     assert done.returncode == 0, done.stderr
-    # Sanity check: after the approval the file is listed.
+    # Sanity check: after the approval, the server can list the private directory.
     assert user.inside(read, str(private), flags=flags, env=env) == ["file"]
 
 
@@ -370,7 +371,7 @@ def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, 
     assert b"pinned 1 definitions" in done.stderr
     put(user, server / "tools", "add steal")
     assert offered(user, server, env, "--pins", "refuse") == ["add"]
-    # Sanity check: without pins both tools are offered.
+    # Sanity check: with `--pins off` both tools are offered.
     assert offered(user, server, env, "--pins", "off") == ["add", "steal"]
     again = user.corral("approve", "--pin-tools", str(server), env=env)
     assert again.returncode == 1

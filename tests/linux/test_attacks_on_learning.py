@@ -65,8 +65,8 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """Run a server that asks a question but does not read the typed answer. corral must not take
-    this answer as the answer to its own question.
+    """Run a server that asks a question, but does not read what the user types. corral must not
+    take this as the answer to its own question.
     """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)
@@ -77,7 +77,7 @@ def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, an
     asked = terminal.wait_for(b"[y/N]")
     while asked:
         is_diary = str(diary).encode() in terminal.shown.rpartition(b"corral: ")[2]
-        assert termios.tcgetattr(terminal.fd)[3] & termios.ECHO  # typed text is shown
+        assert termios.tcgetattr(terminal.fd)[3] & termios.ECHO  # the terminal shows typed text
         terminal.write(answer if is_diary else b"n\n")
         asked = terminal.wait_for(b"[y/N]")
     assert terminal.process.wait(60) == 0, terminal.shown
@@ -103,8 +103,8 @@ def learn(user, asked, *flags):
 
 
 def test_a_pasted_proposal_runs_nothing_else(user):
-    """Use a file name that contains a quote and a command. A shell must read the printed path as
-    one word.
+    """Let `learn` propose a file whose name contains a quote and a command. A shell must read the
+    printed path as one word.
     """
     path = user.home / "a'; touch escaped; echo '\x1b[2J\"'"
     path.write_text("x")
@@ -189,7 +189,7 @@ def test_a_flood_of_names_does_not_hide_secrets_from_why(user):
     assert b"this run was watched" in done.stderr, done.stderr
     told = user.corral("why").stdout.decode()
     assert f"access to {key} (may contain secrets" in told
-    assert "n0.example.test" in told  # Sanity check: `why` lists names as well
+    assert "n0.example.test" in told  # Sanity check: `why` also lists the host names of the flood
 
 
 UNANSWERED = """
@@ -219,7 +219,7 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("kind", ["fuse", "tmpfs"])
 def test_a_file_system_that_never_answers_does_not_block_learn(user, scratch, kind, how):
     """Make the target ask for a file on a FUSE file system that never answers. `learn` must not
-    wait for it. As a sanity check, use tmpfs, which answers.
+    wait for an answer. As a sanity check, do the same with tmpfs, which answers.
     """
     if os.geteuid():
         pytest.skip("only root can mount file systems")

@@ -1,5 +1,5 @@
-"""Attack the cache of searched directories. corral must find secrets that an earlier search could
-not see.
+"""Attack the cache of the directories that corral has searched for secrets. corral must find
+secrets that an earlier search could not see.
 """
 
 import os
@@ -61,6 +61,8 @@ def test_a_secret_is_found_once_the_key_of_its_encrypted_directory_is_added(tmp_
         pytest.skip("this kernel has no fscrypt")
     assert said.splitlines() == [
         "locked []",
-        "remembered [] None",  # Sanity check: an ordinary directory is remembered
+        # Sanity check: the cache has an entry for an ordinary directory (`[]`: without
+        # subdirectories to search), but none for the locked directory (`None`).
+        "remembered [] None",
         "open ['/mnt/safe/1/.env']",
     ]

@@ -1,5 +1,5 @@
-"""Attack `corral.Pool`. A change on the host while a spare sandbox is waiting must not weaken the
-sandbox's walls.
+"""Attack `corral.Pool`, which starts spare sandboxes before they are needed. A change on the host
+while a spare sandbox is waiting must not weaken its walls.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Test `run --audit FILE` and `corral audit verify FILE`.
 
-Denials must be recorded, and later changes of the file must be detected.
+`run` must record denials in the audit file, and `verify` must detect later changes of this file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture
 def audit(user, scratch):
-    """Write an audit of two runs. In each run two names were denied."""
+    """Return an audit file of two runs. In each run, the lookups of two names were denied."""
     file = scratch / "audit"
     for number in (1, 2):
         names = (f"a{number}.test", f"b{number}.test")

@@ -109,7 +109,8 @@ def test_a_virtual_environment_works(user, scratch):
     done = user.run(str(python), "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
     # The target's interpreter is in this virtual environment, so the environment must be read-only.
-    # corral cannot achieve this inside a write grant, so it refuses the grant.
+    # Without namespaces corral cannot make a part of a write grant read-only, so it refuses the
+    # grant.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
     done = user.run(str(python), "-c", "print('ran')", flags=("--write", str(scratch)))
@@ -174,8 +175,8 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Yield an environment whose kept homes are in the test's own directory. All users can enter
-    the directory, because root's target runs as another user.
+    """Yield environment variables with which corral keeps homes in a directory of the test. All
+    users can enter this directory, because root's target runs as another user.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
     path.chmod(0o755)
@@ -224,7 +225,9 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """Remove all permissions from a kept home. The next run must be able to use it again."""
+    """Let a server remove all permissions of its kept home. The next run must be able to use the
+    home again, and the permissions of the files around it must keep other users out.
+    """
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
     assert outputs == [[], ["file0"]]
     [home] = homes_of(user, kept)
@@ -260,8 +263,9 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
-    """Keep homes in a directory that another user owns or can write to. corral must refuse this. It
-    must also refuse to grant a kept home or a directory that contains one.
+    """Let another user own the directory of all kept homes, or be able to write to it. corral must
+    refuse to keep homes there. It must also refuse to grant a kept home or a directory that
+    contains one.
     """
     top = pathlib.Path(kept["XDG_STATE_HOME"])
     homes = top / "corral-homes"
@@ -276,7 +280,8 @@ def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept
     assert f"{homes} belongs to user {OTHER_USER}" in said("--state")
     homes.rmdir()
     homes.symlink_to(scratch)
-    assert str(user.owner) in said("--state")  # the scratch directory belongs to the target
+    # The scratch directory belongs to the target's user, and the error must name this user's id.
+    assert str(user.owner) in said("--state")
     homes.unlink()
     (top / "elsewhere").mkdir()
     homes.symlink_to(top / "elsewhere")
@@ -509,7 +514,8 @@ for number in range(1, 65):
     except (OSError, ValueError):
         pass
 """
-# Each process ends after it has forked the next one, so no listing shows all of them.
+# Each process ends after it has forked the next one. A listing of the processes may therefore miss
+# the only one that is alive.
 CHAIN = """
 os.setsid()
 os.write(1, b"r")
@@ -517,7 +523,8 @@ while True:
     if os.fork():
         os._exit(0)
 """
-# In this program the first thread ends and another thread still runs. /proc then shows a zombie.
+# In this program the first thread ends and another thread still runs. /proc then shows the process
+# as a zombie, although it is alive.
 HEADLESS = """
 import ctypes, threading
 os.setsid()
@@ -600,8 +607,8 @@ def test_descendants_do_not_survive_corral(user, kind):
 
 @pytest.mark.parametrize("kind", ["headless", "orphans"])
 def test_descendants_survive_their_parent_without_corral(user, kind):
-    """Sanity check for the tests above: start the same processes without corral, except for the
-    endless chain of forks. They must outlive their parents.
+    """Sanity check for the tests above: start the same processes without corral. They must outlive
+    their parents. The endless chain of forks is left out, because the test could not end it.
     """
     process = user.popen([user.python, "-c", keeping(kind)], stdout=PIPE, stderr=PIPE, stdin=PIPE)
     wait_for_start(process, kind)
@@ -691,8 +698,8 @@ def test_the_next_run_removes_a_killed_runs_private_directory(user):
 
 
 def test_proc_stays_readable_when_memory_gets_short(user):
-    """Make the kernel drop unused inodes. Landlock attaches the rules for /proc to inodes, so the
-    rules could be lost.
+    """Make the kernel drop unused inodes. Landlock attaches the rules for files in /proc to their
+    inodes, so the rules could be lost. The target must still be able to read these files.
     """
     if os.geteuid():
         pytest.skip("only root can empty the kernel's caches")

@@ -4,7 +4,7 @@ from subprocess import PIPE
 
 from traces import PATIENCE, Traces
 
-# On every host, corral enforces a limit on CPU time by sampling.
+# On every host, corral enforces a limit on the CPU time of a whole run by sampling.
 LIMIT = ("--allow-subprocess", "--max-cpu-time", "10m")
 TARGET = "print('ready', flush=True); input()"
 

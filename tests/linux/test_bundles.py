@@ -265,7 +265,9 @@ def test_platform_overrides_replace_the_arguments(user, env, scratch):
 
 @ONE_USER
 def test_a_binary_bundle_runs(user, env, scratch):
-    """Check that the bundle's program is executable, although its archive entry is not."""
+    """Check that the bundle's program can be executed, although the bundle marks the file as not
+    executable.
+    """
     server = {
         "type": "binary",
         "entry_point": "server/tool",
@@ -395,8 +397,8 @@ def test_a_download_with_another_digest_is_refused(user, env, registry):
 @ONE_USER
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scratch, registry):
-    """Approve a bundle. Then publish a server that uses this bundle, but adds an argument to its
-    command.
+    """Approve a bundle. Then let a publisher publish it in a registry with an additional argument.
+    corral must ask for a new approval.
     """
     wanted = folder(user, scratch, "wanted")
     meta = {"io.corral": {"filesystem": {"read": [str(wanted)]}}}
@@ -471,8 +473,8 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
 
 @ONE_USER
 def test_a_signature_is_not_verified_and_explain_says_so(user, env, scratch):
-    """Append an invalid signature block. corral must report "not verified" as before, and a
-    different digest.
+    """Append an invalid signature block to a bundle. As without the block, corral must report that
+    the signature is not verified. It must report the digest of the changed file.
     """
     path = pathlib.Path(put(user, scratch, manifest()))
     block = b"nobody"

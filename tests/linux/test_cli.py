@@ -317,7 +317,9 @@ def _without_run(step: list[str]) -> list[str]:
 
 
 def _mask(text: str) -> str:
-    """Replace hexadecimal names of runs, because they are different each time."""
+    """Replace the hexadecimal names that corral makes up for each run, so that texts of different
+    runs can be compared.
+    """
     return re.sub(r"[0-9a-f]{6,}(-[0-9a-z]+)?", "*", text)
 
 
@@ -644,7 +646,7 @@ def test_colour_is_printed_to_terminals_or_on_request(ordinary):
 
 
 def memory(user, *flags: str) -> dict | None:
-    """Return the row of `explain` about the memory limit, or None if corral refuses the run."""
+    """Return what `explain` reports about the memory limit, or None if corral refuses the run."""
     done = user.corral("explain", "--json", *flags, "--", "/bin/true")
     if done.returncode:
         assert done.returncode == 125
@@ -670,7 +672,9 @@ def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
 
 
 def test_the_memory_limit_of_one_process_in_the_warning_is_enforced(user):
-    """Check that a process cannot allocate more memory than the limit in the warning."""
+    """Check that a process cannot allocate more memory than the default limit, which the warning
+    names.
+    """
     code = "try: bytearray(1100 << 20)\nexcept MemoryError: print('refused')"
     done = user.run(user.python, "-ISc", code)
     assert done.stdout == b"refused\n" or done.returncode == 137

@@ -187,7 +187,9 @@ def test_sigkill_of_corral_ends_the_tree(client, behaviour, whom):
 
 
 def test_the_whole_stop_sequence_ends_a_server_that_ignores_it(client):
-    """Close stdin, wait, send SIGTERM to the group, wait, and send SIGKILL to the direct child."""
+    """Close stdin, wait, send SIGTERM to the process group, wait, and send SIGKILL to the direct
+    child.
+    """
     one = client("deaf stubborn family")
     one.greet()
     one.close_stdin()

@@ -210,8 +210,8 @@ def test_a_limit_on_processes_is_enforced_in_a_container(said):
 
 
 def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
-    """Check that only an allowed host is reached. With Docker's filter, which denies pidfd_getfd,
-    the broker has to replace sockets, and the plan must say so.
+    """Check that only an allowed host is reached. Docker's seccomp filter denies pidfd_getfd. The
+    socket broker then has to replace the target's sockets, and the plan must say so.
     """
     code, out, err = said["network"]
     assert code == 0, err
@@ -279,8 +279,8 @@ def test_a_published_server_works_with_its_network_profile(podman, uid, profile,
     assert denied[0]
     assert "from far away" not in denied[1]
     assert (far.arrived, code) == ([(PUBLIC, 80)], 0)
-    # Docker's default filter denies pidfd_getfd, so the broker cannot take the target's sockets. It
-    # replaces them instead.
+    # Docker's default seccomp filter denies pidfd_getfd, so the socket broker cannot connect the
+    # target's own sockets. It replaces them instead.
     assert mechanisms == [{"podman": BROKER, "docker": REPLACEMENT}[profile]]
 
 

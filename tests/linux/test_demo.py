@@ -134,8 +134,8 @@ def test_the_table_fits_80_columns_and_ends_with_the_number_of_stopped_acts(ordi
 
 
 def test_the_demo_runs_from_a_virtual_environment(tmp_path_factory):
-    """Check that the demo's server can read the virtual environment's site-packages, but not the
-    checkout.
+    """Run the demo with a corral that is installed in a virtual environment outside the checkout.
+    Its server must find corral in the environment's site-packages.
     """
     import shutil
 
@@ -180,7 +180,8 @@ def test_the_demo_takes_no_arguments(ordinary):
     assert ordinary.corral("demo", "extra").returncode == 2
 
 
-# The next tests judge made-up results, because correct runs do not produce them.
+# The next tests judge made-up results of acts, because a correct demo does not produce such
+# results.
 
 
 @pytest.mark.parametrize(
@@ -234,8 +235,9 @@ def test_the_summary_counts_each_verdict():
 
 
 def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
-    """Judge attempts whose result is contradictory. Inside the sandbox, any sign of success is an
-    escape. Outside, an attempt succeeds only if all signs agree.
+    """Judge attempts whose signs of success contradict each other: the server's statement, the
+    proof in its answer, and what the demo sees itself. Inside the sandbox, any sign of success is
+    an escape. Outside, an attempt succeeds only if all signs agree.
     """
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
     denied_but_leaked = Attempt(done=False, text="no, but here is the secret")

@@ -1,5 +1,5 @@
-"""Cause denials, run again with the flags in the denials, and check that the denied acts then
-succeed.
+"""Cause denials, run the target again with the flags that the denials suggest, and check that the
+denied acts then succeed.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ polls in a loop would be busy all the time.
 
 
 def read_effort(pid: int) -> tuple[float, int, int]:
-    """Return a process's CPU seconds, its number of waits, and the number of bytes that it has
-    read.
+    """Return how many seconds of CPU time a process has used, how often it has waited, and how many
+    bytes it has read.
     """
     with open(f"/proc/{pid}/stat") as file:
         words = file.read().rpartition(")")[2].split()
@@ -142,8 +142,9 @@ def read_effort(pid: int) -> tuple[float, int, int]:
 
 
 def test_a_flood_of_starts_costs_the_supervisor_little(user, scratch):
-    """Start a flood of processes. A start that waits for the supervisor's answer must take no CPU
-    time. The supervisor must read program names only for the first 64 starts.
+    """Start a flood of processes. After a burst, the supervisor answers each start only after a
+    pause. While a start waits for the answer, it must cost the supervisor no CPU time. The
+    supervisor must read program names only for the first 64 starts.
     """
     report = scratch / "report"
     arguments = ("--report", str(report), "--", user.python, "-c", FLOOD, str(STARTS_OF_A_FLOOD))
@@ -315,15 +316,16 @@ def test_a_denied_mkdir_among_the_servers_own_files_names_mkdir(user, scratch, c
 
 @pytest.mark.parametrize("command", ["run", "learn"])
 def test_no_command_is_suggested_for_a_path_that_contains_a_secret(user, scratch, command):
-    """Use a directory whose name is a secret, which corral prints as `***`. corral must not suggest
-    a command with this name, because a shell would expand `***` to all files of the directory.
+    """Use a directory whose name is a secret. corral prints the name as `***`. It must not suggest
+    a command with `***`, because a shell would expand this to all files of the directory.
     """
     server = scratch / "server.py"
     server.write_text(OWN_DIRECTORY.replace('"sub"', 'os.environ["NAME"]'))
     server.chmod(0o644)
     scratch.chmod(0o755)
     shown = []
-    for flag in ("--secret", "--env"):  # sanity check: `--env`, where the value is not a secret
+    # With `--env` the value is not a secret. As a sanity check, corral must then suggest commands.
+    for flag in ("--secret", "--env"):
         words = ("--", user.python, str(server))
         done = user.corral(command, flag, "NAME", *words, env=user.environment(NAME="plainName42"))
         shown.append(done.stderr.decode())
@@ -363,7 +365,7 @@ def test_a_name_is_reported_without_an_allowlist(user, scratch):
     rows = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [row["kind"] for row in rows][-1] == "end"
     assert rows[0]["destination"] == "api.example.test"
-    # With the flag from the denial, the gateway resolves the name.
+    # With the flag that the denial suggests, the gateway resolves the name.
     answer, _ = try_code(user, LOOK_UP, "api.example.test", flags=flag_of(denied(done)[0]))
     assert answer == "found"
 
@@ -425,8 +427,8 @@ def test_without_namespaces_run_reports_an_unknown_address_and_learn_shows_it(us
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_an_unused_ipv6_socket_is_not_reported(user):
-    """Make an IPv6 socket and do not use it. Libraries do so to see whether the host has IPv6, so
-    corral must not report it.
+    """Make an IPv6 socket, but do not connect it. Libraries do so to see whether the host has IPv6,
+    so corral must not report the denial.
     """
     code = "import socket\ntry:\n    socket.socket(socket.AF_INET6)\nexcept OSError as error:\n"
     answer, done = try_code(user, code + "    answer = error.errno")
@@ -503,9 +505,9 @@ def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path
     ],
 )
 def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
-    """Try to write to sensitive files. corral must not suggest a flag that allows such a write,
-    because the target chooses the files, and `corral grant` would offer every suggested flag to the
-    user.
+    """Try to write to files in a read grant. For a sensitive file, corral must not suggest a flag
+    that allows the write, because the target chooses the files, and `corral grant` would offer
+    every suggested flag to the user.
     """
     place = user.home / "place"
     for path in (place, place / ".git", place / ".vscode"):

@@ -60,7 +60,7 @@ ADDRESS = f"{PUBLIC}:8080"
 
 @pytest.fixture
 def server(user):
-    """Create a server in its own directory. Everything else that it needs is elsewhere."""
+    """Create a server in its own directory. The files that it needs are outside this directory."""
     place = pathlib.Path(tempfile.mkdtemp(prefix="rows-", dir=user.home))
     (place / "code").mkdir()
     script = place / "code" / "server.py"
@@ -99,7 +99,7 @@ def learn(user, script, *words, flags=(), env=None):
 
 
 def named(done, about: str) -> list[str]:
-    """Return the flag from the only line that contains `about`."""
+    """Return the flag that corral suggests in the only line that contains `about`."""
     lines = [line for line in done.stderr.decode().splitlines() if about in line]
     lines = [line for line in lines if line.startswith("corral: ")]
     assert len(lines) == 1, done.stderr
@@ -108,8 +108,8 @@ def named(done, about: str) -> list[str]:
 
 
 def missed(user, script, *words, **options):
-    """Check that the run fails without naming the cause, and refers to `corral learn`. Return the
-    output of `learn`.
+    """Run the server, and check that the run fails, that corral does not name the cause, and that
+    it refers to `corral learn`. Then run `learn`, and return its output.
     """
     done = run(user, script, *words, **options)
     assert done.returncode == 1
@@ -181,11 +181,11 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """Name an ungranted address in an argument or in an environment variable, and check that it is
-    reported.
+    """Name an ungranted address in an argument or in an environment variable, and check that corral
+    reports it and suggests the flag that allows it.
 
-    In the case `allowlist` it is not named, and the gateway must report it when the target
-    connects.
+    In the case `allowlist`, neither names the address. Here the gateway must report the address
+    when the target connects to it.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)
@@ -297,8 +297,8 @@ def answer(listener):
 
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
-    """Check that `learn` names the socket. With namespaces, the target gets a socket that cannot
-    connect, and `learn` sees the path that the target tries.
+    """Check that `learn` reports the path of the ungranted socket. The target gets a socket that
+    cannot connect, and `learn` sees the path to which the target tries to connect.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

@@ -1,5 +1,5 @@
-"""Make a target use its secrets in names, paths and programs. Nothing that corral writes may
-contain the secrets.
+"""Make a target use its secrets in host names, paths and names of programs. Nothing that corral
+writes may contain the secrets.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def test_reports_of_denials_do_not_contain_the_value_of_a_secret(user, place, ac
 
 
 def test_a_value_that_is_not_secret_is_shown(user):
-    """Sanity check: look up a name that contains the value of a variable that is not secret. The
-    report must show the value.
+    """Sanity check: look up a name that contains the value of a variable that is not a secret. The
+    message about the denial must show the value.
     """
     env = user.environment(TOK="plainvalue42")
     script = SCRIPT + LOOKUPS["name"]
@@ -118,8 +118,9 @@ KEY_LIKE = ("sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org")
 
 
 def test_denied_host_names_that_look_like_keys_are_reported_unmasked(user):
-    """Look up names that look like keys. corral must not mask them, because a target could
-    otherwise hide the names that it looks up. Sanity check: a real secret is masked.
+    """Look up host names that look like secret keys. corral must not mask them in its messages,
+    because a target could otherwise hide which names it looks up. Sanity check: the value of a real
+    secret is masked.
     """
     script = SCRIPT + "".join(f"look_up({name!r})\n" for name in KEY_LIKE) + LOOKUPS["name"]
     flags = ("--secret", "TOK")
@@ -161,8 +162,8 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_masking_many_values_of_a_manifest_does_not_delay_the_timeout(user, place, variables):
     """Use a manifest that sets many variables to overlapping values. corral must not mask these
-    values, because that would slow down every message about a denial. Sanity check: a manifest
-    without variables.
+    values, because that would slow down every message about a denial. As a sanity check, do the
+    same with a manifest without variables.
     """
     make_server(user, place, variables, FLOOD)
     user.grace_seconds = 0.2

@@ -1,4 +1,5 @@
-"""Test that `corral doctor` reports missing features, and that `run` acts on its findings.
+"""Test that `corral doctor` reports missing features of the kernel, and that `run` then uses other
+walls or refuses to start.
 
 The features are really missing: a seccomp filter like a container's denies them, or the test runs
 in a user namespace in which no further namespaces can be created.
@@ -151,8 +152,8 @@ def test_every_absent_feature_has_a_hint(host):
 
 
 def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(user, scratch):
-    """Hide the temporary directory that the probe needs. `doctor` must name the directory, and must
-    not cache the finding.
+    """Hide the temporary directory that the probe of mount namespaces needs. `doctor` must name the
+    directory, and must not cache the finding, because the directory may be back at the next run.
     """
     place = Place(user, [], scratch)
     hidden = "import os, sys, tempfile; tempfile.tempdir = None; tempfile._candidate_tempdir_list = lambda: ['/nowhere']; "
@@ -168,7 +169,7 @@ def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(us
     assert found["mount_namespace"]["status"] == "unknown", err
     assert found["mount_namespace"]["hint"].startswith("make /tmp writable")
     assert place.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
-    # Sanity check: with a temporary directory, namespaces are proven.
+    # Sanity check: with a temporary directory, the probe proves mount namespaces.
     assert place.findings()["mount_namespace"]["status"] == "proven"
 
 
@@ -213,8 +214,8 @@ answer = {item.capability: item.status for item in found}
     ],
 )
 def test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall(user, call, unproven):
-    """Deny an act to every process on the host. The act then fails in the sandbox too, but corral
-    must not take this as proof of a wall.
+    """Deny a system call to every process. An act that a probe tries then fails outside the sandbox
+    as well as inside, so its failure inside must not count as proof of a wall.
     """
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
@@ -263,8 +264,8 @@ def test_doctor_is_right_where_no_user_namespace_can_be_made(nested):
 
 
 def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
-    """Probe in a container whose filter already denies some calls. The probe must try a call that
-    the container allows, or it cannot prove that its own filter works.
+    """Probe under a container's seccomp filter, which already denies some calls. To prove that
+    corral's own filter works, the probe must try a call that the container's filter allows.
     """
     found = without(NO_NAMESPACES).findings()
     assert found["seccomp"]["status"] == "proven", found["seccomp"]
@@ -341,21 +342,22 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without, user, scratch):
-    """Run under two seccomp filters, one of which leaves only namespaces and the other only
-    Landlock. No run may use findings that were cached under the other filter, although the kernel
-    does not say which calls a filter denies.
+    """Run under two seccomp filters: one permits only namespaces, the other only Landlock. No run
+    may use findings that were cached under the other filter, although the kernel does not say which
+    calls a filter denies.
     """
     secret = scratch / "secret"
     secret.write_text("a secret\n")
     os.chown(secret, user.uid, user.uid)
     read = ("/bin/sh", "-c", f"echo ran; read line < '{secret}' && echo $line")
     spaces, landlock = without(LANDLOCK_OFF), without(NO_NAMESPACES)
-    for place in (spaces, landlock, spaces):  # the last run finds both caches
+    for place in (spaces, landlock, spaces):  # at the last run, findings of both are in the cache
         held = place.mechanisms()["filesystem"]
         assert ("landlock" in held, "namespaces" in held) == (place is landlock, place is spaces)
         code, out, err = place.corral("run", "--", *read)
         assert (bool(code), out) == (True, "ran\n"), err
-    with user.popen([*read], stdout=-1) as process:  # Sanity check: without a sandbox
+    # Sanity check: without a sandbox the same command reads the secret.
+    with user.popen([*read], stdout=-1) as process:
         assert process.communicate(timeout=60)[0] == b"ran\na secret\n"
     assert spaces.findings()["landlock"]["status"] == "absent"
     assert landlock.findings()["user_namespaces"]["status"] == "absent"
@@ -392,8 +394,8 @@ def test_the_cache_is_private(host):
 
 
 def test_a_hint_about_the_kernel_says_that_a_newer_one_is_needed():
-    """Check that hints start with "a newer kernel". A hint with only a kernel version would look
-    like a command.
+    """Check that each hint that names a version of Linux starts with "a newer kernel". A hint that
+    is only a version would look like a command to type.
     """
     hints = [namespaces.NEWER, *(one.hint for one in probes.PROBES)]
     named = [hint for hint in hints if re.search(r"Linux \d", hint)]

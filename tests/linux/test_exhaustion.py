@@ -120,8 +120,8 @@ def test_a_run_without_free_namespaces_is_refused(user):
 
 
 def test_a_run_without_free_inotify_instances_prints_a_warning(user):
-    """Use up all inotify instances. The run must warn that corral cannot watch masked files, and so
-    would not notice if one of them were replaced.
+    """Use up all inotify instances. The run must warn that corral cannot watch masked files,
+    because corral would then not notice if one of them were replaced.
     """
     secret = user.home / "granted/.env"
     secret.parent.mkdir()

@@ -249,8 +249,8 @@ def played():
 
 @pytest.fixture(scope="module")
 def built(played, package, tmp_path_factory):
-    """Build the image from its Containerfile. The base image comes from a root directory, because
-    the test has no registry.
+    """Build the image from its Containerfile. The base image is made of files of this machine,
+    because the test has no registry from which to load one.
     """
     folder = tmp_path_factory.mktemp("build")
     exported, files = folder / "server", folder / "files"
@@ -358,7 +358,9 @@ def container(folder) -> str:
 
 
 def typed(done) -> list[str]:
-    """Return the command after `kubectl exec -i pod/NAME --` in corral's message."""
+    """Return the part of the command in corral's message that comes after `kubectl exec -i pod/NAME
+    --`: the command that runs in the pod.
+    """
     (line,) = [one for one in done.stderr.decode().splitlines() if "kubectl exec -i" in one]
     words = shlex.split(line)
     return words[words.index("--") + 1 :]

@@ -33,8 +33,8 @@ print(json.dumps({
 
 @pytest.fixture
 def scratch(user):
-    """Yield a directory that a bundle's target can enter. The target is never root, even if the
-    user is.
+    """Yield a directory that the target of a bundle can enter. The directory belongs to the
+    target's user, because the target is never root, even if root runs the bundle.
     """
     path = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="corral-export-"))
     path.chmod(0o755)
@@ -70,8 +70,8 @@ def start(user, scratch, bundle) -> dict:
 
 @pytest.mark.rig("runc")
 def test_a_bundle_runs_behind_the_same_walls(user, scratch, files):
-    """Try forbidden acts in a bundle. Sanity checks: a granted file can be read, the home is
-    writable, and threads can be started.
+    """Try forbidden acts in an exported bundle. Sanity checks: a granted file can be read, the home
+    is writable, and threads can be started.
     """
     import socket
 
@@ -134,7 +134,8 @@ def test_controls_that_no_runtime_enforces_are_refused(user, scratch, flags, wha
 
 def test_without_root_a_memory_limit_is_refused(user, scratch):
     done, bundle = export(user, scratch, "--max-memory", "512M", "--", "/bin/true")
-    if user.name == "root":  # Sanity check: root has a cgroup for the limit
+    # Sanity check: for root the export succeeds, because root's runtime makes a cgroup.
+    if user.name == "root":
         assert done.returncode == 0, done.stderr.decode()
         limit = json.loads((bundle / "config.json").read_text())["linux"]["resources"]["memory"]
         assert limit["limit"] == 512 << 20

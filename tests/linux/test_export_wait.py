@@ -67,8 +67,9 @@ def try_as_init(code, seconds):
 
 
 def test_the_waiting_process_ends_at_once_and_reaps_orphans():
-    """End an orphan and then the waiting process. The orphan must be reaped. As a sanity check, a
-    PID 1 that only calls sigwait does not reap it, and does not get the signal.
+    """Let an orphan end, and then send SIGTERM to the waiting process. It must reap the orphan, and
+    end. As a sanity check, a PID 1 that only calls sigwait neither reaps the orphan nor gets the
+    signal.
     """
     seen = try_as_init(WAIT, 60)
     assert seen["orphan"] in "SR"

@@ -1,5 +1,5 @@
-"""Make each step of the set-up fail. The target must never run, the error must name the step, and
-no files or processes may be left over.
+"""Make each step that sets up a sandbox fail. The target must never run, the error must name the
+step, and no files or processes may be left over.
 
 The tests run with and without namespaces. In this file `init` means PID 1 with namespaces, and the
 subreaper without them.
@@ -85,7 +85,9 @@ TARGET = 'echo ran; echo ran > "$1"/ran'
 
 
 class Trial:
-    """Runs corral as one user. If the target started, it would write a file and print to stdout."""
+    """Runs corral as one user, with failures that the test injects. The target, if it starts,
+    writes a file and prints to stdout, so the test can see that it ran.
+    """
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -98,7 +100,7 @@ class Trial:
             (self.granted / name).write_text("hidden, or only protected")
             os.chown(self.granted / name, user.owner, user.owner)
         self.traces = Traces(user.home)
-        # An explicit limit adds steps, even on a host without cgroups.
+        # A limit that the user states adds steps to the plan, even on a host without cgroups.
         self.flags = ("--write", str(self.granted), "--max-memory", "1G")
         self.command = ("/bin/sh", "-c", TARGET, "sh", str(self.granted), self.traces.argument)
 
@@ -108,8 +110,9 @@ class Trial:
         return [step["step"] for step in json.loads(done.stdout)["steps"]]
 
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
-        """Run corral once for each injected failure. Every process of these runs has
-        `traces.argument` in its command line, so that leftovers can be found.
+        """Run corral once for each of the `injections`, which are Python code that makes a part of
+        corral fail. Every process of these runs has `traces.argument` in its command line, so that
+        the test can find leftover processes.
         """
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
         argv = [*self.user.host, *argv]
@@ -208,7 +211,9 @@ MISSING = {
 
 
 def test_a_step_that_silently_has_no_effect_prevents_the_start(trial):
-    """Make a step silently do nothing. The check inside the sandbox must detect this."""
+    """Make a step do nothing, but report success. The checks that corral makes inside the sandbox
+    before it starts the target must detect this.
+    """
     cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
 
@@ -261,7 +266,7 @@ def locks(trial):
 
 
 def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
-    """Make each call that protects init from the target fail, one call per run."""
+    """Make each system call that protects init from the target fail, one call per run."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 

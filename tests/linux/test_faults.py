@@ -99,7 +99,7 @@ class Run:
 
 def waits_for_ever(pid: int) -> bool:
     number, _, _, timeout, *_ = (*pathlib.Path(f"/proc/{pid}/syscall").read_text().split(), *"    ")
-    # The call is poll on x86_64, and ppoll on aarch64.
+    # 7 is poll on x86_64, with the timeout -1. 73 is ppoll on aarch64, with a null pointer.
     endless = {"7": "0xffffffff", "73": "0x0"}.get(number)
     return timeout == endless and os.readlink(f"/proc/{pid}/fd/0") == os.devnull
 
@@ -176,11 +176,11 @@ def test_a_timeout_during_a_pause_of_the_supervisor_ends_the_run_afterwards(ordi
 @BOTH_TIERS
 @pytest.mark.parametrize("seconds", [1, MINUTE])
 def test_nothing_is_allowed_while_the_supervisor_is_paused(ordinary, seconds):
-    """Make an attempt while the supervisor is paused. The attempt must be denied, during the pause
-    or right after it. The runs must then continue.
+    """Let targets try forbidden acts while their supervisors are paused. Each act must be denied,
+    during the pause or right after it. The runs must then continue.
     """
-    # Leave out `connect` with an allowlist, because the gateway accepts every connection before it
-    # decides.
+    # Leave out `connect` with an allowlist: the gateway accepts every connection before it decides
+    # about it, so `connect` succeeds even for a destination that is then denied.
     runs = {
         (word, name): Run(ordinary, *flags)
         for name, flags in SERVICES.items()
@@ -213,7 +213,9 @@ def give_away(path: pathlib.Path, _user) -> None:
 
 
 def foreign_files(places, user) -> dict[pathlib.Path, int]:
-    """Return the time of the last change of each file that belongs to another user."""
+    """Return the time of the last change of each file in `places` that belongs to another user.
+    Leave out the records of runs.
+    """
     found = {one: one.lstat() for place in places for one in place.rglob("*")}
     return {
         one: seen.st_mtime_ns
@@ -263,8 +265,8 @@ print(late.VALUE, flush=True)
 
 @BOTH_TIERS
 def test_a_removed_server_keeps_its_files_until_its_run_ends(ordinary):
-    """Remove a server while it runs. `corral cache gc` must not remove its files before the run
-    ends.
+    """Remove a server from corral's store while it runs. `corral cache gc` must not remove its
+    files before the run ends.
     """
     path = ordinary.home / "hello.mcpb"
     path.write_bytes(bundle({"main.py": LATE, "late.py": "VALUE = 'late'"}))

@@ -21,7 +21,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 os.execv(sys.argv[2], sys.argv[2:])
 """
 FEWEST = 6  # with fewer descriptors Python itself does not start
-ENOUGH = 64  # the hint names this number
+ENOUGH = 64  # a run works with this number: corral's hint says that the sandbox needs up to 64
 BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
@@ -44,7 +44,8 @@ def test_a_run_with_few_descriptors_works_or_ends_with_one_error(user):
     for most in range(FEWEST, ENOUGH + 1):
         code, out, said, left = run(user, most)
         codes.append(code)
-        # Without a free descriptor a directory cannot be emptied. The next start removes it, because its record is left.
+        # Without a free descriptor, corral cannot empty the run's private directory. It then leaves
+        # the run's record, from which the next start learns which directory to remove.
         assert not left or (most < 10 and "/runs/" in left[0]), (most, left)
         kept += left
         if code == 0:
@@ -64,7 +65,8 @@ def test_a_run_with_few_descriptors_works_or_ends_with_one_error(user):
             assert "`ulimit -n`" in hint
         else:
             others.append((most, said))
-    # On a busy machine an error rarely names an invalid argument instead. The cause is not known.
+    # In rare cases, on a busy machine, an error names an invalid argument instead of the
+    # descriptors. The cause is not known.
     assert len(others) <= 2, others
     assert (codes[0], codes[-1]) == (125, 0)
     assert not [path for path in kept if os.path.lexists(path)]

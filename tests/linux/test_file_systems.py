@@ -31,8 +31,9 @@ def root():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ON_HOST)
 def test_corral_works_or_refuses_on_every_file_system(name):
-    """Try every file system. Root's target has its own user id, so without idmapped mounts it
-    cannot use directories that are open only to root.
+    """Try every file system. corral may refuse only this: grants of root's directories on a file
+    system without idmapped mounts, because root's target has its own user id there and cannot use
+    directories that are open only to root.
     """
     found = list(look(name))
     assert [one for one in found if one["result"] == "fails"] == []
@@ -46,8 +47,8 @@ def test_corral_works_or_refuses_on_every_file_system(name):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("name", NO_IDMAPS)
 def test_root_gets_a_working_hint_where_mounts_cannot_be_idmapped(user, name):
-    """Check that the target can use files that its user id may open. For other files, the error's
-    hint must be a command that works.
+    """Check that root's target can use files that its own user id may open. For other files, corral
+    must refuse the grant, and the command in its hint must make the grant work.
     """
     with mounted(FILE_SYSTEMS[name]) as there:
         root = there.resident(user)
@@ -143,7 +144,7 @@ def test_read_only_directories_are_named_with_a_hint(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_reached_quota_is_named_with_its_directory(user):
-    """Use up a quota on btrfs, where quotas also apply to root."""
+    """Use up a quota. This test uses btrfs, because its quotas also apply to root."""
     limit = "btrfs quota enable /mnt && btrfs subvolume create home && btrfs qgroup limit 100k home"
     with mounted(FILE_SYSTEMS["btrfs"]) as there:
         there.shell(f"{limit} && chmod 700 home && chown {user.uid}:{user.uid} home")
@@ -159,8 +160,8 @@ def test_a_reached_quota_is_named_with_its_directory(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
-    """Mount FUSE below a grant. corral treats it as a network file system, because any user's
-    program may serve the files.
+    """Mount a FUSE file system below a grant. corral treats it like a network file system, because
+    a program of any user may provide its files.
     """
     with mounted(FILE_SYSTEMS["tmpfs"]) as there:
         there.shell("mkdir -p it/far under && echo far >under/file && chmod -R a+rX .")
@@ -197,7 +198,8 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
     """Fill the disk, so that corral cannot record the real path of a grant. corral must report
-    this, because the next run then cannot notice if a symlink has replaced the path.
+    this, because without the record the next run cannot notice that the granted path has become a
+    symlink to another place.
     """
     with mounted(SMALL) as there:
         person = home_on(there, user)

@@ -54,8 +54,8 @@ def target(**changes):
 
 
 def child(code, program, before=""):
-    """Run `before`, install the filter if there is one, and run `code`. Return the lines of output
-    and the exit status.
+    """In a child process, run `before`, install the filter `program` unless it is None, and run
+    `code`. Return the child's lines of output and its exit status.
     """
     source = PRELUDE.format(table=TABLES[MACHINE]) + before
     source += "\nif raw: enter(raw)\n" + code + "\nsys.stdout.flush(); os._exit(0)\n"
@@ -249,7 +249,7 @@ def test_a_process_that_uses_another_system_call_abi_is_killed():
     x32 = "print(call(N['getpid'] | 0x40000000) in (0, 38))"
     assert child(x32, None) == (["True"], 0)
     assert child(x32, target()) == ([], -signal.SIGSYS)
-    # mov eax, 20 (getpid of i386); int 0x80; ret
+    # The machine code is: mov eax, 20 (getpid of i386); int 0x80 (a system call of i386); ret.
     i386 = """
 import mmap
 code = mmap.mmap(-1, 4096, prot=7)
@@ -273,7 +273,7 @@ for pid in (os.getppid(), os.getpid()):
     free, status = child(acts, None)
     assert status == 0
     assert free == ["0 0 0"] * 3 + ["0"] * 2
-    # The filter contains the pid of the process, so the child itself compiles the filter.
+    # The filter contains the pid of the child, so only the child itself can compile it.
     before = f"""
 sys.path.insert(0, {SOURCE!r})
 from corral.platforms.linux.mechanisms import seccomp_rules

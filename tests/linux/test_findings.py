@@ -1,5 +1,5 @@
-"""Test the cache of findings. corral must use a cache file only if the same user wrote it under the
-same outer seccomp filter.
+"""Test the cache of findings. corral must use a cache file only if the same user wrote it, under
+the same seccomp filter around corral.
 """
 
 import json
@@ -54,7 +54,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Cache:
-    """A user's cache of findings, in the test's own home directory."""
+    """A user's cache of findings, in a home directory that belongs to one test."""
 
     def __init__(self, user, home):
         self.user, self.home = user, str(home)
@@ -81,7 +81,7 @@ def cache(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     found = Cache(user, scratch)
     found.does("store")
-    # Sanity check for all tests of this file: the stored findings are read.
+    # Sanity check for all tests that use this fixture: the stored findings are read.
     assert found.loaded() == ["planted"]
     return found
 
@@ -145,8 +145,8 @@ def test_a_directory_of_another_user_is_neither_read_nor_written(user, cache, le
 
 
 def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
-    """Store findings as root, and make another user the owner of the home and the findings. Root
-    must then neither read nor store findings there.
+    """Store findings as root. Then make another user the owner of the home directory and of the
+    findings. Root must neither read these findings nor store others there.
     """
     if user.uid or os.geteuid():
         pytest.skip("only root can run this test")
@@ -209,7 +209,7 @@ def test_a_chroot_and_a_pivoted_root_have_different_cache_keys(user, scratch):
 
 
 def test_different_outer_filters_have_different_cache_keys(cache):
-    # `clone` and `prctl` are never denied here, because no program runs without them.
+    # This test does not deny `clone` and `prctl`, because no program runs without them.
     denied = sorted({name for name, _ in CALLS} - {"clone", "prctl"})
     keys = {name: cache.under_filter("key", name, "1") for name in denied}
     keys["another answer"] = cache.under_filter("key", "mount", "38")
@@ -281,7 +281,7 @@ def statuses(*wanted: str) -> dict[str, str]:
 def test_an_untried_capability_is_probed_when_it_is_needed(backend):
     assert statuses("quick") == {"quick": "proven", "slow": "unknown", "busy": "unknown"}
     assert statuses("quick") == {"quick": "proven", "slow": "unknown", "busy": "unknown"}
-    assert backend.asked == [{"quick"}]  # the second request read the cache
+    assert backend.asked == [{"quick"}]  # only one probe: the second request read the cache
     assert statuses("quick", "slow") == {"quick": "proven", "slow": "proven", "busy": "unknown"}
     assert statuses("no probe's") == statuses("slow")
     assert backend.asked == [{"quick"}, {"slow"}]

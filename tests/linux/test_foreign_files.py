@@ -22,8 +22,8 @@ RET_ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def forge(path) -> None:
-    """Replace the BPF programs in a kept filter with programs that allow everything, and give the
-    file a correct checksum.
+    """Replace the BPF programs in a file of compiled filters with programs that allow everything,
+    and give the file a correct checksum.
     """
     key, *programs = marshal.loads(path.read_bytes()[8:])
     body = marshal.dumps((key, *[RET_ALLOW] * len(programs)))
@@ -123,5 +123,5 @@ def test_root_does_not_change_a_users_files(desk, root):
     assert done.returncode == 125, done.stdout
     assert f"belongs to user {ORDINARY}".encode() in done.stderr
     assert listing(desk.home) == before
-    desk.does(*words)  # Sanity check: as the file's owner, the command succeeds
+    desk.does(*words)  # Sanity check: if the owner of the files runs the command, it succeeds
     assert "api.x.com" in entries(path)["notes"]["args"]

@@ -24,7 +24,7 @@ packages, or for all packages but not for the files that the installer keeps.
 
 
 def check_installs(there, user, env, registry, word: str) -> None:
-    """Install with too little room, and then with enough room as a sanity check."""
+    """Install a package with too little room, and then, as a sanity check, with enough room."""
     there.shell(f"mkdir -m 700 cache && chown {user.uid}:{user.uid} cache")
     person, env = there.resident(user), {**env, "XDG_CACHE_HOME": "/mnt/cache"}
     assert person.run("/bin/true", env=env).returncode == 0

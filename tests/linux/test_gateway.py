@@ -52,11 +52,12 @@ def connected_pair():
 @pytest.mark.parametrize("use_pipes", [True, False])
 @pytest.mark.parametrize("is_client", [True, False])
 def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
-    """Send data and close the target's socket, and end the run before the gateway has copied
+    """Send data from the target, close its socket, and end the run before the gateway has copied
     anything. The peer must get all the data.
 
     If another descriptor keeps the target's socket open, the peer must also see a reset, because
-    more data could have followed. Sanity check: `close` loses the data.
+    more data could have followed. Sanity check: if the gateway closes the connection at once, the
+    data is lost.
     """
     text = os.urandom(100_000)
 
@@ -133,7 +134,7 @@ def test_the_gateway_keeps_no_descriptor_of_an_ended_connection(gateway, server)
     with running.connect(NAME, port) as client:
         client.sendall(b"x")
         assert client.recv(1) == b"x"
-    # Descriptor 3 is the one that lists the others.
+    # Descriptor 3 is open only because the gateway lists its descriptors.
     assert running.end()["fds"] == ["0", "1", "2", "3"]
     assert running.end()["children"] == ""
 
@@ -265,7 +266,8 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
         assert stopped.acquire(timeout=60)
         assert sum(sent) < 4096 << 16
         first = running.now()["wakes"]
-        # Only the call of `now` wakes the gateway, not the stuck connection.
+        # `wakes` counts how often the gateway's event loop has woken up. It must be the request of
+        # `now` that wakes it, and never the stuck connection.
         assert running.now()["wakes"] - first == 1
         assert len(read_all(client)) == sum(sent)
     assert running.end()["traffic"][NAME][3] == sum(sent)
@@ -362,4 +364,4 @@ def test_an_idle_gateway_is_not_woken(gateway, server):
         client.sendall(b"x")
         assert client.recv(1) == b"x"
         first = running.now()["wakes"]
-        assert running.now()["wakes"] - first == 1  # caused by `now` itself
+        assert running.now()["wakes"] - first == 1  # only the request of `now` woke the gateway

@@ -54,8 +54,8 @@ def test_an_address_without_a_name_is_refused(gateway, server):
 
 
 def test_only_addresses_of_the_policy_are_reached(gateway, server, proxy):
-    """Connect to literal addresses through a proxy. In this test the gateway listens on these
-    addresses, so without the proxy it would connect to itself.
+    """Connect to IP addresses. The gateway connects to them through a proxy, because in this test
+    it listens on the same addresses, and would otherwise connect to itself.
     """
     proxy_port, requests = proxy
     port = server(echo)
@@ -179,7 +179,9 @@ def no_descriptors():
 
 
 class Dialer:
-    """Replace the process that makes sockets in the target's network namespace."""
+    """A substitute for the process that makes sockets in the target's network namespace. It makes
+    them in the test's own namespace.
+    """
 
     def make(self):
         made = socket.socket()
@@ -227,7 +229,7 @@ def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop
         elif kind == "names":
             # The gateway closes the connection, because no valid question is this long.
             assert client.recv(4) == b""
-        else:  # the connection was read and refused
+        else:  # the gateway resets the connection, because no rule allows it
             with pytest.raises(ConnectionResetError):
                 client.recv(4)
 

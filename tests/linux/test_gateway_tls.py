@@ -68,7 +68,7 @@ def test_tls_with_another_name_is_refused(gateway, tls_server, certificate):
 
 
 def test_tls_with_another_name_passes_without_the_check(gateway, tls_server, certificate):
-    """Sanity check: without the check of the TLS hello, the connection must succeed."""
+    """Sanity check: if the gateway does not check the TLS hello, the connection succeeds."""
     running = gateway(tls_server)
     assert say_by_tls(running.connect(NAME, tls_server), certificate, OTHER) == b"secret"
 
@@ -107,7 +107,7 @@ def test_a_silent_tls_client_is_ended(gateway, tls_server):
     assert running.zone.asked == []
 
 
-# The next tests use the host's proxy.
+# In the next tests the host's environment names a proxy.
 
 
 def test_connections_go_through_the_hosts_proxy(gateway, server, proxy):
@@ -128,7 +128,7 @@ def test_connections_go_through_the_hosts_proxy(gateway, server, proxy):
         f"CONNECT {NAME}:{port} HTTP/1.1\r\nHost: {NAME}:{port}\r\n"
         "Proxy-Authorization: Basic bWU6cEBzcw==\r\n\r\n".encode()
     ]
-    assert running.zone.asked == []  # the proxy resolves the name
+    assert running.zone.asked == []  # the gateway asks no DNS server: the proxy resolves the name
 
 
 def test_connections_to_excepted_hosts_bypass_the_proxy(gateway, server, proxy):

@@ -32,7 +32,9 @@ def desk(ordinary):
 
 
 def configure(desk, *clients):
-    """Configure one wrapped server in several clients, and return the first client's file."""
+    """Write one server into the settings of each client, and wrap it there. Return the path of the
+    first client's settings.
+    """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
     listed = {"type": "local", "command": [entry["command"], *entry["args"]]}
@@ -71,7 +73,8 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
-    # `why` suggests `wrap --learn`, because a missing file is not recorded as a denial.
+    # `why` suggests `wrap --learn`, because a normal run does not record files that it does not
+    # find.
     assert "does not find, for 2 hours: corral wrap --learn 2h cursor notes\n" in shown
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
@@ -85,7 +88,7 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
     assert words[words.index("--allow-net") :][:2] == ["--allow-net", "example.com"]
     assert ["--read", str(desk.private)] == words[words.index("--read") :][:2]
     assert "granted since" in desk.does("why", "notes")
-    assert "lookup" in run(desk, path)  # the server tries the other name now
+    assert "lookup" in run(desk, path)  # the server now also looks up the other, ungranted name
     [row] = json.loads(desk.does("why", "--json", "notes"))
     assert row["runs"] == 2
 
@@ -94,7 +97,9 @@ def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk
 
 
 def test_why_and_grant_know_that_a_granted_directory_allows_its_files(desk):
-    """Learn that a file is missing, and grant its directory, as the documentation suggests."""
+    """Let a run with `--learn` record a file that it does not find, and grant the file's directory,
+    as the documentation suggests. `why` and `grant` must know that this grant allows the file.
+    """
     path = configure(desk, "cursor")
     note = desk.put("notes/todo.txt", "milk")
     source = f"import sys\ntry: sys.exit(len(open({str(note)!r}).read()))\nexcept OSError: pass\n"
@@ -128,7 +133,8 @@ def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
     assert "did not start" not in desk.does("why", "gone")
     command = (str(desk.put("bin/fails", "#!/bin/sh\nexit 3\n", mode=0o755)),)
     desk.corral("run", "--", *command)
-    shown = desk.does("why", *command)  # the control: a run that started
+    # Sanity check: a server that starts and then fails is not reported as "did not start".
+    shown = desk.does("why", *command)
     assert "; it ended with exit code 3\n" in shown
     assert "it had no denials" in shown
 
@@ -156,7 +162,8 @@ def test_why_shows_a_denial_until_a_flag_allows_it(desk):
     assert "--allow-net a.x.com" in shown
     assert "--allow-net b.x.com" in shown
     first = kept_files(desk)[0]
-    # pretend that the denials are from the second of January 1970
+    # Rename the file of denials, because its name is the time of the run: here a day after the
+    # beginning of 1970.
     first.rename(first.with_name(f"{86_400_000_000:020}-1.jsonl"))
     assert desk.does("why", *command).count("(last on 1970-01-0") == 2
     first.with_name(f"{86_400_000_000:020}-1.jsonl").rename(first)
@@ -189,7 +196,9 @@ def test_why_says_how_a_run_without_denials_failed(desk):
             assert "it ended with exit code 3\n" in desk.does("why", *command)
             [row] = json.loads(desk.does("why", "--json", *command))
             assert (row["failure"], row["denials"]) == ("it ended with exit code 3", [])
-        else:  # Sanity check: neither a success nor a stop by the client is stored
+        else:
+            # Sanity check: corral stores neither a success nor a stop by the client (143 is 128 +
+            # SIGTERM).
             assert kept_files(desk) == []
     assert len(kept_files(desk)) == 1
 
@@ -246,7 +255,8 @@ def test_the_error_for_a_servers_short_name_suggests_the_name_with_its_client(de
     done = desk.corral(command, "notes")
     assert done.returncode == 127
     assert done.stderr.endswith(b"hint: did you mean cursor:notes?\n"), done.stderr
-    done = desk.corral(command, "no-server")  # Sanity check: no client has a server with this name
+    # Sanity check: for a word that no client uses as the name of a server, the hint is another one.
+    done = desk.corral(command, "no-server")
     assert b"hint: is it installed?" in done.stderr
     done = desk.corral(command, "cursr:notes")
     assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
@@ -324,8 +334,8 @@ def test_grant_changes_a_server_in_both_clients(desk):
 
 
 def test_why_says_how_files_that_are_not_found_are_recorded(desk):
-    """Check that `why` suggests `wrap --learn`. With `corral learn CLIENT:SERVER` the server would
-    wait at the terminal for messages that only a client sends.
+    """Check that `why` suggests `wrap --learn`, and not `corral learn CLIENT:SERVER`. There the
+    server would wait at the terminal for messages that only a client sends.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -344,8 +354,8 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
 
 @pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
 def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
-    """Check that the hint names the project's file, because `wrap CLIENT` would not wrap this
-    server.
+    """Name a server of a project's file that is not wrapped. The command in the hint must name this
+    file, because `wrap CLIENT` would not wrap the server.
     """
     entry = {"command": str(desk.user.python), "args": ["server.py"]}
     servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}
@@ -405,7 +415,8 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     path = configure(desk, "cursor")
     assert "memory 1" in run(desk, path)
     assert "memory 2" in run(desk, path)
-    assert "memory 3" in desk.does("run", "cursor:notes")  # every start has the same home
+    # A start by the server's name has the same kept home as the client's starts.
+    assert "memory 3" in desk.does("run", "cursor:notes")
     assert not (desk.home / "memory").exists()
     assert "home directory, kept between runs" in desk.does("status", "cursor")
     desk.does("cache", "rm-home", "notes")
@@ -455,7 +466,8 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
 
     def last_words(name):
         shown = desk.does("why", name)
-        # the denial and its flag each occur only once, although the server has several entries
+        # "api.x.com" occurs twice, once in the denial and once in its flag. It does not occur again
+        # for each client that has the server.
         assert shown.count("api.x.com") == 2
         learn, grant = shown.splitlines()[-2:]
         return shlex.split(learn.partition("hours: ")[2]), shlex.split(grant.partition(": ")[2])
@@ -472,7 +484,9 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
 
 
 def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):
-    """Use `${userHome}` and `${input:script}`, which VS Code replaces before it starts a server."""
+    """Use `${userHome}` and `${input:script}` in the commands of servers. VS Code replaces these
+    variables before it starts a server, and corral knows the value of only the first.
+    """
     python = str(desk.user.python)
     notes, other = (desk.put(f"{name}/server.py", SERVER) for name in ("notes", "other"))
     files = {"notes": "${userHome}/notes/server.py", "any": "${input:script}"}
@@ -495,7 +509,7 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
     assert sorted(list_homes()) == sorted([str(notes), str(other)])
     desk.does("cache", "rm-home", "notes")
     assert list_homes() == [str(other)]
-    desk.does("cache", "rm-home", "any")  # Sanity check: `any` removes the only home
+    desk.does("cache", "rm-home", "any")  # Sanity check: with only one home left, `any` is clear
     assert list_homes() == []
     desk.does("unwrap", "vscode")
     assert json.loads(path.read_text()) == {"servers": servers}
@@ -503,8 +517,8 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
-    """Change the mode of a kept home from inside. `corral cache` must still list the home and
-    remove it.
+    """Let the server change the mode of its kept home, and make a directory without permissions in
+    it. `corral cache` must still list the home and remove it.
     """
     path = configure(desk, "cursor")
     desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
@@ -514,12 +528,14 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")
     assert not os.path.lexists(kept["path"])
     assert "memory 1" in run(desk, path)
-    # The test's user cannot remove directories without permissions, but corral can.
+    # Clean up with corral, because the test cannot remove a directory without permissions.
     desk.does("cache", "rm-home", "notes")
 
 
 def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
-    """Answer the questions of a corral command on a terminal. Call `act` before the last answer."""
+    """Run a corral command on a terminal, and answer its questions. Call `act` before the last
+    answer. Return the exit code and what the terminal showed.
+    """
     master, slave = pty.openpty()
     process = desk.user.popen(
         [str(desk.user.python), str(desk.corral_path), *words],
@@ -547,8 +563,9 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
 
 
 def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(desk):
-    """Wrap a file that does not belong to a client. `why` cannot find its server by name. The `why`
-    command that `status` prints must therefore contain the server's own command.
+    """Wrap a settings file that does not belong to a client. `why` cannot find the server of this
+    file by its name. Therefore the `why` command that `status` prints must contain the server's own
+    command.
     """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
@@ -563,8 +580,8 @@ def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(de
 
 
 def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
-    """Check the hint of `learn` on a terminal, where the user cannot type the messages that the
-    server waits for.
+    """Run `learn` for a client's server on a terminal. The server waits for messages that the user
+    cannot type, so the hint must say how to watch the server while its client uses it.
     """
     path = configure(desk, "cursor")
     code, shown = answer_questions(desk, [b"n\n"] * 9, words=("learn", "cursor:notes"))
@@ -621,7 +638,7 @@ def test_grant_skips_a_denied_file_that_does_not_exist_yet(desk):
     words = entries(path)["notes"]["args"]
     assert "api.x.com" in words
     assert "--write" not in words
-    desk.put("srv/server.py.log", "")  # Sanity check: corral asks about the file once it exists
+    desk.put("srv/server.py.log", "")  # Sanity check: once the file exists, `grant` asks about it
     code, shown = answer_questions(desk, [b"y\n"])
     assert code == 0, shown
     assert f"{server}.log" in entries(path)["notes"]["args"]
@@ -669,9 +686,9 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 @pytest.mark.parametrize("name", ["--allow-subprocess", "--write=/srv", "app"])
 def test_suggested_commands_do_not_take_the_name_of_a_server_for_a_flag(desk, name):
-    """Give a project's server a name that looks like a flag of `wrap`. In a suggested command it
-    must not be a flag, because the flag would apply to all servers in the file. Sanity check: the
-    name `app`.
+    """Give a project's server a name that looks like a flag of `wrap`. `wrap` must not take the
+    name in a suggested command for a flag, because the flag would apply to all servers in the file.
+    The name `app` is a sanity check.
     """
     entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {name: entry, "other": entry}}))
@@ -728,7 +745,10 @@ def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
 
 
 def test_status_shows_a_server_that_its_project_has_unwrapped(desk):
-    """Run `status` outside the project. There corral knows the file only from its own record."""
+    """Change a wrapped file of a project, so that its server no longer starts through corral.
+    `status`, which runs outside the project, must report this. There corral knows the file only
+    from its record of wrapped files.
+    """
     [path] = wrap_by_path(desk, "work/.mcp.json")
     assert "app  wrapped" in desk.does("status")
     entry = {"command": str(desk.user.python), "args": ["other.py"]}
@@ -763,7 +783,8 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
     servers = entries(path)
     path.write_text(json.dumps({"mcpServers": {**servers, "notes": servers["app"]}}))
     assert desk.corral("grant", "notes", "--allow-net", "a.x").returncode == 125
-    desk.does("grant", "app", "--allow-net", "a.x")  # Sanity check: corral wrapped this entry
+    # Sanity check: `grant` works for the entry that corral itself has wrapped.
+    desk.does("grant", "app", "--allow-net", "a.x")
 
 
 @pytest.mark.parametrize("place", ["client", "file"])
@@ -788,7 +809,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
     assert grant(word, "a.x").returncode == 0
     assert "a.x" in entries(path)[server]["args"]
     assert project.read_text() == text
-    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # Sanity check: its full name works
+    # Sanity check: CLIENT:SERVER with the full name of the project's server changes this server.
+    assert grant(f"claude-code:{word}", "b.x").returncode == 0
     assert "b.x" in entries(project)[word]["args"]
     path.unlink()
     if place == "client":
@@ -797,8 +819,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """Give a project's server the name of the user's server, and a kept home. corral must refuse
-    `cache rm-home NAME`, because the name is then ambiguous.
+    """Let a project's server have a kept home, and the same name as a server of the user. corral
+    must refuse `cache rm-home NAME`, because the name is then ambiguous.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -836,7 +858,9 @@ def test_explain_suggests_no_grant_of_the_home_directory(desk):
 
 
 def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
-    """Replace the client's file while `grant` waits for an answer."""
+    """Replace the wrapped server in the client's settings while `grant` waits for an answer.
+    `grant` must then write nothing.
+    """
     path = configure(desk, "cursor")
     run(desk, path)
     document = json.loads(path.read_text())
@@ -850,8 +874,8 @@ def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
 
 
 def test_a_grant_keeps_what_the_client_changed_meanwhile(desk):
-    """Sanity check: change another part of the file while `grant` waits for an answer. The file
-    must then contain the change and the grant.
+    """Sanity check: change another part of the client's settings while `grant` waits for an answer.
+    The settings must then contain both this change and the grant.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -873,7 +897,9 @@ for path in (os.path.expanduser("~/diary"), os.path.expanduser("~/.ssh/id_rsa"))
 
 
 def test_wrap_learns_while_the_client_uses_the_server(desk):
-    """Check that learning grants nothing, and that it stops after the date in `--learn-until`."""
+    """Check that a server under `wrap --learn` gets no new grants, and that corral stops watching
+    it after the date in `--learn-until`.
+    """
     diary = desk.put("diary", "dear diary")
     (desk.home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     desk.put(".ssh/id_rsa", "a key")
@@ -989,8 +1015,9 @@ def test_a_flag_that_only_one_of_two_clients_has_can_be_removed_from_both(desk):
 
 
 def test_the_pins_of_a_wrapped_package_are_found(tmp_path, monkeypatch):
-    """`status` and `grant` check an entry's flags with Python as a stand-in for its program, which
-    might not be installed yet. Pins must still be found under the package's own name.
+    """Check the flags of a package's server. `status` and `grant` do so with Python in place of the
+    server's program, because the package might not be installed yet. They must still find the
+    server's pins, which are kept under the name of the package.
     """
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)

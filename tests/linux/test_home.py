@@ -16,7 +16,9 @@ INSIDE = {
 
 @pytest.mark.parametrize("home", INSIDE)
 def test_the_targets_home_is_private_even_if_home_names_a_system_directory(user, home):
-    """Set HOME to a system directory. Container engines set it to `/` for unknown users."""
+    """Set HOME to a system directory. Container engines set HOME to `/` for a user without an entry
+    in /etc/passwd.
+    """
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}
     environment = user.environment(HOME=home, **elsewhere)
@@ -57,7 +59,9 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_grant_through_a_link_is_found_under_the_path_that_the_user_wrote(user):
-    """Grant ~/notes, which is a symlink, as cloud folders often are."""
+    """Grant ~/notes, which is a symlink, as folders of cloud services often are. The target must
+    find the files under this path, too.
+    """
     real = user.home / "cloud" / "notes"
     (real / "inner").mkdir(parents=True)
     (real / "inner" / "a").write_text("hello")
@@ -95,7 +99,7 @@ for path in sys.argv[1:]:
     (real.parent / "again").symlink_to("../notes")
     again = str(user.home / "cloud" / "again")
     assert user.inside(code, f"{again}/inner/a", flags=("--read", again)) == ["hello"]
-    # Sanity check: a grant of the real directory does not create the symlinks inside.
+    # Sanity check: if the real directory is granted, the sandbox does not contain the symlinks.
     assert read("--write", str(user.home / "cloud")) == [
         missing,
         missing,

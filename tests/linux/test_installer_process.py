@@ -1,5 +1,6 @@
-"""Test an installation whose client has ended. The installer must finish without the client, and
-must not start the server. `ps` must list the installer, and the user must be able to end it.
+"""Test the installation of a package whose client has ended. The installer must finish without the
+client, but must not start the server. `corral ps` must list the installer, and the user must be
+able to end it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 
 
 class Client:
-    """A client that starts `corral run`, and a registry that can hold back the package."""
+    """A client that starts `corral run` for a package. The registry can hold back the package's
+    archive, so that a test can act while the installation is not finished.
+    """
 
     def __init__(self, user, scratch, registry, env) -> None:
         self.user, self.registry = user, registry
@@ -134,7 +137,8 @@ def test_kill_9_of_corral_ends_the_installer(client, alone):
     else:
         with process:
             process.kill()
-    client.wait_for_installer()  # the registry is still holding back the archive
+    # The installer has ended unfinished, because the registry still holds back the archive.
+    client.wait_for_installer()
     assert not client.is_installed()
     assert client.installers() == []
 
@@ -157,8 +161,8 @@ def test_clean_ends_an_installer_without_a_client(client):
 
 
 def test_an_ended_input_does_not_count_as_an_ended_client(client):
-    """Close stdin at once, as in `echo ... | corral run`. The caller is still waiting for the
-    answer, so the server must start.
+    """Close stdin at once, as in `echo ... | corral run`. The caller still waits for output, so the
+    server must start.
     """
     process = client.start_and_hold()
     with process:
@@ -170,8 +174,8 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
-    """End corral during an installation. With a time limit of 0 the installer must end as well.
-    With a long limit it must be able to finish.
+    """End corral during an installation. The installer has a time limit for the work that it does
+    after that. With a limit of 0 it must end at once. With a long limit it must be able to finish.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()

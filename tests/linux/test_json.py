@@ -58,8 +58,8 @@ def test_explain_matches_its_schema(user, scratch):
 
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
-    """Check that no field shows a secret argument. With `--state`, the step for the kept home also
-    lists the arguments, because each command has its own home.
+    """Check that no field shows a secret argument. The arguments occur in two fields. With
+    `--state` they also occur in the step for the kept home, because each command has its own home.
     """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout
@@ -106,7 +106,7 @@ def test_the_demo_matches_its_schema(user):
 
 def test_the_demos_file_contains_nothing_about_the_user(user, scratch):
     """Check that the demo's JSON does not contain the user's name or directories, the machine's
-    name, or the path of a decoy file.
+    name, or the path of a file that the demo makes.
     """
     env = user.environment(USER="somebody", LOGNAME="somebody", TMPDIR=str(scratch))
     text = user.corral("demo", "--json", env=env).stdout.decode()

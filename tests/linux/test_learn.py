@@ -51,8 +51,8 @@ def learn(user, *flags, asked):
 
 
 def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
-    """Use file names that imitate the end of corral's own line and contain a flag. corral must
-    quote them.
+    """Use file names that look like the end of corral's own message and contain a flag. corral must
+    put quotes around these names.
     """
     fake = f"{project}/results/a: allow --read notes?"
     secret = f"{project}/.ssh/a; --read x"
@@ -83,7 +83,8 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
     denied = walled if user.tier == "walled" else bare
     done = learn(user, "--accept", "--output", str(policy), asked=asked)
     assert json.loads(done.stdout) == denied
-    assert b"to keep this" not in done.stderr  # the policy file contains the grants
+    # `learn` prints no command that keeps the grants, because it has written them to the policy.
+    assert b"to keep this" not in done.stderr
     text = policy.read_text()
     assert f'"{project}/notes/a",  # the server asked to read {project}/notes/a' in text
     assert "allow = true  # start of true" in text
@@ -126,7 +127,8 @@ def test_a_missing_script_is_named_and_its_directory_is_not_proposed(user, proje
         assert "everything that it asked for" not in said
         assert "ended with an error" not in said
     script = place / "server.py"
-    script.write_text("raise SystemExit(1)")  # Sanity check: a script that fails
+    # Sanity check: a script that exists but fails is not reported as missing.
+    script.write_text("raise SystemExit(1)")
     script.chmod(0o644)
     said = user.corral("run", *command, cwd=place, timeout=120).stderr.decode()
     assert "does not exist" not in said
@@ -186,14 +188,16 @@ with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as
 
 def test_a_targets_own_unix_socket_is_proposed(user, scratch):
     policy = scratch / "policy.toml"
-    # use the system's Python, because the directory of another Python may contain sockets
+    # Use the system's Python. corral would refuse `own_unix_sockets` for another Python, because
+    # its directory may contain sockets.
     words = (SYSTEM_PYTHON, "-c", LISTENS)
     done = user.corral("learn", "--json", "--accept", "--output", str(policy), "--", *words)
     said, _, text = done.stdout.decode().partition("\n")
     assert said == "denied", done.stderr
     assert b"the server asked to create the unix socket " in done.stderr
     assert "own_unix_sockets = true  # the server asked to create" in policy.read_text()
-    assert "/.corral" not in text  # corral itself uses these files, the target does not
+    # `learn` must not propose the files below /.corral, because corral itself uses them.
+    assert "/.corral" not in text
     run = user.run(*words, flags=("--policy", str(policy)))
     assert run.stdout == b"connected\n", run.stderr
 
@@ -215,7 +219,7 @@ def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
     """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
-    # Sanity check: `learn` saw the bind.
+    # Sanity check: `learn` saw that the target tried to bind the abstract name.
     assert b"the server asked to create the unix socket an abstract name" in done.stderr
 
 
@@ -245,7 +249,9 @@ def test_host_names_and_addresses_are_proposed_with_and_without_namespaces(user)
 def closing_lines(user, code: str, *flags: str, **variables: str) -> list[str]:
     env = user.environment(**variables)
     words = ("learn", *flags, "--", user.python, "-c", code)
-    done = user.corral(*words, env=env, input=b"{}\n")  # stdin must not be empty, as with a client
+    # Give the target a line on stdin. With an empty stdin, `learn` would say that a client's
+    # messages are missing.
+    done = user.corral(*words, env=env, input=b"{}\n")
     assert done.returncode == 0, done.stderr
     return read_closing_lines(done.stderr)
 
@@ -288,7 +294,9 @@ corral: add `</dev/null` to watch only its start; Ctrl-C ends it
 
 
 def test_learn_says_that_the_target_waits_for_messages(user):
-    """Press Ctrl-C while the target reads from a pipe that stays empty."""
+    """Send SIGINT, as Ctrl-C does, while the target reads from a pipe that stays empty. `learn`
+    must say that the target waits for messages.
+    """
     code = "import sys; print('reads', flush=True); sys.stdin.read()"
     argv = user.corral_argv(
         "learn", "--", user.python, "-c", f"try:\n {code}\nexcept KeyboardInterrupt: pass"
@@ -301,7 +309,8 @@ def test_learn_says_that_the_target_waits_for_messages(user):
     assert said.startswith(WAITS)
     assert b"Traceback" not in said
     assert b"corral: the target ended: " in said
-    done = user.corral("learn", "--", user.python, "-c", "pass", input=b"{}\n")  # the control
+    # Sanity check: `learn` does not say this about a target that does not wait.
+    done = user.corral("learn", "--", user.python, "-c", "pass", input=b"{}\n")
     assert b"waits for" not in done.stderr
 
 

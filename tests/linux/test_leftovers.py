@@ -1,8 +1,8 @@
 """Leave hostile files in a run's private directory. Later starts must not hang, follow symlinks in
-it, or remove files elsewhere.
+this directory, or remove files outside it.
 
-The tests kill corral with SIGKILL, as an impatient client does. The next start or `corral clean`
-then finds the leftover.
+The tests kill corral with SIGKILL, as an impatient client does. The private directory is then left
+over, and the next start or `corral clean` finds it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def runs(user):
     path = user.home / ".cache" / "corral" / "runs"
     assert os.listdir(path) == []
     yield path
-    for name in os.listdir(path):  # remove what the test has left here
+    for name in os.listdir(path):  # remove the run records that the test has left here
         (path / name).unlink()
 
 
@@ -185,7 +185,7 @@ def test_a_leftover_of_another_user_is_not_touched(user, runs, victim):
     assert sweep(user) == []
     assert os.path.exists(f"{left}/home/cgroup.kill")
     os.chown(left, user.uid, user.uid)
-    assert sweep(user) == [left]  # Sanity check: the user's own leftover is removed
+    assert sweep(user) == [left]  # Sanity check: corral removes a leftover that the user owns
 
 
 MOVE = """
@@ -208,11 +208,12 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """Try to move a directory from a grant into the private directory. corral would remove it at
-    the end of the run, even if the target could not do so itself.
+    """Let the target try to move a directory from a write grant into the run's private directory.
+    corral removes the private directory at the end of the run, and would also remove files that the
+    target cannot remove itself.
     """
-    # `rename` works only within a file system, so the grant is in /tmp, like the private
-    # directories.
+    # `rename` works only within a file system. Therefore the grant is in /tmp, like the private
+    # directories, so that the kernel alone would permit the move.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
     for path in (grant, grant / "theirs", grant / "other"):
         path.mkdir()
@@ -259,8 +260,9 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(user, runs, victim):
-    """Put a directory that the target could not empty into the private directory of a killed run,
-    as if the target had moved it there. corral must not empty it.
+    """Put a directory into the private directory of a killed run, as if the target had moved it
+    there. For root's target, another user owns this directory, so the target could not have emptied
+    it, and corral must not empty it either.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"
@@ -300,8 +302,8 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
 
 
 def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
-    """Write a record with paths that corral never makes: paths through a symlink, with dots, or
-    outside the temporary directory. corral must not remove anything at these paths.
+    """Write a run record with paths that corral never records: paths through a symlink, with dots,
+    or outside the temporary directory. corral must not remove anything at these paths.
     """
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name
@@ -317,12 +319,12 @@ def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scr
     assert sweep(user) == []
     assert inner.exists()
     record(user, runs, str(real))
-    assert sweep(user) == [str(real)]  # Sanity check: corral's own path is removed
+    assert sweep(user) == [str(real)]  # Sanity check: corral removes a path as it records them
 
 
 @pytest.fixture
 def hierarchy(user):
-    """Create a directory for the user in the cgroup2 file system."""
+    """Create cgroups that belong to the user, and yield the uppermost one."""
     mounted = cgroup.mount()
     if mounted is None or os.geteuid():
         pytest.skip("no cgroup2 that this process may write to")
@@ -354,4 +356,4 @@ def test_only_corrals_own_cgroups_are_removed(user, runs, scratch, hierarchy):
     assert (inside / "cgroup.kill").read_text() == ""
     assert leaf.exists()
     record(user, runs, str(leaf))
-    assert sweep(user) == [str(leaf)]  # Sanity check: corral's own cgroup is removed
+    assert sweep(user) == [str(leaf)]  # Sanity check: corral removes a cgroup as it names them

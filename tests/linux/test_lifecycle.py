@@ -51,7 +51,7 @@ def wait_for_ready(process):
 
 def left_after_a_kill(user, traces) -> dict[str, object]:
     """Check that nothing is left of the killed run, except for its record. Then start another run,
-    and return what is left after that run.
+    which must remove this record, and return what is left after that.
     """
     left = traces.left_in_the_end()
     files = left.pop("files", [])
@@ -111,7 +111,9 @@ def test_the_grace_is_five_seconds_unless_a_test_shortens_it():
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
-    """Use such a long grace period that only the second signal can end the run."""
+    """Make the grace period after the first signal so long that only the second signal can end the
+    run.
+    """
     user.grace_seconds = 3600
     process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument)
     wait_for_ready(process)
@@ -147,7 +149,9 @@ def test_a_target_that_ends_in_time_is_not_reported_as_timeout(user):
 
 
 def test_corral_and_all_processes_end_with_the_target(user, traces):
-    """Start a daemon that keeps the streams open. The run must end without waiting for it."""
+    """Let the target start a daemon that keeps the target's streams open. When the target ends, the
+    run must end the daemon, and must not wait for it.
+    """
     daemon = (
         "import os, signal\n"
         "if os.fork() == 0:\n"
@@ -262,8 +266,9 @@ print(json.dumps(held))
 
 
 def run_forks(user, traces, code: str, request: object) -> object:
-    """Run `code`, which starts corral in forks and stops them. All these processes have
-    `traces.argument` in their command lines, so that leftovers can be found.
+    """Run `code`, which starts corral in forks and then ends these. Give it the `request` as JSON,
+    and return its answer. All processes have `traces.argument` in their command lines, so that
+    leftovers can be found.
     """
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
@@ -273,7 +278,7 @@ def run_forks(user, traces, code: str, request: object) -> object:
             process.kill()
             raise
     assert process.returncode == 0, err.decode()
-    assert b"corral/" not in err, err.decode()  # no traceback names a file of corral
+    assert b"corral/" not in err, err.decode()  # stderr contains no traceback of corral's code
     return json.loads(out)
 
 
@@ -306,7 +311,8 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user,
 def test_kill_9_of_corral_at_every_step_of_the_set_up_leaves_no_process_or_file(user, traces):
     arguments = ["run", "--", user.python, "-c", "pass", traces.argument]
     held = run_forks(user, traces, AT_STEPS, arguments)
-    assert len(held) > 18  # kills during each step's `apply`, and during most `verify` calls
+    # corral was killed in each step's `apply`, and in most `verify` calls.
+    assert len(held) > 18
     assert {"apply", "verify"} == {verb.split()[0] for verb in held}
     assert left_after_a_kill(user, traces) == {}
 
@@ -369,7 +375,9 @@ def test_a_reader_that_goes_away_ends_the_target_by_sigpipe(user, traces):
 
 
 def test_a_stderr_without_a_reader_does_not_stop_the_target(user):
-    """Close the reading end of stderr. corral's warnings are lost, but the run must continue."""
+    """Close the reading end of the pipe that is corral's stderr. corral's warnings are lost, but
+    the run must continue.
+    """
     read, write = os.pipe()
     os.close(read)
     process = start(user, "/bin/sh", "-c", "echo ran; exit 7", stderr=write)
@@ -420,8 +428,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """Start corral with an ignored signal. The run must ignore the signal too, so that `nohup`
-    works. Sanity check: SIGTERM ends the run.
+    """Start corral with a signal that it inherits as ignored. corral and its target must ignore the
+    signal too, so that `nohup` works. Sanity check: SIGTERM ends the run.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
@@ -486,7 +494,9 @@ def test_control_c_in_a_terminal_reaches_the_target(user, terminal, traces):
 
 
 def test_a_terminal_gets_its_settings_back(user, terminal, traces):
-    """Stop a target that has switched off the terminal's echo. The echo must be on again."""
+    """Let a target switch its terminal to raw mode, and stop the target. corral must restore the
+    terminal's settings.
+    """
     master, slave = terminal
     before = termios.tcgetattr(slave)
     code = (

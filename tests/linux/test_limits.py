@@ -1,7 +1,8 @@
-"""Reach each limit from inside, as root and as an ordinary user.
+"""Let a target reach each limit, as root and as an ordinary user.
 
-The tests are meant for hosts without working cgroups, where corral samples. They also pass with
-cgroups, because they do not check the mechanism.
+The tests are meant for hosts without working cgroups. There corral samples: it measures the usage
+again and again. The tests also pass with cgroups, because they do not check which mechanism
+enforces a limit.
 """
 
 from __future__ import annotations
@@ -108,8 +109,9 @@ def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
 
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
-    """Keep 20 MiB of each kind of memory in `HOGS` during a few samples. Pages of mapped files must
-    be counted once.
+    """Keep 20 MiB of each kind of memory in `HOGS` during a few samples. Together they are below
+    the limit, so the run must not end. The supervisor must count the pages of mapped files only
+    once.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))
@@ -184,7 +186,7 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
-    # Sanity check: the same with 36 MiB
+    # Sanity check: with 3 x 12 MiB the same program stays below the limit.
     below = run(REPLACED, "3", "12", "4", flags=flags)
     assert (below.kind, below.out) == ("exited", "held\n"), below.err
 
@@ -259,7 +261,7 @@ while True:
     flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "2s")
     done = Run(user, scratch, user.python, "-ISc", PRELUDE + code, traces.argument, flags=flags)
     assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
-    assert done.usage["cpu_ms"] > 100  # includes killed processes
+    assert done.usage["cpu_ms"] > 100  # the CPU time of the killed processes is counted, too
     assert traces.left() == {}
 
 
@@ -289,7 +291,7 @@ def test_a_share_of_the_processors_is_enforced(run, millicores, processes, secon
 
 
 def idle_seconds() -> float:
-    """Return the idle seconds of all processors since boot."""
+    """Return how many seconds all processors together have been idle since boot."""
     first = pathlib.Path("/proc/stat").read_text().splitlines()[0].split()
     return (int(first[4]) + int(first[5])) / os.sysconf("SC_CLK_TCK")
 
@@ -298,8 +300,8 @@ def test_a_busy_target_without_a_limit_is_never_paused(run):
     """Sanity check for the tests of CPU limits: run a busy target without a limit. It must be able
     to run nearly all the time.
 
-    The kernel counts the time in which the target runs or waits for a processor, but not the time
-    in which it is paused.
+    The test uses a time that the kernel counts for the target: the time in which the target runs or
+    waits for a processor. Time in which corral pauses the target is not part of it.
     """
     code = """
 def busy_seconds():
@@ -313,11 +315,12 @@ print((busy_seconds() - before) / (time.monotonic() - began))
 
 
 def test_cpu_time_of_all_processes_is_added_up(run):
-    """Use four processes that reach the limit only together."""
+    """Let four processes use CPU time. The limit must apply to their sum."""
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # only the four together reach the limit
+    # If corral applied the limit to each process, the four would use 4000 ms before it acts.
+    assert 1000 <= done.usage["cpu_ms"] < 4000
 
 
 def test_cpu_time_of_ended_processes_counts(run):
@@ -350,8 +353,9 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. Sampling can
-    count the time of an ended child only if the parent has waited for it.
+    """Use three seconds of CPU time in twelve processes, under a limit of two seconds. If corral
+    enforces the limit by sampling, it can count the time of an ended child only if the parent has
+    waited for the child.
     """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"
@@ -452,9 +456,10 @@ def switches(pid: int) -> int:
 
 def settle(pids) -> dict[str, int]:
     """Wait until none of the processes has woken up for a second. Return how often each has woken
-    up.
+    up until then.
 
-    The supervisor wakes up half a second after the start, to import its last modules.
+    The wait is necessary because the supervisor wakes up half a second after the start, to import
+    its last modules.
     """
     seen: dict[str, int] = {}
     agreed = 0
@@ -512,7 +517,8 @@ def traced_polls(user, *flags) -> int:
         finally:
             tracer.send_signal(signal.SIGINT)
             lines = tracer.communicate(timeout=PATIENCE)[1].splitlines()
-    # strace also shows the calls that it interrupts when it attaches and detaches.
+    # strace also shows the calls that it interrupts itself when it attaches and detaches. Their
+    # lines contain "restart", and do not count.
     return sum(b"poll(" in line and b"restart" not in line for line in lines)
 
 
@@ -525,8 +531,8 @@ def test_the_supervisor_does_not_poll_unless_it_samples_a_limit(user):
 
 
 def test_a_supervisor_that_paused_its_target_still_reacts_to_signals(user, run):
-    """Use a CPU share so small that the target is paused nearly always. A signal must still reach
-    it.
+    """Use a CPU share so small that corral pauses the target nearly all the time. SIGTERM to corral
+    must still reach the target.
     """
     argv = user.corral_argv("run", "--max-cpu", "10", "--", user.python, "-c", "while True: pass")
     process = user.popen(argv, stderr=subprocess.PIPE)
@@ -535,7 +541,7 @@ def test_a_supervisor_that_paused_its_target_still_reacts_to_signals(user, run):
         process.send_signal(signal.SIGTERM)
     finally:
         process.communicate(timeout=PATIENCE)
-    # The target ended by SIGTERM, not by the SIGKILL after the grace period.
+    # The exit code shows that SIGTERM ended the target, and not SIGKILL after the grace period.
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -614,11 +620,12 @@ def test_cpu_time_is_added_up_without_namespaces(run, tier):
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
-    assert 1000 <= done.usage["cpu_ms"] < 4000  # only the four together reach the limit
+    # If corral applied the limit to each process, the four would use 4000 ms before it acts.
+    assert 1000 <= done.usage["cpu_ms"] < 4000
 
 
-# A cgroup counts this memory, but sampling cannot see it. This is why a sampled limit is called
-# cooperative.
+# This program hides memory: a cgroup counts it, but sampling cannot see it. This is why corral
+# reports a sampled limit as `cooperative`.
 UNSEEN = """
 import ctypes
 ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
@@ -635,8 +642,8 @@ def test_a_memfd_of_an_unreadable_process_counts(request, ordinary):
     assert done.returncode == 137
 
 
-# The first thread's files in /proc do not show this memory. Each program allocates as many MiB as
-# its argument says.
+# These programs allocate memory that the files of their first thread in /proc do not show. Each
+# allocates as many MiB as its argument says.
 HIDDEN = {
     "a shared mapping, dropped from the tables": """
 for _ in range(size // PIECE):
@@ -773,8 +780,9 @@ MANY_MAPPINGS = 30_000
 
 
 def test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout(run):
-    """Make two processes share 100 MiB under a limit of 150 MiB. Only an exact sample shows that
-    they stay below the limit.
+    """Make two processes share 100 MiB under a limit of 150 MiB. Only an exact sample, which reads
+    all their mappings, shows that they stay below the limit. Reading very many mappings takes long,
+    but the timeout must still end the run.
     """
     code = f"""
 kept = [bytearray(b'x' * MIB) for _ in range(100)]
@@ -816,8 +824,9 @@ def bytes_read() -> int:
 
 
 def look(pid: int, answers: list[bool]) -> int:
-    """Take one exact sample of the processes below `pid`, and return how many bytes it read from
-    /proc. The sample stops at the first True in `answers`.
+    """Take one exact sample of the descendants of `pid`, and return how many bytes it read from
+    /proc. The sample asks again and again whether to stop. It gets the `answers`, one by one, and
+    then False.
     """
     before = bytes_read()
     usage.measure(pid, exact=True, interrupted=lambda: answers.pop(0) if answers else False)
@@ -836,15 +845,15 @@ def test_an_interrupted_sample_does_not_read_further_processes(scattered, monkey
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # For each of the two children, the measurement asks twice whether to stop: before it lists the
-    # child's files, and before it reads the child's memory. Here it is stopped before it reads the
-    # memory of the second child.
+    # For each of the two children, the sample asks twice whether to stop: before it lists the
+    # child's files, and before it reads the child's memory. The fourth answer, True, stops it
+    # before it reads the memory of the second child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 
 
-# These System V objects do not belong to any process. Each program allocates as many MiB as its
-# argument says.
+# These programs make System V objects, which do not belong to a process. Each program allocates as
+# many MiB as its argument says.
 OBJECTS = {
     "segments that no process has attached": """
 for _ in range(int(sys.argv[1]) // 10):

@@ -67,7 +67,7 @@ def test_only_a_published_port_is_reached(user):
 
 def test_no_port_is_reached_without_the_flag(user):
     first, second = free_ports(2)
-    if user.tier != "walled":  # without namespaces, sockets are denied
+    if user.tier != "walled":  # without namespaces, a target without network grants gets no sockets
         done = user.run(user.python, "-c", SERVER, str(first), str(second))
         assert b"PermissionError" in done.stderr
         return
@@ -96,7 +96,7 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = user.run("true", flags=("--listen", port))
-    # Sanity check: now the port is free.
+    # Sanity check: now the port is free, so corral can publish it.
     assert user.run("true", flags=("--listen", port)).returncode == 0
     assert done.returncode == 125
     assert (b"published_ports" if user.tier == "walled" else b"brokered_sockets") in done.stderr
@@ -104,8 +104,9 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
 
 
 def test_a_published_port_opens_no_connection_to_the_host(user):
-    """Check that a target with a published port still cannot reach the host. Only corral's socket
-    process enters the target's network namespace. The target never leaves it.
+    """Check that a target with a published port still cannot reach the host. With namespaces, a
+    process of corral enters the target's network namespace to connect to the port. The target
+    itself never leaves this namespace.
     """
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as host:

@@ -1,5 +1,5 @@
-"""Test the seccomp listener for denied starts in four situations: its supervisor is paused, has
-ended, is itself in a sandbox, or lacks a privilege.
+"""Test the seccomp listener with which corral reports denied process starts, in four situations:
+the supervisor is paused, has ended, is itself in a sandbox, or lacks a privilege.
 """
 
 from __future__ import annotations

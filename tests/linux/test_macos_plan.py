@@ -195,7 +195,8 @@ def test_the_target_does_not_inherit_descriptors_of_corrals_caller(mac):
         )
         assert control.wait() == 0
         os.close(inherited)
-    assert done.stdout == b"[0, 1, 2, 3]\n"  # descriptor 3 is the one that lists the others
+    # Descriptor 3 is open only because the target lists its descriptors.
+    assert done.stdout == b"[0, 1, 2, 3]\n"
 
 
 def test_the_number_of_descriptors_is_limited(mac):
@@ -204,8 +205,8 @@ def test_the_number_of_descriptors_is_limited(mac):
 
 
 def test_rlimit_nproc_denies_a_second_process(mac):
-    """Set RLIMIT_NPROC to 1. An ordinary user already has more processes, so the target cannot
-    start another one. Root is exempt.
+    """Check that corral denies subprocesses with an RLIMIT_NPROC of 1. The user already has more
+    processes, so the target cannot start another one. The kernel does not apply this limit to root.
     """
     code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
     done, report = mac.reported(code)
@@ -279,7 +280,8 @@ def test_a_share_of_the_cpu_is_enforced(mac):
     held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
     assert held < 0.4
     while float(mac.python(code).stdout) <= held:
-        # sanity check: without a limit it is more, but a busy machine may need several attempts
+        # Sanity check: without a limit the target gets a larger share of CPU time. On a busy
+        # machine this may need several attempts.
         pass
 
 
@@ -295,8 +297,8 @@ def test_too_many_processes_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """Start a daemon in its own session, and end the target. If the daemon did not end, the test
-    would hang, because the model's process waits for all processes of the run.
+    """Let the target start a daemon in its own session, and end. corral must end the daemon.
+    Otherwise the test would hang, because the model's process waits for all processes of the run.
     """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
@@ -304,7 +306,7 @@ def test_a_daemon_ends_with_the_target(mac):
 def test_a_daemon_outlives_its_program_without_corral(mac):
     path = fifo(mac)
     process = mac.popen("--bare", mac.user.python, "-c", DAEMON, path)
-    assert process.stdout.read() == b""  # the daemon's parent has ended
+    assert process.stdout.read() == b""  # end of file: the daemon's parent has ended
     assert process.poll() is None
     with open(path, "w"):  # returns as soon as the daemon reads
         pass
@@ -325,9 +327,9 @@ def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, wa
         "run", BEST, *MANY, "--", mac.user.python, "-c", DAEMON, path, env=environment
     )
     if walled:
-        assert ended(process) == 0  # the model ends only after the daemon has ended
+        assert ended(process) == 0  # the model's process ends only after the daemon has ended
         return
-    assert process.stdout.read() == b""  # corral has ended
+    assert process.stdout.read() == b""  # end of file: corral has ended
     assert process.poll() is None
     with open(path, "w"):  # returns as soon as the daemon reads
         pass
@@ -335,8 +337,8 @@ def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, wa
 
 
 def test_rlimit_nproc_bounds_the_number_of_processes_without_sampling(mac):
-    """Check only that the target gets no more processes than the limit allows. It may get fewer,
-    because the limit also counts the user's other processes.
+    """Let a target fork until it fails, and check that it gets no more processes than the limit
+    allows. It may get fewer, because RLIMIT_NPROC also counts the user's other processes.
     """
     code = "import os, resource, time\nn = 0\nmost = resource.getrlimit(resource.RLIMIT_NPROC)[0]\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= most, flush=True)"
     done, report = mac.reported(code, flags=MANY)
@@ -383,8 +385,9 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
 def test_a_watcher_whose_pipe_was_closed_still_ends_all_processes(mac, closed):
-    """Close the reading end of the watcher's pipe. The model's process must still end. It
-    does so only after all processes of the run have ended.
+    """Close the reading end of the pipe through which the watcher answers. The watcher must still
+    end all processes of the run. The model's process shows this, because it ends only after all of
+    them.
     """
     code = f"""
 import os
@@ -412,8 +415,8 @@ os.write(own.control, bytes([watcher.MEASURE]))
 
 
 def test_kill_9_during_the_start_leaves_no_process(mac):
-    """Kill corral at many different moments. The model's process ends only when no process is
-    left.
+    """Kill corral as soon as it has started, eight times, so that the kill hits different moments
+    of the start. No process may be left: the model's process ends only after all others.
     """
     for _ in range(8):
         path = pathlib.Path(mac.file("pid"))
@@ -436,10 +439,10 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
 @pytest.mark.parametrize("pause", [600, 0.001], ids=["once", "again and again"])
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_block_corral(mac, limits, pause):
-    """Let the target stop the watcher (SIGSTOP). A real Seatbelt would deny the signal.
+    """Let the target stop the watcher with SIGSTOP. A real Seatbelt would deny this signal.
 
-    If the target sends it again and again, it also stops the watcher while corral waits for the
-    watcher's answer.
+    In one case it sends the signal only once. In the other it sends the signal again and again, and
+    so also stops the watcher while corral waits for the watcher's answer.
     """
     code = (
         "import os, signal, time\n"
@@ -470,8 +473,8 @@ def test_ps_shows_a_living_run(mac):
 
 
 def test_processes_are_sampled_only_under_a_limit(mac):
-    """Run one target with a limit and one without. When the first has been sampled five times, the
-    second must not have been sampled at all.
+    """Run one target with a memory limit and one without. When corral has looked at the processes
+    of the first run five times, it must not have looked at those of the second.
     """
     counts = {}
     runs = {}
@@ -503,7 +506,9 @@ print("well")
 
 
 def test_the_python_api_works_on_a_mac(mac):
-    """Use the Python API, with its zygote and its supervisors."""
+    """Run a program that uses the Python API, in the model of a Mac. The API's zygote and
+    supervisors run in the model, too.
+    """
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
     # Probing and running three targets takes most of PATIENCE on a busy machine.

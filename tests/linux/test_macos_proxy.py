@@ -90,7 +90,7 @@ def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     ]
     ((host, traffic),) = told["traffic"]
     assert (host, traffic["connections"], traffic["down"] >= len(HELLO)) == ("127.0.0.1", 1, True)
-    # The proxy's password is not in anything that corral wrote.
+    # None of the texts that corral wrote contains the proxy's password.
     password = variables["HTTPS_PROXY"].removeprefix("http://corral:").partition("@")[0]
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):
@@ -119,7 +119,7 @@ def test_other_processes_get_no_connection_and_do_not_see_the_password(mac, web)
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # the process may have ended
             lines.append(pathlib.Path("/proc", pid, "cmdline").read_bytes())
-    # Sanity check: the target's command line was read.
+    # Sanity check: the target's command line is among them.
     assert any(mac.user.python.encode() in line for line in lines)
     assert not any(password.encode() in line for line in lines)
     process.communicate(timeout=PATIENCE)
@@ -163,7 +163,8 @@ def test_an_allowlist_is_refused_without_seatbelt(mac):
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (125, b"")
     assert b"network" in err
-    # With `--best-effort` corral starts no proxy, because users could mistake the proxy for a wall.
+    # With `--best-effort` the run starts, but without Seatbelt a target could bypass the proxy.
+    # Therefore corral starts no proxy, because users could mistake it for a wall.
     code = "import os; print(sorted(name for name in os.environ if 'PROXY' in name.upper()))"
     done = mac.python(code, flags=("--allow-net", "api.example.com"))
     assert done.stdout == b"[]\n"
@@ -201,8 +202,8 @@ print("well")
 
 
 def test_the_python_api_uses_the_proxy(mac, web):
-    """Use the proxy in a supervisor that the zygote has forked. Such a supervisor starts the
-    proxy's threads after the target.
+    """Start a target with an allowlist by the Python API. Its supervisor is a fork of the zygote,
+    and starts the proxy's threads only after the target. The proxy must work there, too.
     """
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)

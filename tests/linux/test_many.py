@@ -94,8 +94,8 @@ def test_many_servers_and_starts_leak_no_descriptors_wake_ups_or_run_records(
 
 
 def test_slow_growth_of_descriptors_or_wake_ups_is_reported_as_a_leak(many):
-    """Check that `judge` reports even slow growth of a supervisor's descriptors or wake-ups, but
-    ignores a target's wake-ups.
+    """Check that the benchmark's `judge` reports even slow growth of the supervisors' descriptors
+    or wake-ups, but ignores the targets' wake-ups.
     """
     flat = {
         "supervisors: descriptors": 100.0,

@@ -154,7 +154,8 @@ def test_a_secret_behind_a_link_is_hidden_at_its_real_path(user, home, env):
     key = write(user, home / "dotfiles/ssh/id_rsa", "key")
     near = write(user, home / "dotfiles/readme", "hello")
     (home / ".ssh").symlink_to("dotfiles/ssh")
-    # A symlink outside the grant leads to a directory in the grant.
+    # The symlink ~/.ssh is outside the grant, but leads to a directory in it. corral must hide the
+    # secrets in this directory.
     flags = ("--read", str(home / "dotfiles"))
     assert user.inside(READ, str(key), str(near), flags=flags, env=env) == [
         "FileNotFoundError",
@@ -271,7 +272,9 @@ os.unlink(sys.argv[2])
 
 
 def test_a_hidden_secret_stays_hidden_in_a_write_grant(user, home, env):
-    """Put several secrets below one directory. Hiding the second must not reveal the first."""
+    """Put several secrets below one directory in a write grant. All must be hidden at the same
+    time, and the target must not be able to uncover one by renaming a directory above it.
+    """
     token = write(user, home / ".config/gh/hosts.yml", "token")
     deep = write(user, home / ".config/Code/User/settings.json", "settings")
     deeper = write(user, home / ".config/Code/Other/file", "plain")
@@ -384,7 +387,7 @@ def test_a_search_that_reaches_its_bound_is_reported(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(masks, limit, value)
             found = find(grants)
-        # These paths are fixed, so corral finds them even if the search ends early.
+        # corral looks for these paths by name, so it finds them even if the search ends early.
         assert paths(found, tmp_path) >= {".git", ".vscode", ".env"}
         assert len(found.masks) < 23
         assert str(tmp_path) in found.unsearched
@@ -422,8 +425,8 @@ def test_secrets_and_repositories_are_found_in_deep_directories(tmp_path):
 
 
 def test_a_planted_file_does_not_end_the_search(tmp_path):
-    """Plant a fake virtual environment, a fake repository, and a FIFO at a path that corral reads.
-    The search must continue.
+    """Plant a fake virtual environment, a fake repository, and FIFOs at paths that corral would
+    read. The search for secrets and repositories must continue behind them.
     """
     (tmp_path / "lib/sub/.git").mkdir(parents=True)
     for name in ("pyvenv.cfg", "HEAD", "objects"):
@@ -436,10 +439,11 @@ def test_a_planted_file_does_not_end_the_search(tmp_path):
 
 
 def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
-    """Write a version 4 git index with a file and one gitlink for each name.
+    """Write a git index of version 4, with a file whose name is `first`, and one submodule
+    (gitlink) for each of the `names`.
 
-    The first byte of each name is the number of bytes to drop from the end of the previous name.
-    The other bytes are then appended.
+    In this version, names are compressed: the first byte of each name is the number of bytes to
+    drop from the end of the previous name. The other bytes are then appended.
     """
     git.mkdir()
     entries = [(b"\0\0\x81\xa4", b"\0" + first), *((b"\0\0\xe0\0", name) for name in names)]
@@ -519,7 +523,7 @@ def test_submodules_worktrees_and_bare_repositories_are_protected(tmp_path):
         ".git/worktrees/w/commondir",
         *(f"{base}/{name}" for base in (".git", *modules) for name in ("hooks", "config")),
     }
-    # One grant contains the worktree, the other its repository.
+    # Grant the worktree and its repository separately: one for writing, the other for reading.
     apart = find([grant(tmp_path / "w", "write"), grant(tmp_path / ".git", "read")])
     assert paths(apart, tmp_path) == {"w/.git"}
 
@@ -553,7 +557,7 @@ def test_paths_in_a_repositorys_settings_are_protected(tmp_path):
         "inc",
         "inc2",
     }
-    # The granted directory is inside the repository.
+    # Grant only a directory inside the repository. The paths in it are protected, too.
     assert paths(find([grant(top / "tools", "write")], str(home)), top) == {
         "tools/pager",
         "tools/fix",
@@ -587,7 +591,9 @@ def test_links_in_a_hooks_directory_are_followed(tmp_path):
 
 
 def test_planted_settings_and_submodules_take_bounded_time(tmp_path, monkeypatch):
-    """Plant many repositories. corral must limit the time that it spends on reading them."""
+    """Plant repositories with long settings and with very many submodules. corral must limit how
+    many paths from them it looks at.
+    """
     for number in range(3):
         git = tmp_path / f"r{number}/.git"
         git.mkdir(parents=True)

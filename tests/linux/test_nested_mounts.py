@@ -1,5 +1,5 @@
-"""Test mounts below a grant: system mounts are hidden, and network mounts and mounts with secrets
-are refused.
+"""Test grants of directories that contain mounts. corral must hide or refuse mounts of the system,
+and must refuse network mounts and mounts with secrets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ START = (
 SEEN = """
 answer = {name: sorted(os.listdir(sys.argv[1] + "/" + name))[:3] for name in sys.argv[2:]}
 """
-RUN = f"/run/corral-test-{os.getpid()}"  # one directory per pytest worker
+RUN = f"/run/corral-test-{os.getpid()}"  # the pid gives each pytest worker its own directory
 SYSTEM = {
     "proc": "mount -t proc proc {}",
     "proc/deep": "mkdir -p {} && mount -t proc proc {}",
@@ -70,7 +70,8 @@ def make(user, scratch, name, command):
 @pytest.mark.parametrize("name", SYSTEM)
 def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, name, access):
     tree = make(mounting, scratch, name, SYSTEM[name])
-    assert mounting.outside(SEEN, tree, name)[name]  # Sanity check: visible outside
+    # Sanity check: outside the sandbox, the files of the mount are visible.
+    assert mounting.outside(SEEN, tree, name)[name]
     flags = (f"--{access}", tree)
     if mounting.tier == "bare":
         done = mounting.run("/bin/true", flags=flags)
@@ -87,8 +88,8 @@ def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, n
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """Grant another mount of procfs. corral must refuse it, although its device number differs from
-    that of /proc.
+    """Grant a second mount of procfs at another path. corral must refuse this grant, although the
+    mount's device number differs from that of /proc.
     """
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):

@@ -106,8 +106,8 @@ def allow(*entries):
 
 
 def system(tool):
-    """Return the path of a tool, in /usr/bin if possible, because the user may be unable to read
-    other directories.
+    """Return the path of a program. Prefer the one in /usr/bin, because the user may be unable to
+    read other directories.
     """
     place = f"/usr/bin/{tool}"
     return place if os.access(place, os.X_OK) else shutil.which(tool)
@@ -202,8 +202,8 @@ def secure(world, authority):
 
 
 def test_python_verifies_tls_end_to_end(who, secure, authority):
-    """Check in the target that the certificate is the server's own. This shows that the gateway
-    does not decrypt the connection.
+    """Let the target verify the server's certificate. It gets the server's own certificate, so the
+    gateway does not decrypt the connection.
     """
     code = """
 import urllib.error, urllib.request
@@ -249,8 +249,8 @@ fetch("https://good.test/").then(said => said.text()).then(text => console.log(t
 
 
 def test_nodes_own_resolver_works(who, world):
-    """Use c-ares, which sends its queries over UDP and checks the sender and the receiver of each
-    answer.
+    """Use c-ares, Node's own DNS resolver. It sends its queries over UDP, and checks the sender and
+    the receiver of each answer.
     """
     rigs.need("node")
     code = """
@@ -263,8 +263,8 @@ for (const name of ["good.test", "other.test"])
 
 
 def test_asyncio_connects_through_the_gateway(who, world):
-    """Use asyncio, which connects without blocking, and asks the socket for both of its
-    addresses.
+    """Use asyncio, which connects without blocking, and asks the connected socket for its own and
+    its peer's address.
     """
     world.serve(web, port=80)
     code = """
@@ -376,7 +376,7 @@ def test_gos_resolver_works(who, world):
 
 
 def test_git_clones_over_https(who, world, authority, tmp_path):
-    """Clone a repository with git, which starts another program for https."""
+    """Clone a repository with git, which starts another program to speak https."""
     rigs.need("git")
     git = system("git")
     name = ["-c", "user.name=a", "-c", "user.email=a@good.test", "-c", "init.defaultBranch=main"]
@@ -440,7 +440,7 @@ answer = said == hashlib.sha256(body).hexdigest()
 
 
 def test_many_connections_work_at_once(who, world):
-    """Open all connections before using the first. Each must get its own bytes back."""
+    """Open all connections before sending data on the first. Each must get its own bytes back."""
     world.serve(echo, port=7000)
     code = f"""
 import socket
@@ -503,8 +503,8 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_slow_reader_does_not_delay_others(who, world):
-    """Leave one connection unread while others continue. When the client reads it at last, it must
-    get every byte.
+    """Do not read the data of one connection while other connections work. When the client reads
+    the slow one at last, it must get every byte.
     """
     world.serve(web, port=80)
     size = 64 << 20
@@ -522,8 +522,8 @@ answer = [set(others) == {{{1 << 20}}}, len(body)]
 
 
 def test_an_unreachable_allowed_server_is_reported(who, world, scratch):
-    """Check that corral reports that the allowed server cannot be reached, and counts one failed
-    connection.
+    """Connect to an allowed host on which no server listens. corral must report that it cannot be
+    reached, and count one failed connection.
     """
     report = scratch / "report.json"
     code = """
@@ -542,8 +542,8 @@ except ConnectionResetError:
 
 
 def test_connections_use_the_hosts_proxy(who, world):
-    """Check that the gateway passes the name to the proxy. The target must not learn the proxy's
-    address or password.
+    """Set a proxy in the host's environment. The gateway must use it, and pass on the name that the
+    target asked for. The target must not learn the proxy's address or password.
     """
     heads = []
 
@@ -616,7 +616,7 @@ answer = [asked(b"good", b"test"), asked(b"bad", b"test")[0]]
 
 def test_connections_beyond_the_gateways_limit_wait(who, world, scratch):
     """Open more connections than the gateway allows at once. The surplus connections must wait
-    until others have ended, and the report must mention this.
+    until others have ended, and the report must say that connections had to wait.
     """
     world.serve(echo, port=7000)
     report = scratch / "report.json"
@@ -660,8 +660,8 @@ answer = [talked(7000), talked(7001)]
 
 
 def test_the_python_api_reads_the_users_config(world, ordinary):
-    """Use a supervisor that the zygote has forked. The networks in the user's config must be
-    reachable.
+    """Start a target by the Python API. Its supervisor is a fork of the zygote, and must read the
+    user's config at each run: a private network is reachable only if the config admits it.
     """
     world.serve(web, port=8080)
     world.name("inner.test", GUARDED["private"])

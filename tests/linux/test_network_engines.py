@@ -1,9 +1,9 @@
-"""Compare the two network engines, gateway and proxy. Both get the same policy and lookups, and use
-real sockets.
+"""Compare the two network engines, gateway (Linux) and proxy (macOS). Both get the same policy and
+the same results of DNS lookups, and use real sockets.
 
-Both must allow the same connections, record the same denials, and agree with the check in
-tests/unit/network/test_destinations.py. Synthetic addresses are in 127.77.0.0/16, so that clients
-reach the gateway without a network namespace.
+Both must allow the same connections, record the same denials, and agree with corral's check of
+destinations, which tests/unit/network/test_destinations.py tests. Synthetic addresses are in
+127.77.0.0/16, so that clients reach the gateway without a network namespace.
 """
 
 import contextlib
@@ -44,8 +44,9 @@ def hello(name):
 
 
 class Case:
-    """A request of a target, the policy and lookups that apply to it, and the expected result. In
-    the texts, `{}` is the server's port.
+    """A request of a target, with the policy and the lookups' results that apply to it, and what
+    must happen: whether the server is reached, and which denials are recorded. In the texts, `{}`
+    stands for the server's port.
     """
 
     def __init__(self, *, allow, host=NAME, found=(LOCAL,), admit=(LOCAL,), own=(), tls=False, first=PLAIN,
@@ -174,8 +175,8 @@ def is_answered(client, server, gateway):
                 while gateway and not select.select([reached], [], [], 0)[0]:
                     select.select([gateway, reached], [], [])
                     gateway.run_ready()
-                # The proxy connects before it sees the hello. For a denied client it then passes on
-                # no data.
+                # The proxy connects before it sees the TLS hello. If the hello is denied, the proxy
+                # passes on no data.
                 if reached.recv(1 << 16):
                     reached.sendall(b"answer")
         if client in ready:

@@ -1,5 +1,5 @@
-"""Test the listener for the kernel's notifications about system calls. The filter is a real one, in
-a child process.
+"""Test the part of the supervisor that receives the kernel's notifications about system calls. A
+real seccomp filter, in a child process, causes these notifications.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ FORKS = 8
 
 
 def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Try to fork under the target's filter. Exit with 0 for success, or with the errno."""
+    """Install the target's seccomp filter in this process, and try to fork. Exit with 0 if the fork
+    succeeds, and otherwise with its errno.
+    """
     try:
         results = Results()
         results.add(channel)
@@ -65,7 +67,7 @@ def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it
     poll.register(pidfd, select.POLLIN)
     while (ready := poll.poll(PATIENCE * 1000)) and (pidfd, select.POLLIN) not in ready:
         notifications.run_ready()
-    os.kill(pid, signal.SIGKILL)  # ends the child if nothing has answered the call
+    os.kill(pid, signal.SIGKILL)  # if no answer has ended the child's call, end the child
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
     notifications.close()
     for fd in (pidfd, reading, writing, channel.inner):
@@ -119,7 +121,9 @@ class SlowDecider:
 
 
 def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Fork from eight threads at once. ctypes lets threads run while others wait in a call."""
+    """Fork from eight threads at once. They fork by ctypes, because it lets other threads run while
+    one waits in its call.
+    """
     libc, number = ctypes.CDLL(None), TABLES[os.uname().machine]["clone"]
     results = Results()
     results.add(channel)
@@ -146,11 +150,12 @@ def wait_for_forks(pid: int) -> None:
 def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
     killable, monkeypatch
 ):
-    """Make eight calls wait. If each decision is slow, `run_ready` must return after one call, so
-    that the supervisor can check its deadlines. Sanity check: if decisions are fast, it decides
-    all eight.
+    """Make eight system calls wait for a decision. If each decision is slow, `run_ready` must
+    return after one call, so that the supervisor can check its deadlines. Sanity check: if
+    decisions are fast, it decides all eight.
 
-    With `killable` the calls are received during a pause, which must not change the result.
+    With `killable` the supervisor receives the calls while the decider pauses. This must not change
+    the result.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

@@ -43,7 +43,8 @@ def test_corral_does_not_load_modules_from_the_current_project_or_pythonpath(use
         options = {"env": user.environment(PYTHONPATH=str(scratch / "evil"))}
     words = ("--policy", policy, "--", "/bin/echo", "ran")
     code, text = run(user, OLD_ENTRY, *words, **options)
-    # Sanity check: without the protective first lines of its entry point, corral loads the module.
+    # Sanity check: OLD_ENTRY lacks the first lines of corral's entry point, which protect it.
+    # Without them corral loads the planted module.
     assert (code, "planted" in text) == (7, True)
     code, text = run(user, ENTRY, *words, **options)
     assert code == 0, text
@@ -52,8 +53,9 @@ def test_corral_does_not_load_modules_from_the_current_project_or_pythonpath(use
 
 @BOTH_TIERS
 def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
-    """Grant a directory with a hard link to corral's code. corral must refuse the grant. uv creates
-    such links, because the files that it installs are hard links to files in its cache.
+    """Grant a directory with a hard link to a file of corral's code. corral must refuse the grant.
+    Such links exist if uv has installed corral, because uv installs files as hard links to the
+    files in its cache.
     """
     package = scratch / "site"
     shutil.copytree(user.package / "corral", package / "corral")
@@ -84,8 +86,8 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     closed.mkdir()
     os.rename(cache / "errors.py", closed / "errors.py")
     os.chown(closed, user.owner, user.owner)
-    # corral cannot search a directory without permissions. An earlier target may have removed
-    # them, and this target could restore them.
+    # corral cannot search a directory without permissions, so it does not find the hard link there.
+    # An earlier target may have removed the permissions, and this target could restore them.
     closed.chmod(0)
     target = [user.python, "-c", REOPEN + WRITE, str(closed / "errors.py")]
     text, status = start()

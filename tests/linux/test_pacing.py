@@ -71,7 +71,7 @@ class Setting:
         return self.stack.enter_context(socket.create_connection(address, timeout=20))
 
     def work(self) -> None:
-        """Run the gateway until it has nothing more to do while its clock stands still."""
+        """Run the gateway until it can do nothing more without a later time on its clock."""
         while select.select([self.gateway.fileno()], [], [], 0)[0]:
             self.gateway.run_ready()
 
@@ -111,7 +111,9 @@ def test_refused_connections_are_read_at_a_limited_rate(scene):
 
 
 def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
-    """Make each connection only after the last one has been refused, so that none has to queue."""
+    """Make each connection only after the previous one has been refused, so that no connections
+    queue. The gateway must limit their rate as well.
+    """
     for _ in range(gateway.MAX_FAILED):
         scene.client((NOBODY, scene.port)).close()
         scene.work()
@@ -139,8 +141,8 @@ def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
 
 
 def test_a_connection_with_data_does_not_count_as_a_flood(scene):
-    """Sanity check: open more connections than the limit, and send data on each. None may be
-    delayed.
+    """Sanity check: open more connections than the limit for floods, and send data on each. The
+    gateway must delay none of them.
     """
     for _ in range(gateway.MAX_FAILED + 50):
         client = scene.client((INSIDE, scene.port))
@@ -194,8 +196,8 @@ def question(name: str) -> bytes:
 
 @pytest.mark.parametrize("together", [1, 60])
 def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
-    """Ask 1 or 60 questions at a time. The rate must be limited even if only one question is open
-    at a time.
+    """Ask 1 or 60 questions at a time. The gateway must limit their rate even if the client waits
+    for each answer before it asks the next question.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
@@ -212,8 +214,8 @@ def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
 
 
 def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
-    """Send hundreds of questions over one TCP connection. Once the limit is reached, the clients
-    must wait until the clock moves on.
+    """Send hundreds of questions over one TCP connection. Once the limit is reached, this client
+    and all others must wait until the gateway's clock moves on.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     first = scene.client(scene.dns)
@@ -237,8 +239,9 @@ def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """Leave the answers unread. The gateway must close the connection, so that the client can ask
-    again at once. If the gateway only dropped answers, the client would wait a long time for them.
+    """Do not read the answers on a TCP connection. When no more answers fit into its buffer, the
+    gateway must close the connection, so that the client can ask again at once. If the gateway only
+    dropped answers, the client would wait a long time for them.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
@@ -310,8 +313,8 @@ print(json.dumps([seen, work(), raw_packets.BURST, raw_packets.BATCH]))
 @pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
 def test_raw_packets_are_read_at_a_limited_rate(together):
-    """Send packets to a real raw socket, in a network namespace with a loopback device of its
-    own.
+    """Send packets to a real raw socket, in a network namespace with its own loopback device. The
+    gateway must limit the rate at which it reads them.
     """
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
     command = [sys.executable, "-c", DATAGRAMS, str(SOURCE), str(together)]
@@ -327,8 +330,8 @@ def test_raw_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of the broker's connections to a guarded address wait in the gateway. When it is
-    their turn, all must fail at once.
+    """Let hundreds of connections, as the socket broker passes them on, wait in the gateway. They
+    are for an address that the address guard refuses. When it is their turn, all must fail at once.
     """
     denials = Denials()
     check = DestinationCheck(

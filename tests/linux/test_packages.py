@@ -21,8 +21,8 @@ import rigs
 from registries import Registries, tarball, wheel
 
 REFUSED = 125
-# Installing takes seconds, so a test runs only as this user if another user would make no
-# difference.
+# Installing takes seconds. Therefore tests whose result is the same for all users run only as this
+# one.
 ONE_USER = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 SERVER = """
 const fs = require("fs");
@@ -73,7 +73,7 @@ def test_a_package_is_installed_once_and_then_runs_without_the_registry(user, en
     watched = {**env, "PYTHONPROFILEIMPORTTIME": "1"}
     again = user.corral("run", "npm:server@1.0.0", env=watched)
     assert said(again)["dep"] == "dep 2"
-    # Sanity check: the trace does list modules.
+    # Sanity check: the trace of imports lists modules that the run does import.
     assert b"corral.servers.packages.package" in again.stderr
     for name in (
         b"subprocess",
@@ -112,7 +112,7 @@ def test_the_chosen_node_installs_and_starts_a_package(user, env, registry, npm,
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools):
     versions = pathlib.Path.home() / ".pyenv" / "versions"
-    # Root's corral runs with the Python of the tests.
+    # `own` is the version of the Python that runs both the tests and root's corral.
     own = ".".join(map(str, sys.version_info[:2]))
     others = [one.name for one in versions.iterdir() if not one.name.startswith(f"{own}.")]
     other = next(one for one in sorted(others) if one.startswith(("3.12.", "3.13.")))
@@ -122,7 +122,7 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     env = {**env, "PATH": f"{tools}:{env['PATH']}", "PYENV_ROOT": str(versions.parent)}
     done = user.corral("run", "--python", minor, "pypi:needs", env=env)
     assert done.stdout.decode().strip() == str(list(map(int, minor.split(".")))), done.stderr
-    # Sanity check: without the flag, the package runs on corral's Python version.
+    # Sanity check: without `--python`, the package runs on the Python version that corral runs on.
     plain = user.corral("run", "pypi:needs", env=env)
     assert plain.stdout.decode().strip() == str(list(map(int, own.split(".")))), plain.stderr
     registry.files["/simple/newer/"] = (
@@ -161,7 +161,9 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("form", ["path", "version", "uv"])
 def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, tools, scratch, form):
-    """Choose the Python by its path, its version on PATH, or its version in uv's directory."""
+    """Choose a Python by its path, or by its version. In the second case corral finds it on PATH,
+    or in the directory of the Pythons that uv has installed.
+    """
     python = debian_python.find()
     body = "import sys\n\ndef main():\n    print(list(sys.version_info[:2]))\n"
     registry.publish_wheel("needs", "1.0.0", {"needs.py": body}, {"needs": "needs:main"})
@@ -182,7 +184,7 @@ def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, to
         assert words[2:] == ["--read", str(python.parents[1])]
     done = user.corral("run", *words, "pypi:needs", env=env)
     assert done.stdout == b"[3, 9]\n", done.stderr.decode()
-    # Sanity check: without the flag, another Python is used.
+    # Sanity check: without `--python`, the package runs on another Python version.
     own = user.corral("run", "pypi:needs", env=env)
     assert own.stdout != b"[3, 9]\n"
     assert own.returncode == 0, own.stderr.decode()
@@ -221,8 +223,9 @@ socket.on("error", (e) => done(e.code));
 def test_install_scripts_run_only_when_asked_and_then_inside_walls(
     user, env, registry, npm, scratch
 ):
-    """Check that an install script cannot read the user's files, and reaches only the registry.
-    Sanity check: without a sandbox, the script reads the file and connects to another port.
+    """Check that an install script cannot read the user's files, and cannot connect to other ports
+    than the registry's. Sanity check: without a sandbox, the script reads the file and connects to
+    another port.
     """
     own = scratch / "secret"
     own.write_text("mine")
@@ -468,7 +471,7 @@ def test_progress_is_shown_on_terminals_only(user, env, registry, npm):
     publish(registry)
     shown = on_terminal(user, user.corral_argv("run", "npm:server@1.0.0"), env)
     assert b"\rcorral: installing npm:server@1.0.0 ..." in shown.replace(b"\033[K", b"")
-    # At the end the progress line is erased.
+    # At the end corral erases the line that shows the progress.
     assert shown.rindex(b"installing npm") < shown.rindex(b"\r\033[K")
     assert user.corral("cache", "rm", "server", env=env).returncode == 0
     plain = user.corral("run", "npm:server@1.0.0", env=env).stderr
@@ -481,7 +484,8 @@ def test_a_missing_npm_is_reported(user, env, registry, scratch):
     assert done.returncode == 127
     assert b"npm was not found on PATH" in done.stderr
     assert b"hint: install Node.js" in done.stderr
-    assert b"installing" not in done.stderr  # sanity check: the previous test
+    # corral must not say that it is installing. (The test above shows that it says so otherwise.)
+    assert b"installing" not in done.stderr
 
 
 @ONE_USER
@@ -540,8 +544,8 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Keep the home of a package. It must belong to the package's name, not to the path of the
-    installed files.
+    """Keep the home of a package's server. `explain` must name the home that `run` then keeps,
+    under the name of the package and not under the path of its installed files.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)
@@ -608,8 +612,9 @@ def test_a_runner_that_cannot_be_replaced_is_refused(user, env, scratch, words, 
 def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     user, env, registry, tools, scratch, installer
 ):
-    """Install a server that depends on a package without a wheel. With the flag in the hint, corral
-    must build this package inside the sandbox. Sanity check: a package with a wheel needs no flag.
+    """Install a server that depends on a package without a wheel. corral must refuse this, with a
+    flag in the hint. With this flag it must build the package inside the sandbox. Sanity check: a
+    package with a wheel needs no flag.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -641,9 +646,9 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
 @ONE_USER
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools, installer):
-    """Publish a server whose newest version has no wheel. Sanity checks: before this version is
-    published, the server can be installed. After that, an older version can be installed by its
-    number.
+    """Publish a server whose newest version has no wheel. corral must name this version in its
+    refusal, and not silently install an older one. Sanity checks: before this version is published,
+    the server can be installed. After that, an older version can be installed by its number.
     """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
@@ -772,7 +777,8 @@ def test_a_wheel_with_another_digest_is_refused(user, env, registry, tools):
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     done = user.corral("run", "pypi:my-server==1.0.0", env=env)
     assert done.returncode == REFUSED
-    assert b"ash" in done.stderr  # the errors of both uv and pip mention the hash
+    # uv and pip word this error differently, but both mention the hash ("Hash" or "hash").
+    assert b"ash" in done.stderr
     assert entries(user, env) == []
     registry.files[path] = good
     assert said(user.corral("run", "pypi:my-server==1.0.0", env=env))["dep"] == "dep 2"
@@ -845,8 +851,8 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
 
 @ONE_USER
 def test_an_interpreter_that_prints_without_end_fills_no_file(user):
-    """Use an interpreter that never stops printing. corral must read its output through a pipe, and
-    close the pipe after 4096 bytes.
+    """Let corral ask an interpreter for its version. The interpreter never stops printing. corral
+    must read the output through a pipe, not through a file, and close the pipe after 4096 bytes.
     """
     Caller(user).run(
         "import tempfile\n"

@@ -72,8 +72,8 @@ def starts(report: dict) -> list[str]:
 
 
 def wait_in_call(pid: int) -> None:
-    """Wait until the target is inside a call that starts a process, where it waits for the
-    supervisor's answer. The target has one thread.
+    """Wait until the target is inside a system call that starts a process. There it waits for the
+    supervisor's answer. The target has only one thread, so one look at it is enough.
     """
     calls = {"56", "57", "58", "435"} if os.uname().machine == "x86_64" else {"220", "435"}
     while True:
@@ -90,7 +90,9 @@ def find_target(pid: int) -> int:
 
 
 def limit_descriptors(user, pid: int, most: int) -> None:
-    """Set the descriptor limit of a user's process as the same user, which needs no privilege."""
+    """Set the descriptor limit of a user's process. A process of the same user does this, because
+    it needs no privilege.
+    """
     code = "import resource, sys; pid, most = map(int, sys.argv[1:])\n"
     code += "hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]\n"
     code += "resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))"
@@ -133,7 +135,8 @@ def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
     pidfd = os.pidfd_open(target)
     ending.register(pidfd, select.POLLIN)
     run.process.kill()
-    out, _ = run.process.communicate(timeout=PATIENCE)  # waits for the run's last process
+    # `communicate` returns only when the last process of the run has closed its stdout.
+    out, _ = run.process.communicate(timeout=PATIENCE)
     assert "started" not in out
     assert ending.poll(PATIENCE * 1000)
     os.close(pidfd)
@@ -141,12 +144,13 @@ def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
 
 @BOTH_TIERS
 def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(user):
-    """Leave the supervisor without free descriptors. Then it can open neither the target's memory,
-    to read a program's name, nor the files of its own modules.
+    """Leave the supervisor without free descriptors. Then it cannot open the target's memory to
+    read a program's name, and cannot open the files of its own modules. It must still deny process
+    starts.
     """
     run = Run(user)
-    # Wait until the supervisor has imported all its modules. It would end the run if it could not
-    # open a module because no descriptor is free.
+    # Wait until the supervisor has imported all its modules. Otherwise it could not open a module,
+    # because no descriptor is free, and would end the run.
     while not waits_for_ever(run.pid):
         time.sleep(0.01)
     limit_descriptors(user, run.pid, 1 + max(map(int, os.listdir(f"/proc/{run.pid}/fd"))))
@@ -158,8 +162,9 @@ def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(use
     assert run.answer() == "EPERM"
     report = run.end()
     assert report["outcome"]["exit_code"] == 0, run.err
-    # The supervisor needs a descriptor to read a program's name. It had one at the last start, so
-    # the report contains python3. The earlier starts may be reported without a name.
+    # The supervisor needs a free descriptor to read a program's name. It had one when the last
+    # start was tried, so the report contains python3. It may report the earlier starts without a
+    # name.
     assert {*starts(report), "a process by the target"} == {
         "a process by the target",
         "a process by python3",
