@@ -1,4 +1,9 @@
-"""Fail unless the output of `corral doctor --json` proves each capability in the arguments."""
+"""Fail unless corral's probes have proven each of the given capabilities on this machine.
+
+    require_findings.py FILE CAPABILITY...
+
+FILE contains the output of `corral doctor --json`.
+"""
 
 import json
 import pathlib

@@ -1,7 +1,8 @@
 """Count the resources that servers use, and the files that runs leave behind.
 
-A sample is a mapping from the name of a counter to its value. Counters that this user may not read
-are left out. Everything of the user in `Places` is counted, so choose a user who runs nothing else.
+A sample is a mapping from the name of a counter to its value. A counter is left out if the user who
+runs the script may not read it. All processes and files of the user in `Places` are counted, so
+choose a user who runs nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Use a cgroup to measure the CPU time of this process and of all processes that it starts.
 
-`wait4` would leave out the processes that a sandbox does not wait for. Only cgroup v2 is used,
-because it counts CPU time in every group, even without a controller.
+A process can ask `wait4` for the CPU time of its children, but this would leave out the processes
+that a sandbox starts and does not wait for. Only cgroup v2 is used, because it counts CPU time in
+every group, even without a controller.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class CpuTime:
         self._group = ""
 
     def read(self) -> float | None:
-        """Return the CPU time in milliseconds."""
+        """Return the CPU time of the group in milliseconds, or None if there is no group."""
         if not self._group:
             return None
         with open(os.path.join(self._group, "cpu.stat"), encoding="ascii") as file:

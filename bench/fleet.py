@@ -1,8 +1,9 @@
-"""Run many servers, and start many more, with `corral run`, `corral.launch`, or without corral.
+"""Run many servers at once, with `corral run`, with `corral.launch` or without corral.
 
-Each kind of fleet has the same four methods. `hold` starts servers that keep running, and `close`
-ends them. `ask` waits for an answer from every running server. `start` runs a number of short
-programs one after another.
+A fleet is a number of servers that run at once. Each kind of fleet has the same four methods.
+`hold` starts servers that keep running, and `close` ends them. `ask` sends a request to every
+running server and waits for the answer. `start` runs a number of short programs in the same way,
+one after another.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Fuzz every parser of untrusted text with atheris, which is not a dependency of corral.
 
-    python bench/fuzz.py --minutes 5            all parsers, one process each
+    python bench/fuzz.py --minutes 5            all parsers one after another, 5 minutes in total
     python bench/fuzz.py --minutes 5 --only dns
 
-The seeds are in tests/corpus/NAME. The test suite also passes them to the same functions, without
-atheris. A parser may reject its input with its own error. Any other exception is a bug.
+The first inputs (seeds) of a parser are in tests/corpus/NAME. The test suite also passes them to
+the functions in this file, without atheris. A parser may reject its input with its own error. Any
+other exception is a bug.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ TARGETS = {
 
 
 def fuzz(name: str, seconds: int, found: pathlib.Path) -> None:
-    """Fuzz one parser. atheris ends this process."""
+    """Fuzz one parser. This function does not return, because atheris ends the process."""
     import atheris  # type: ignore[import-not-found]
 
     with atheris.instrument_imports(include=["corral"]):

@@ -1,7 +1,7 @@
 """Compare a connection through the allowlist's gateway with a direct connection to the same server.
 
 All connections use loopback. The gateway and the server are separate processes, and this process is
-the client. No network namespace is used, so only the gateway is measured.
+the client. The gateway runs without a sandbox, so the times do not include anything else of corral.
 """
 
 from __future__ import annotations

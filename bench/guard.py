@@ -69,7 +69,9 @@ def exchange_once(process: subprocess.Popen[bytes], raw: bytes) -> float:
     assert process.stdout
     sender = threading.Thread(target=write_all, args=(process.stdin.fileno(), raw))
     began = time.perf_counter_ns()
-    if len(raw) > PIPE_BYTES:  # `cat` blocks until its answers are read
+    # `cat` stops reading a large message when its own output pipe is full. So another thread writes
+    # such a message, while this thread reads the answer.
+    if len(raw) > PIPE_BYTES:
         sender.start()
     else:
         write_all(process.stdin.fileno(), raw)

@@ -1,11 +1,12 @@
-"""Run many servers for an hour, start many more, and check that resource usage stays constant.
+"""Run many servers for an hour, start short programs meanwhile, and check for leaks.
 
-The run is split into equal intervals. In each, the script starts its share of the servers, waits
-for the end of the interval, and takes a sample. A counter in `MARGINS` fails if
-its median in the last quarter of the samples exceeds its median in the third quarter by more than
-its margin. This finds a leak of one descriptor in a thousand starts. Memory may grow by 1%, and all
-other counters must not grow. At the end the script ends the servers and checks that their processes
-and files are gone. It does not check how long anything takes.
+The servers run until the end. The hour is split into equal intervals. In each interval the script
+starts /bin/true as many times as its share of --starts, waits for the end of the interval, and
+takes a sample of all counters. A counter in `MARGINS` fails if its median in the last quarter of
+the samples exceeds its median in the third quarter by more than its margin. This finds a leak of
+one descriptor in a thousand starts. Memory may grow by 1%, and all other counters must not grow.
+At the end the script ends the servers and checks that their processes and files are gone. It does
+not check how long anything takes.
 """
 
 from __future__ import annotations
@@ -175,7 +176,9 @@ def hold_long(
 ) -> Section:
     before = counters.host(places)
     with fleet.closing(held):
-        held.start(1)  # A user's first start probes the host and caches the findings.
+        # A user's first start probes the host and caches the findings. Both must be over before
+        # the first sample.
+        held.start(1)
         roles = held.hold(servers)
         time.sleep(SETTLE_SECONDS)
         samples = keep(held, roles, places, asked, record)

@@ -53,7 +53,7 @@ class Stats:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """A measured ratio. A ratio without a `budget` is only reported."""
+    """A measured ratio. It must not exceed its `budget`. Without a budget it is only reported."""
 
     name: str
     value: float
@@ -126,8 +126,8 @@ def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str,
 
 @contextlib.contextmanager
 def apart() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield a temporary directory, and an environment whose XDG variables put caches and settings
-    into it.
+    """Yield a temporary directory, and an environment for the contenders. The XDG variables of this
+    environment put their caches and settings into the directory.
     """
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
         yield (

@@ -1,9 +1,10 @@
 """Compare transfers and connections through the gateway with loopback and with srt's proxy.
 
-The gateway is measured with namespaces and without them (the socket broker). The client measures
-its own time, from its first byte to its last, so the start does not count. Budgets are ratios of
-times: 2 means half the throughput. A flood of refused connections shows how much CPU time a target
-can make its supervisor use. The kernel counts this time in ticks.
+corral is measured with namespaces (the gateway) and without them (the socket broker). The client
+starts its clock right before its first connection, so the start of the client does not count.
+Budgets are ratios of times: 2 means half the throughput. A flood of refused connections shows how
+much CPU time a target can make its supervisor use. The kernel counts this time in whole ticks, so a
+short time is only a rough value.
 """
 
 from __future__ import annotations
@@ -192,8 +193,8 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Flood:
-    """The number of refused connections, the supervisor's CPU time, and the duration of the flood
-    in seconds.
+    """The result of one flood: how many connections were refused, how much CPU time the supervisor
+    used (in seconds), and how many seconds the flood took.
     """
 
     refused: int
@@ -204,7 +205,7 @@ class Flood:
 def client(
     start: Start, environment: Mapping[str, str], kind: str, port: int, amount: int
 ) -> float:
-    """Return the milliseconds that the client measured."""
+    """Run a client, and return how many milliseconds its connections took."""
     words = [kind, str(port), str(amount), "proxy" if start.proxy else "direct"]
     command = [*start.wrapper, find_python(), "-I", "-c", CLIENT, *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -223,7 +224,9 @@ def find_python() -> str:
 
 
 def flood(start: Start, environment: Mapping[str, str], amount: int) -> Flood:
-    """Have a target try connections that are all refused, and read its supervisor's CPU time."""
+    """Let a target try connections that are all refused, and return how much CPU time its
+    supervisor used for this.
+    """
     command = [*start.wrapper, find_python(), "-I", "-c", FLOOD, str(amount)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:

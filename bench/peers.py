@@ -179,7 +179,7 @@ def replace_once(text: str, old: str, new: str) -> str:
 
 
 def find_view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
-    """Return the filesystem view of `corral run -- /bin/true` from `corral explain`."""
+    """Return what `corral run -- /bin/true` would mount, as `corral explain` lists it."""
     command = [corral, "explain", "--json", "--", TARGET]
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     steps = json.loads(done.stdout)["steps"]
@@ -190,7 +190,9 @@ def find_view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def bubblewrap(view: Mapping[str, object], directory: str) -> list[str] | Missing:
-    """Return a bubblewrap command with corral's namespaces and view, but without other controls."""
+    """Return a bubblewrap command with corral's namespaces and mounts, but without corral's other
+    controls.
+    """
     program = shutil.which("bwrap")
     if program is None:
         return Missing("bubblewrap", "install the package `bubblewrap`")
@@ -222,7 +224,7 @@ def filesystem(view: Mapping[str, object], directory: str) -> list[str]:
 
 
 def describe_walls(found: Iterable[str]) -> tuple[str, ...]:
-    """Return one line about corral, and one about each peer that was measured."""
+    """Return one line about the walls of corral, and one about those of each measured peer."""
     measured = {name.removesuffix(" from python") for name in found}
     return tuple(
         f"{name}: {walls}" for name, walls in WALLS.items() if name in {"corral", *measured}

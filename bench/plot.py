@@ -1,5 +1,5 @@
-"""Draw the start times of one run as an SVG. Each bar ends at the minimum, and a mark shows the
-median.
+"""Draw the start times of one run of `start.py` as an SVG. A bar for each contender ends at its
+minimum, and a mark shows its median.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ text { fill: #1f2328 }
 
 
 def draw(sections: Iterable[Section]) -> str:
-    """Return one drawing. Each section has its own scale, because it was measured in separate
-    rounds.
+    """Return one drawing of all sections. Each section has its own scale, because times of
+    different rounds cannot be compared.
     """
     parts: list[str] = []
     top = 0

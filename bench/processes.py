@@ -37,7 +37,8 @@ def wake_ups(pid: int) -> int:
 
 def cpu_seconds(pid: int) -> float:
     """Return the user and system time of all threads of a process, but not of its children."""
-    # The fields follow the program's name, which is in parentheses and may contain spaces.
+    # Split only what follows the program's name, because the name, which is in parentheses, may
+    # contain spaces.
     fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -222,7 +222,7 @@ def _read_stats(found: list[dict[str, Any]]) -> dict[str, Stats]:
 
 
 def weight(found: list[dict[str, object]]) -> Section:
-    """Report PSS and wake-ups of the processes of one idle server that the API started."""
+    """Report PSS and wake-ups of corral's processes that serve one idle server of the API."""
     ratios, notes = [], []
     for item in found:
         role, size, woken = item["role"], item["pss"], float(str(item["wake_ups"]))

@@ -1,5 +1,5 @@
-"""Measure system calls and real work inside a sandbox, and compare them with the same programs
-outside.
+"""Measure system calls and typical work of servers (imports, a directory walk, SQLite) inside a
+sandbox, and compare the times with those of the same programs outside.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def main() -> int:
     rounds = measure.rounds_of(options)
     with peers.set_up(json_wanted=options.json) as setup:
         corral, environment = setup.corral, setup.environment
-        # Grant both directories, because a target does not see other files of the user.
+        # Grant the directories of the compiled loop and of the Python programs, because the target
+        # cannot see files that are not granted.
         granted = os.path.join(setup.directory, "granted")
         os.mkdir(granted)
         inside = [corral.corral, "run", "--read", granted, "--read", HERE, "--"]
@@ -77,7 +78,8 @@ def cost(
     scale: int,
 ) -> Section:
     commands = {name: [*loop, name, str(CALLS[name] // scale)] for name in calls}
-    filters = ["-f"] if len(loop) == 1 else []  # Only the compiled loop can install a filter.
+    # With -f the compiled loop installs a minimal seccomp filter. The loop in Python cannot do so.
+    filters = ["-f"] if len(loop) == 1 else []
     stats, ratios = both_sides(commands, inside, environment, rounds, CALL_BUDGETS, filters)
     notes = () if filters else ("no C compiler: loops in Python hide a part of the cost",)
     return Section("One system call", "ns", stats, ratios, notes)
@@ -91,8 +93,10 @@ def both_sides(
     budgets: Mapping[str, float],
     filters: Sequence[str] = (),
 ) -> tuple[tuple[Stats, ...], tuple[Ratio, ...]]:
-    """Run every command outside and inside the sandbox. With `filters`, also run it outside with a
-    minimal seccomp filter.
+    """Run every command outside and inside the sandbox, and compare the times.
+
+    `filters` are arguments with which a command installs a minimal seccomp filter. If there are
+    any, also run every command outside with this filter.
     """
     sides = {}
     for name, command in commands.items():

@@ -103,8 +103,8 @@ def send(process: subprocess.Popen, message: dict[str, object]) -> None:
 
 
 def wait_for(process: subprocess.Popen, number: int, deadline: float) -> bool:
-    """Return whether the request got a result before the deadline. Skip lines that do not answer
-    it.
+    """Return whether the server answered request `number` with a result before the deadline. Skip
+    all lines that are not the answer.
     """
     pending = b""
     fd = process.stdout.fileno()
@@ -176,8 +176,8 @@ def try_server(kind: str, name: str, work: str, env: dict[str, str]) -> dict[str
 
 
 def make_home(work: str, name: str, env: dict[str, str]) -> dict[str, str]:
-    """Make a home with empty caches. Run corral's probes there now, so that no measured start has
-    to.
+    """Make a home with empty caches. Run corral's probes and cache their findings there, so that no
+    measured start includes the probes.
     """
     home = env | {"HOME": f"{work}/{name}"}
     os.mkdir(home["HOME"])

@@ -125,7 +125,8 @@ def main() -> int:
                 task["rounds"],
                 settle_seconds=PAUSE_SECONDS,
             )
-        end_zygote()  # CpuTime can remove its cgroup only after the zygote has ended
+        # The zygote is in the cgroup of `cpu`, which can be removed only when it is empty.
+        end_zygote()
     back_to_back = {
         name: dataclasses.replace(stats, cpu=tuple(used / IN_A_ROW for used in stats.cpu))
         for name, stats in back_to_back.items()

@@ -1,5 +1,5 @@
-"""Do work that servers do, and print how many milliseconds it took, not counting the program's
-start.
+"""Do one kind of work that is typical of servers, and print how many milliseconds it took. The time
+does not include the start of this program.
 """
 
 from __future__ import annotations
