@@ -40,7 +40,12 @@ def rows(told: dict) -> list[tuple[str, str, str, bool]]:
 
 
 def _say(result: dict) -> str:
-    """Return a shortened first line of a result, without the parts that differ in each run."""
+    """Return what the picture says about a result, in one line.
+
+    For a denied act, this is "denied", with the name of the errno if there is one. For a successful
+    act, it is the start of the result's first line, or "done". "…" replaces the parts of the line
+    that differ in each run.
+    """
     if not result["done"]:
         cause = result["text"].partition(":")[0]
         return f"denied: {cause}" if re.fullmatch(ERRNO, cause) else "denied"
