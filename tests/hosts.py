@@ -71,10 +71,16 @@ corral was tried on the kernels and file systems that this page lists. The page 
 
 On each kernel one user ran `corral doctor --json`, `corral demo --json`, and `corral run -- /bin/true` with and without `--strict`. If the
 column *attacks* has numbers, the attacks in `tests/inside` were run as well. An emulated machine is ten to twenty times slower than the
-machine that emulates it, so only a part of the attacks ran there. Each section says which attacks ran, and why some were skipped.
+machine that emulates it, so only a part of the attacks ran there. Each section says which attacks ran, and why some were skipped. Each attack
+runs in one of these tiers:
 
-In the tables, *yes* means that a probe proved the capability on that host. corral never concludes from a version number that a capability
-is present. For an absent capability, the page quotes corral's message and hint. All quotations are from the day of the trial, and some
+- *with namespaces*: this is meant if the reason of a skipped attack does not name a tier.
+- *without namespaces*: a seccomp filter around corral forbids namespaces and mounts, as in containers.
+- *replaced*: this filter also forbids pidfd_getfd, as Docker's does.
+- *listened*: this filter has a seccomp listener, so corral cannot have one.
+
+In the table of capabilities, *yes* means that a probe proved the capability on that host. corral never concludes from a version number that a
+capability is present. For an absent capability, the page quotes corral's message and hint. All quotations are from the day of the trial, and some
 messages have changed since then.
 
 Each record ends with its date and corral's version. `src` is the hash of corral's source, as `git rev-parse --short HEAD:src` prints it. A
@@ -87,13 +93,18 @@ record without this hash was made with an earlier state of that version.
 
 FILE_SYSTEMS = """\
 The columns of the table below are the directories that corral uses. Each was put on each file system in turn. Root and an ordinary user
-tried it with namespaces (*walled*), and under a filter that forbids namespaces (*bare*).
+tried it with namespaces (*walled*), and under a filter that forbids namespaces (*bare*). In the table, *works* means that this was seen:
 
-- Grants: the server can read, write and rename a file. A file beside the grant is denied, an `.env` file is hidden, and `.git` is read-only.
-- HOME: a file that the server keeps is still there in its next run.
-- Store (the directory of installed servers): two processes install the same bundle at the same time.
-- If corral refuses and its hint is a command, the command was run. Afterwards everything worked.
-- User-mode Linux does not have Landlock, so it was tried only with namespaces.
+- Read grant and write grant: the server can read a file. With the write grant it can also write and rename files. A file beside the grant is
+  denied. With namespaces an `.env` file is hidden, and `.git` is read-only.
+- HOME: corral runs, and a file that the server keeps (`--state`) is still there in its next run.
+- store (the directory of installed servers): two processes can install the same bundle at the same time.
+- /tmp: a server can write a file to its private directory there.
+- corral's code: corral runs from its package on this file system.
+
+*refuses* means that corral refused the run with an error and a hint. If the hint for a grant was a `chown` command, the command was run, and
+afterwards the grant worked. After the refusal for the used-up quota, files were removed, and the run then worked. User-mode Linux does not
+have Landlock, so it was tried only with namespaces.
 
 If a disk is full, or too small for a package from npm or PyPI, corral does not install the package. It names the reason and leaves nothing
 behind. With enough room the installation works (`tests/linux/test_full_disk_installs.py`).

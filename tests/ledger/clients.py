@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, tests in (
             (
                 "wrap-env",
-                "Each variable in `env` becomes `--env NAME`, or `--secret NAME` if it looks like a secret.",
+                "So for each variable in the server's `env`, `wrap` adds the flag `--env NAME`, or `--secret NAME` if the variable looks like a secret.",
                 (f"{WRAPPING}::test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte", f"{WRAPPING}::test_variables_that_a_client_forwards_by_name_are_passed_and_null_values_are_not"),
             ),
             (
@@ -75,7 +75,7 @@ CLAIMS: tuple[Claim, ...] = (
             ("why-failure", "If the last run failed, corral records how.", (f"{GRANT}::test_why_says_how_a_run_without_denials_failed", "tests/unit/denials/test_kept.py::test_a_failed_run_is_stored_without_denials")),
             (
                 "grant-own-file",
-                "If you grant a file whose name the server already uses in its kept home, corral renames the server's file to `NAME.before-grant`.",
+                "A grant inside your own home appears under the same name in the server's home. If the server has already made a file of this name there, corral renames the server's file to `NAME.before-grant`.",
                 (
                     "tests/linux/test_home.py::test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home",
                     "tests/unit/platforms/test_run_directories.py::test_a_servers_own_file_does_not_hide_a_grant",
@@ -93,7 +93,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "If a package cannot be installed, its server stays unwrapped, the other servers are wrapped, and the exit code is 1.",
                 (f"{SUPPLY}::test_wrapping_installs_packages",),
             ),
-            ("wrap-profile", "A known package gets its [profile](../profiles.md), unless you type `--no-profile`.", (f"{WRAPPING}::test_a_package_gets_its_profile_unless_turned_off",)),
+            ("wrap-profile", "If corral has a [profile](../profiles.md) for a package (a policy that is made for this package), `wrap` adds it, unless you type `--no-profile`.", (f"{WRAPPING}::test_a_package_gets_its_profile_unless_turned_off",)),
             (
                 "wrap-left",
                 "A server that is switched off is wrapped if you name it in the command.",
@@ -158,7 +158,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-steering-links",
-        sentence="A variable that names a version manager's directory, or a `PATH` with a directory that is neither on your own `PATH` nor a version manager's. Links in such directories may lead to any file.",
+        sentence="A variable that names a version manager's directory, or a `PATH` with a directory that is neither on your own `PATH` nor a version manager's. corral lets a server read the files to which its program leads, and links in such directories may lead to any file.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_open_files_behind_its_links", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates", f"{WRAPPING}::test_a_version_manager_may_be_on_the_path_of_a_command"),
         source=CLIENT_PAGE,
         where=LINUX,
@@ -221,7 +221,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-broken",
-        sentence="If a file is broken, empty, half-written, read-only or huge, corral reports an error that says where the problem is.",
+        sentence="If a file is broken, empty, half-written, read-only or larger than 32 MiB, corral reports an error that says where the problem is.",
         tests=(f"{CLIENT_FILES}::test_a_broken_file_is_reported_and_not_changed", f"{CLIENT_FILES}::test_a_half_written_file_is_an_error_or_is_complete", f"{CLIENT_FILES}::test_a_read_only_file_is_refused_for_every_user", f"{CLIENT_FILES}::test_a_huge_file_is_refused_without_reading_it"),
         source=CLIENT_PAGE,
         where=ANY,

@@ -27,13 +27,13 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-filter",
-            "The bundle's syscall filter allows the same calls as corral's own filter. It also allows exec, with which the target can replace itself with another program.",
+            "The bundle's syscall filter allows the same calls as the filter of a run. It also allows exec, because the runtime loads the filter before it executes the target. So the target can replace itself with another program.",
             ANY,
             (f"{PROFILE}::test_the_profile_allows_the_calls_of_the_filter",),
         ),
         (
             "export-refuses",
-            "A runtime cannot enforce a network allowlist, a timeout or an I/O rate, so `corral export` refuses a policy that has one of them. Without root, it also refuses a limit of memory or CPU shares.",
+            "A bundle cannot contain a network allowlist, a timeout or an I/O rate, so `corral export` refuses a policy that has one of them. If an ordinary user exports the bundle, it also refuses a limit of memory or CPU shares.",
             LINUX,
             (
                 f"{OCI}::test_controls_that_no_runtime_enforces_are_refused",
@@ -54,7 +54,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-list",
-            "The printed list says so.",
+            "The list of controls that `corral export` prints says so.",
             LINUX,
             (
                 f"{ATTACKS}::test_each_private_directory_has_the_disk_limit",

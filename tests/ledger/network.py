@@ -65,7 +65,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-grammar",
-        sentence="corral refuses an entry that programs could read in two ways, or that would allow too much: an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` anywhere but as the first label, or a wildcard for a whole top-level domain.",
+        sentence="corral refuses a rule that programs could read in two ways, or that would allow too much: an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` anywhere but as the first label, or a wildcard for a whole top-level domain.",
         tests=(
             f"{ALLOWLIST}::test_ambiguous_entries_are_refused",
         ),

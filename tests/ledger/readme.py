@@ -145,7 +145,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="walls-required",
-        sentence="Walls are always required.",
+        sentence="Walls are required, whether the policy states them or not.",
         tests=(
             f"{PLAN}::test_walls_are_required_whether_stated_or_not",
             f"{DOCTOR}::test_run_refuses_on_a_host_without_namespaces_and_landlock",

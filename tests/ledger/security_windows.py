@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-foreign",
-        sentence="It does not change the bytes or the order of entries that it did not make.",
+        sentence="corral does not change the bytes or the order of entries that it did not make.",
         tests=(
             "tests/unit/platforms/windows/test_win_access_list.py::test_an_entry_is_added_and_removed",
             "tests/unit/platforms/windows/test_win_access_list.py::test_entries_of_another_run_stay",
