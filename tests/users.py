@@ -4,10 +4,11 @@
 as an ordinary user, from a world-readable copy of the package. If an ordinary user runs them, they
 run only as that user.
 
-In the `bare` tier, corral runs under a seccomp filter that forbids new namespaces and mounts, as in
-containers. In `replaced` the filter also forbids pidfd_getfd, as Docker's does. In `listened` the
-filter already has a seccomp listener, so corral cannot add its own, because the kernel allows only
-one.
+The tier of a user says what the host forbids. In the tier `walled` it forbids nothing. In the other
+tiers the tests start corral under a seccomp filter. In `bare` this filter forbids new namespaces
+and mounts, as in containers. In `replaced` it also forbids pidfd_getfd, as Docker's filter does. In
+`listened` it is the filter of `bare` with a seccomp listener. The kernel allows only one listener,
+so corral cannot add its own.
 """
 
 from __future__ import annotations

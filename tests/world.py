@@ -181,8 +181,9 @@ class World:
         self.arrived.clear()
 
     def serve(self, handle, *, port: int, near: bool = False, close: bool = True) -> None:
-        """Listen on a port on all addresses of one namespace. Call `handle(socket)` in a new thread for each
-        connection.
+        """Listen on a port on all addresses of the far namespace or, with `near`, of the near one.
+        Call `handle(socket)` in a new thread for each connection. With `close`, close the socket
+        afterwards.
         """
         listener = (self.near if near else self.far).listen(port)
         thread = threading.Thread(target=self._accept, args=(listener, handle, close))

@@ -82,8 +82,8 @@ def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]
     """Return the modules that a module imports at run time. Imports that are only for type checkers
     do not count.
 
-    Imports in functions count only if `lazy` is true, and imports behind sys.platform only if
-    `guarded` is true.
+    Imports in functions count only if `lazy` is true. Imports inside an `if` on sys.platform count
+    only if `guarded` is true.
     """
     found: set[str] = set()
 
@@ -247,8 +247,8 @@ def test_only_abi_imports_ctypes():
 
 
 def test_native_modules_are_imported_only_on_their_system():
-    """Check that modules that exist only on one system are imported in functions or behind
-    sys.platform, so that all of corral's modules can be imported on every system.
+    """Check that modules that exist only on one system are imported only in functions or inside an
+    `if` on sys.platform, so that all of corral's modules can be imported on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}
@@ -309,8 +309,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules as if on another system. Only the system's name is changed, and the
-    modules that this system lacks are hidden.
+    """Import all of corral's modules as if on another system. Only two things imitate that system:
+    sys.platform has its name, and the standard modules that it lacks are hidden.
     """
     argv = [
         sys.executable,
@@ -383,8 +383,8 @@ sys.exit(main(["run", *sys.argv[2:], "--", "/bin/true"]))
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 @pytest.mark.parametrize("flags", [[], ["--timeout", "1m"]], ids=["bare", "flags"])
 def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
-    """Check what `corral run -- /bin/true` imports before its target starts, with cached
-    findings.
+    """Check what `corral run -- /bin/true` imports before its target starts. Only the second of two
+    runs counts, because the first one also probes the host and caches the findings.
     """
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):
@@ -437,13 +437,16 @@ def modules_of_run(home, command):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
-    modules_of_run(tmp_path, ["/bin/true"])  # the first run probes the host
+    # The first run imports more modules, because it probes the host and compiles the filters. It
+    # caches both, so the second run is a plain run.
+    modules_of_run(tmp_path, ["/bin/true"])
     loaded = modules_of_run(tmp_path, ["/bin/true"])
     assert loaded & BY_NEED == set()
     counted = {name for name in loaded if name.rpartition(".")[2] not in BY_HOST.split()}
     assert len(counted) <= MAX_MODULES, sorted(counted)
     shutil.rmtree(tmp_path / ".cache/corral/filters")
-    compiling = modules_of_run(tmp_path, ["/bin/true"])  # Sanity check: compiling imports them
+    # Sanity check: a run that has to compile its seccomp filters again imports the modules for it.
+    compiling = modules_of_run(tmp_path, ["/bin/true"])
     assert compiling & BY_NEED == {name for name in BY_NEED if "seccomp" in name}
 
 

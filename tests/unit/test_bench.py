@@ -305,7 +305,8 @@ def test_the_cpu_time_of_a_process_is_the_kernels_count():
 
 
 def test_the_copy_that_reports_no_denials_differs_only_in_the_listed_files(tmp_path):
-    """Check that the copy differs from corral. Otherwise the benchmark would compare corral with
+    """Check that the benchmark's copy of corral, which reports no denials, differs from corral in
+    exactly the files of NOTICES. If it did not differ, the benchmark would compare corral with
     itself.
     """
     script = pathlib.Path(peers.write_silent_script(sys.executable, str(tmp_path)))

@@ -249,8 +249,10 @@ VALUE = "\0"
 
 def find_printed_texts() -> list[tuple[list[str], re.Pattern[str]]]:
     """Find the strings in corral's source that may be printed, each up to its first semicolon.
-    Return for each the fixed parts of at least two words, and a pattern that accepts any inserted
-    value.
+
+    Return two things for each string: its fixed parts, which are the texts between inserted values
+    and punctuation, and a pattern that accepts any inserted values. Parts of a single word are left
+    out.
     """
     found = []
     for path in SOURCE.rglob("*.py"):

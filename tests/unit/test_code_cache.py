@@ -1,4 +1,6 @@
-"""Test that modules are loaded from the cache file only while their sources are unchanged."""
+"""Test the single file that caches the compiled code of corral's modules. A module is loaded from
+it only while the module's source is unchanged.
+"""
 
 from __future__ import annotations
 

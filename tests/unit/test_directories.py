@@ -91,7 +91,9 @@ def private_directories(code: str) -> list[int]:
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         modes = [word.value for word in node.keywords if word.arg == "mode"]
-        modes += node.args if name in MAKERS else []  # the path is never equal to PRIVATE
+        # Take every positional argument for a mode. One of them is the path, but a path is never
+        # equal to PRIVATE.
+        modes += node.args if name in MAKERS else []
         values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
         if name in TEMPORARY or (name in MAKERS and PRIVATE in values):
             found.append(node.lineno)

@@ -1,5 +1,5 @@
-"""Check that docs/hosts.md matches its records, and that a record with a missing field is
-refused.
+"""Check that docs/hosts.md matches the records of hosts in docs/hosts, and that a record with a
+missing field is refused.
 """
 
 import json
@@ -276,7 +276,8 @@ def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):
     monkeypatch.setattr(hosts, "source", lambda: "1234567")
     monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
     monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
-    # The clock is read when the trial starts and boots. At the third reading its time is over.
+    # The trial reads the clock when it starts and before it boots the machine. At the third reading
+    # the trial's time is over.
     clock = iter([0.0, 0.0])
     fake = types.SimpleNamespace(monotonic=lambda: next(clock, 2000.0))
     monkeypatch.setattr(kernel_hosts, "time", fake)

@@ -66,6 +66,6 @@ def test_packages_beside_corral_do_not_replace_the_standard_library(tmp_path):
     json_file, corral_file, *words = done.stdout.split()
     assert (json_file, mark.exists()) == (json.__file__, False)
     assert (corral_file, words) == (str(site / "corral" / "__init__.py"), ["a", "b"])
-    # Sanity check: Python finds this json.py first
+    # Sanity check: without corral's code, Python does import this directory's json.py.
     call("-c", "import json", cwd=site, MARK=str(mark))
     assert mark.exists()

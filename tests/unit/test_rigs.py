@@ -1,4 +1,6 @@
-"""Test the table of rigs. A declared rig must exist, and tests that did not run are reported."""
+"""Test the table of rigs, which are the programs and machines that some tests need. A declared rig
+must exist, and tests that did not run are reported.
+"""
 
 import ast
 import os

@@ -64,8 +64,8 @@ def main() -> None:
             "LANG": "C.UTF-8",
         }
         os.execvpe(command[0], command, environment)
-    # This process, not the machine, is PID 1, because PID 1 cannot abort(). When it ends, the kernel
-    # kills all processes that the machine left behind.
+    # This process stays PID 1 and the machine is its child, because PID 1 cannot abort(). When this
+    # process ends, the kernel kills all processes that the machine left behind.
     while True:
         pid, status = os.wait()
         if pid == child:

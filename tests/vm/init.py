@@ -2,9 +2,9 @@
 v2, and run one command.
 
 The machine starts `init.py JOB` with the system's Python and without other modules. JOB is a JSON
-file. The machine's root is the host's root, mounted read-only. All writes go to a tmpfs overlay,
-which is lost when the machine ends. If something fails, the machine prints the error and powers
-off.
+file. The machine's root is the host's root, mounted read-only. A machine of another architecture
+has an unpacked Debian as its root instead (`foreign.py`). All writes go to a tmpfs overlay, which
+is lost when the machine ends. If something fails, the machine prints the error and powers off.
 """
 
 import ctypes
@@ -27,7 +27,8 @@ SYS_finit_module, SYS_pivot_root = {"x86_64": (313, 155), "aarch64": (273, 41)}[
 CGROUP = "/sys/fs/cgroup"
 OVERLAY = "/mnt"
 STAGE = "/srv"
-DISKS = ("/dev/ubda", "/dev/vda")  # in user-mode Linux, and in QEMU
+# The disk with the homes: its name in user-mode Linux, and its name in QEMU.
+DISKS = ("/dev/ubda", "/dev/vda")
 DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -155,7 +156,8 @@ def home(uid: int) -> str:
 
 def home_on_disk(directory: str, uid: int) -> None:
     for disk in filter(os.path.exists, DISKS):
-        call("mount", disk, directory, "ext4", MS_NODEV, None)  # tests make setuid programs there
+        # Do not add MS_NOSUID, because tests make setuid programs in the home.
+        call("mount", disk, directory, "ext4", MS_NODEV, None)
         os.chown(directory, uid, uid)
 
 

@@ -41,8 +41,8 @@ class Kernel:
 
 
 def emulated(whose: str, *source: str, **options: Any) -> Kernel:
-    """Return a kernel that runs in QEMU. A machine of another architecture has its own root, which
-    lacks the rigs' programs.
+    """Return a kernel that runs in QEMU. A machine of another architecture can use no rigs, because
+    it has its own root, which lacks the rigs' programs.
     """
     modules = (*kernels.DISK, *kernels.NETWORK)
     machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
@@ -56,10 +56,11 @@ KERNELS = {
         "Ubuntu 22.04's kernel", "jammy-updates", "linux-image-generic-5.15", ubuntu=True
     ),
     "6.1": emulated("Debian 12's kernel", "bookworm"),
+    # This kernel has no IPv6, so the `world` rig is not among its rigs.
     "6.1-uml": Kernel(
         uml,
         "User-mode Linux of Debian 12, which is built without Landlock and IPv6:",
-    ),  # without IPv6 the `world` rig cannot be used
+    ),
     "6.5": emulated(
         "Ubuntu 22.04's kernel for the new hardware of 2023",
         "jammy-updates",
@@ -153,7 +154,9 @@ class Attacks:
         return host_trial.summary(self.width, self.told)
 
     def boot(self, user: str, uid: int | None, end: float) -> bool:
-        """Boot a machine and run this user's remaining attacks. Return whether some attacks still remain."""
+        """Boot a machine and run this user's remaining attacks. Return whether another boot makes
+        sense: some attacks still have no result, and this boot has brought new results.
+        """
         known = self.told.get(user, {})
         env = {
             "TMPDIR": HOMES[user],

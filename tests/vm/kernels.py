@@ -187,7 +187,8 @@ def private_state(source: Source, place: pathlib.Path, keyring: str) -> list[str
         f"Dir::Cache={place}",
         f"Dir::Etc::sourcelist={place}/sources.list",
         "Dir::Etc::sourceparts=-",
-        "APT::Sandbox::User=",  # apt's own user could not write to this directory
+        # Download as the current user, because apt's own user could not write to this directory.
+        "APT::Sandbox::User=",
         f"APT::Architecture={source.architecture}",
         f"APT::Architectures={source.architecture}",
         "Acquire::Languages=none",

@@ -2,8 +2,8 @@
 cgroup v2.
 
 Emulation needs neither hardware support nor root. It is ten to twenty times slower than the host,
-so few tests use it. The machine mounts the host's root read-only over 9p. As with user-mode Linux,
-all writes stay in the machine.
+so few tests use it. The machine mounts its root read-only over 9p: the host's root or, for another
+architecture, an unpacked Debian. As with user-mode Linux, all writes stay in the machine.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def require(source: Source) -> str:
     return rigs.found(emulator) or emulator
 
 
-# The guest's clock counts instructions, so a busy host does not cause timeouts in the guest. An instruction takes
-# about eight nanoseconds on an idle host.
+# The guest's clock counts instructions, so a busy host does not cause timeouts in the guest. With
+# shift=3 each instruction advances the clock by 2**3 = 8 nanoseconds. On an idle host an
+# instruction takes about that long.
 STEADY = ("-icount", "shift=3")
 
 

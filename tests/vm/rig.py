@@ -1,7 +1,8 @@
 """Start the virtual machines that tests use: prepare their files, boot them and read their results.
 
 A machine runs in its own namespaces, so that its mounts and processes end with it. The machine sees
-the host's files read-only. Its input is in one directory, which is `/srv` in the machine.
+the host's files read-only. corral, the tests and the job are in one directory, which is `/srv` in
+the machine.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ def workplace() -> Iterator[pathlib.Path]:
 
 
 def disk(work: pathlib.Path) -> pathlib.Path:
-    """Return an empty disk for a machine. The disk's file stays empty, because the machine keeps
-    its writes in memory.
+    """Return the image of a disk with an empty ext4 file system. The image does not change, because
+    the machine keeps its writes to the disk in memory.
     """
     image = work / "disk"
     with image.open("wb") as file:

@@ -51,5 +51,6 @@ def test_no_attack_of_the_tests_succeeds_on_a_recorded_kernel(name):
     if record == hosts.NOT_RUN["attacks"]:
         return  # there is no record to compare with yet
     assert set(seen["skipped"]) <= set(record["skipped"])
-    if seen["rule"] == record["rule"]:  # another rule chooses another number of attacks
+    # Compare the numbers only if the same rule chose the attacks of both.
+    if seen["rule"] == record["rule"]:
         assert seen["passed"] >= record["passed"]

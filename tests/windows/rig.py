@@ -111,7 +111,9 @@ def prefix() -> pathlib.Path:
 
 @functools.cache
 def staged() -> pathlib.Path:
-    """Copy and compile corral and its tests, because compiling at each start is slow."""
+    """Copy corral and its tests. Compile corral's modules, because compiling them at each start is
+    slow.
+    """
     stage = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-"))
     atexit.register(shutil.rmtree, stage)
     stage.chmod(0o755)

@@ -200,8 +200,8 @@ answer = value.value
 
 @pytest.mark.real_windows
 def test_a_target_is_in_an_app_container(corral):
-    """Check the token of a target. Run this test as an administrator too: corral refuses a target
-    whose token keeps privileges.
+    """Check the token of a target. Run this test as an administrator too, because only an
+    administrator's target could keep privileges. corral refuses to run a target that keeps them.
     """
     assert corral.outside(TOKEN) == 0
     assert corral.inside(TOKEN) == 1

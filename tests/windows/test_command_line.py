@@ -47,7 +47,8 @@ def random_arguments(seed: int, cases: int):
 def test_windows_splits_a_quoted_command_line_into_the_same_arguments():
     for argv in random_arguments(1, 3000):
         assert split(quoted(argv)) == argv
-    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # Sanity check: this line is split
+    # Sanity check: `split` returns what Microsoft documents for a known line.
+    assert split('x "a\\\\" b') == ["x", "a\\", "b"]
 
 
 def test_a_c_runtime_splits_a_quoted_command_line_into_the_same_arguments():
@@ -84,7 +85,9 @@ def test_a_batch_file_does_not_run_injected_commands(batch, injected):
 
 
 def through_cmd(batch: str, argument: str) -> bytes:
-    """Run a batch file, and quote its argument as for an ordinary program. This quoting is wrong for cmd.exe."""
+    """Run a batch file, and quote its argument as for an ordinary program. This quoting is wrong
+    for cmd.exe, which expands variables even inside quotes.
+    """
     line = f'cmd.exe /d /s /c "{quoted([batch, argument])}"'
     cmd = f"{ROOT}\\System32\\cmd.exe"
     return subprocess.run(line, executable=cmd, capture_output=True, check=False).stdout

@@ -77,7 +77,8 @@ def test_a_start_that_fails_at_any_step_leaves_no_process_or_handle(plan, tmp_pa
     assert caught.value.step == names[at]
     assert win32.open_handles() == before
     assert os.listdir(tmp_path) == []
-    assert bool(failing.pid) == (verb == "verify")  # `apply` runs before the process exists
+    # Only `verify` can see a process, because `apply` runs before the process exists.
+    assert bool(failing.pid) == (verb == "verify")
     if failing.pid:
         assert ended(failing.pid)
 

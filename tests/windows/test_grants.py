@@ -1,5 +1,5 @@
-"""Test grants on a real disk: which trees are refused, which entries are set and removed, and what
-a target can access.
+"""Test grants on a real disk: which trees are refused, which access list entries are set and
+removed, and what a target can access.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ def test_entries_are_set_and_removed(tree, tmp_path):
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
 def test_two_runs_share_the_entries_of_one_root(tree, tmp_path):
-    """Check that the entries stay until the last run ends."""
+    """Check that the access list entries of a root stay until the last of two runs ends."""
     directory, root = str(tmp_path / "journal"), root_of(tree)
     both = [Results(), Results()]
     for number, results in enumerate(both):

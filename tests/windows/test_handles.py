@@ -47,7 +47,9 @@ def test_a_library_beside_the_program_does_not_replace_one_of_windows(tmp_path, 
         win32.function("standin", "Function", win32.BOOL)()
     assert isinstance(caught.value.__cause__, FileNotFoundError)
     with pytest.raises(OSError, match=r"\[WinError") as found:
-        ctypes.WinDLL("standin", winmode=0)  # Sanity check: the usual search finds the file
+        # Sanity check: the usual search does find the file in the current directory. It only fails
+        # to load it, because the file is not a real library.
+        ctypes.WinDLL("standin", winmode=0)
     assert not isinstance(found.value, FileNotFoundError)
 
 

@@ -72,8 +72,8 @@ def test_without_a_container_the_network_is_refused(corral, flags):
 
 @pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
 def test_an_unenforced_network_has_no_relay(corral):
-    """Check that the run starts with a warning and without a relay. A relay is useless here, because
-    the target can use the network directly.
+    """Check that the run starts with a warning and without a relay. A relay is useless here:
+    without an AppContainer the target can use the network directly.
     """
     flags = ("--best-effort", "--allow-net", "example.com")
     done = corral.run("cmd", "/c", "echo [%HTTP_PROXY%]", flags=flags)

@@ -84,7 +84,9 @@ def index(tmp_path, monkeypatch):
 
 @pytest.fixture
 def walls(monkeypatch):
-    """Return the flags for a run. Under Wine these flags allow a run without the sandbox."""
+    """Return the flags for a run. Under Wine these flags allow a run without the sandbox, and this
+    fixture also allows installers to run without it.
+    """
     if wine():
         monkeypatch.setattr(
             sandboxed_install, "DEGRADABLE", [*sandboxed_install.DEGRADABLE, *WALLS]

@@ -95,8 +95,8 @@ def test_node_works_in_a_container(corral, tmp_path, form):
 
 @pytest.mark.real_windows
 def test_a_hidden_environment_file_is_empty_for_python(corral, tmp_path):
-    """Check that the file exists and can be opened, because pydantic-settings, which FastMCP uses,
-    opens every `.env` that exists.
+    """Check that the file can be opened and appears to be empty. pydantic-settings, which FastMCP
+    uses, opens every `.env` that exists, so a server would fail if the file could not be opened.
     """
     (tmp_path / ".env").write_text("TOKEN=told")
     code = "answer = [os.path.isfile(sys.argv[1]), open(sys.argv[1]).read()]"

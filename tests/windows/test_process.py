@@ -28,7 +28,7 @@ def test_the_environment_contains_only_the_policys_variables(corral):
     assert "SECRET_OF_THE_USER" not in seen
     for name in ("SYSTEMROOT", "SYSTEMDRIVE", "LOCALAPPDATA", "USERPROFILE", "TEMP", "PATHEXT"):
         assert seen[name], name
-    # Sanity check: outside, the variable is set.
+    # Sanity check: outside of the sandbox, the variable is set.
     assert corral.outside(code, env=outer)["SECRET_OF_THE_USER"] == "1"
 
 

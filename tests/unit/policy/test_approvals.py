@@ -1,5 +1,6 @@
-"""Test approvals. An approval applies to exactly the content that the user was shown, and is stored
-in a directory that only the user can write to.
+"""Test the user's approvals of manifests, with which servers ask for grants. An approval applies to
+exactly the content that the user was shown, and is stored in a directory that only the user can
+write to.
 """
 
 import json
@@ -80,8 +81,8 @@ def change_name(server):
 
 
 def test_an_approval_that_could_not_be_read_again_is_an_error(store, server):
-    """Use paths with characters that need three times as many bytes in the stored approval as in
-    the manifest.
+    """Approve a manifest that is small enough, although its stored approval would be too large to
+    be read again: its paths need three times as many bytes in the approval. Nothing must be stored.
     """
 
     def ask(count: int) -> None:

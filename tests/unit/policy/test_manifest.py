@@ -291,8 +291,8 @@ def test_links_are_refused_on_systems_without_o_nofollow(tmp_path, monkeypatch):
 
 
 def refusal(parse, *arguments):
-    """Return the ManifestError, or None if the file was read. Any other exception fails
-    the test.
+    """Return the ManifestError that the parser raises, or None if it accepts the input. Any other
+    exception fails the test.
     """
     try:
         found = parse(*arguments)

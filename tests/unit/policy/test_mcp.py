@@ -1,4 +1,6 @@
-"""Test which sources may set `mcp` keys, and how the lists of several sources are combined."""
+"""Test which sources of a policy may set its `mcp` keys, and how the lists of several sources are
+combined.
+"""
 
 import pytest
 

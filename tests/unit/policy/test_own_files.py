@@ -96,7 +96,8 @@ def test_the_users_site_cannot_be_written(home, monkeypatch):
     monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
     allowed(home, home / "data")
     monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
-    refused(home, home / "data")  # refused although the directory does not exist
+    # The grant is refused although the user's site-packages directory does not exist yet.
+    refused(home, home / "data")
 
 
 def test_a_module_cannot_be_written_under_another_name(home, monkeypatch):

@@ -1,5 +1,5 @@
-"""Test that each server has its own pins, and that corral ignores pins that another user could have
-written.
+"""Test pins, which are stored definitions of the tools and prompts that a server offered. Each
+server has its own pins, and corral ignores pins that another user could have written.
 """
 
 import hashlib

@@ -196,7 +196,8 @@ def test_all_requests_are_listed_at_once_with_the_remedy(home):
     ):  # fmt: skip
         assert words in error.message
     assert "LEVEL" not in error.message
-    assert "limits.cpu to" not in error.message  # a new limit only tightens the policy
+    # Without the request there is no CPU limit, so this limit only tightens the policy.
+    assert "limits.cpu to" not in error.message
     assert error.hint
     assert f"corral approve {home / 'server'}" in error.hint
 

@@ -1,4 +1,6 @@
-"""Test that the parser, the JSON Schema and the reference agree. All three come from one table."""
+"""Test that the parser, the JSON Schema and the reference of policy files agree. All three come
+from one table.
+"""
 
 import json
 import os

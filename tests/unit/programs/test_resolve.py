@@ -807,7 +807,8 @@ def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
     file_at(home / "project" / ".tool-versions", f"nodejs path:{other}\n")
     run.cwd = home / "project"
     assert "/20.1.0/" in run("node").path
-    file_at(home / ".tool-versions", f"nodejs path:{other}\n")  # this file is the user's own
+    # This file is trusted, because it is in the user's home and not in the project.
+    file_at(home / ".tool-versions", f"nodejs path:{other}\n")
     assert run("node").path == str(other / "bin" / "node")
 
 

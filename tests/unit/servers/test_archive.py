@@ -420,6 +420,8 @@ HIDDEN = 1000
 
 
 def listed(comment: bytes = b"") -> bytes:
+    # The fields are the CRC, two sizes, three lengths (name, extra field, comment), the disk's
+    # number, two fields of attributes, and the offset.
     sizes = (
         0,
         0,
@@ -431,7 +433,7 @@ def listed(comment: bytes = b"") -> bytes:
         0,
         0,
         0,
-    )  # CRC, sizes, lengths, disk, attributes, offset
+    )
     return struct.pack(LISTED, b"PK\1\2", 20, 0, 20, 0, 0, 0, 0, 0, *sizes) + b"a" + comment
 
 
@@ -453,7 +455,7 @@ def lying() -> bytes:
 
 
 def test_a_hidden_zip64_list_is_refused_before_zipfile_reads_it(tmp_path, monkeypatch):
-    # Check that zipfile does read the hidden list.
+    # Sanity check: zipfile itself reads the hidden list.
     with zipfile.ZipFile(io.BytesIO(lying())) as archive:
         assert len(archive.infolist()) == HIDDEN
     monkeypatch.setattr(zipfile, "ZipFile", None)

@@ -284,7 +284,7 @@ def test_only_the_users_values_are_masked():
     assert source.given_values == ("s3cret",)
     found = merge_environment([source])
     assert (found["requested_names"], found["given_values"]) == (("A_TOKEN",), ("s3cret",))
-    # Sanity check: the names do not include a variable that the user passes.
+    # Sanity check: `requested_names` does not include a variable that the user's own policy passes.
     user = Source(manifest=Manifest(origin="", secret_names=("A_TOKEN",)))
     assert merge_environment([user])["requested_names"] == ()
 

@@ -92,7 +92,7 @@ def test_a_too_large_answer_is_refused_whatever_its_length_field(registry, tmp_p
         else:
             with pytest.raises(SandboxError, match="is larger than"):
                 download.fetch_document(f"{registry.url}/large", max_bytes=most)
-    # refused because of its Content-Length, before any data is read
+    # This document is refused because of its Content-Length, before any data is read.
     registry.longer["/huge"] = 1 << 30
     registry.files["/huge"] = b"x"
     with pytest.raises(SandboxError, match="is larger than"):
@@ -194,7 +194,8 @@ def test_a_tls_handshake_without_end_is_refused(slow_handshake, monkeypatch):
 
 
 def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
-    """Check that the connection is closed when the download ends, even if an exception still refers
+    """Let the proxy send an answer that does not end. corral must give up at its deadline and close
+    the connection. It must be closed even though the exception, which the test keeps, still refers
     to it.
     """
     monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)

@@ -228,7 +228,9 @@ def test_the_order_of_indexes_and_the_scope_of_a_registry_change_the_cache_key(e
         pypi_settings.fingerprint_registry({**env, "UV_DEFAULT_INDEX": main, "UV_INDEX": more})
         for main, more in ((one, two), (two, one), (one, ""), (one, one))
     }
-    assert len(keys) == 3  # an index that is listed twice counts once
+    # There are four cases, but (one, one) has the same key as (one, ""), because an index that is
+    # listed twice counts once.
+    assert len(keys) == 3
     found = set()
     for scope in ("@a", "@b"):
         (tmp_path / ".npmrc").write_text(f"{scope}:registry=https://corp.example.com/\n")

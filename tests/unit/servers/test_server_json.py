@@ -116,7 +116,7 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
 @pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
 def test_a_path_built_around_a_users_value_belongs_to_the_publisher(value, own, tmp_path):
     """Build a path from a user's value. If the publisher adds anything to the value, the path can
-    lead elsewhere, so it does not count as the user's choice.
+    lead to a directory that the user did not choose, so it does not count as the user's choice.
     """
     item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
     place = str(tmp_path)

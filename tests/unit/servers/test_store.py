@@ -1,5 +1,5 @@
-"""Test the store: an entry is either complete or absent, corral refuses an entry that was changed,
-and corral does not use other users' entries.
+"""Test the store of installed packages: an entry is either complete or absent, corral refuses an
+entry that was changed, and corral does not use other users' entries.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def test_two_keys_can_share_a_tree():
         "npm:thing@1.0",
     )
     other = put("npm:other@1", "other")
-    store.add_key(other, "npm:thing@1.0")  # this key already belongs to another tree
+    # This key already belongs to the first tree, so it is not given to the second tree.
+    store.add_key(other, "npm:thing@1.0")
     assert store.find("npm:thing@1.0") == found
 
 

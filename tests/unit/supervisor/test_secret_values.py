@@ -124,7 +124,7 @@ def test_values_that_the_server_chose_are_not_secrets():
     assert hide_values(chosen)(name) == (name, "")
     command = make_plan(typed=("python3", "main.py", f"--token={name}"), server=("/srv/notes",))
     assert hide_values(command)(name) == (name, "")
-    # Sanity checks: the same values are masked if the user gave them.
+    # Sanity checks: values in the same places are masked if the user gave them.
     assert hide_values(make_plan(("A_TOKEN", name)))(name) == ("***", "A_TOKEN")
     typed = make_plan(typed=("python3", "main.py", f"--token={name}"))
     assert hide_values(typed)(name) == ("***", "an argument")

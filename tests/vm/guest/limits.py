@@ -47,7 +47,8 @@ sys.stdout.flush()
 os._exit(0)
 """
 BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-# In this program, fifty children together use three times the limit. No single child exceeds it.
+# In this program, fifty children together use three times the memory limit. No single child exceeds
+# the limit.
 HOGS = f"""
 import os, signal
 for number in range(50):
@@ -187,8 +188,8 @@ def test_a_fork_bomb_ends_at_its_deadline_and_leaves_nothing(run):
 
 
 def test_cpu_use_is_limited_to_its_share(run):
-    """Run with --max-cpu 200, which is a fifth of one processor. If the host is busy, the machine
-    may get less.
+    """Run with --max-cpu 200, which is a fifth of one processor. Only the upper bound is checked,
+    because the target may get less if the host is busy.
     """
     done = run(*PYTHON, SHARE, flags=("--max-cpu", "200"))
     assert done.returncode == 0, done.words()

@@ -30,7 +30,8 @@ def environment(person) -> dict[str, str]:
 
 
 def limited(person, environment, place: pathlib.Path, *before: str) -> tuple[int, dict]:
-    """Run a program that exceeds LIMIT with `corral run`, and return the exit code and the report.
+    """Let `corral run` start a program that uses more memory than LIMIT. Return the exit code and
+    the report.
 
     `before` is a command that starts corral, such as `systemd-run`.
     """

@@ -1,9 +1,9 @@
 """Imitate the driver's side of the minifilter protocol, including its size checks, over a socket
 pair.
 
-Like the filter manager, SOCK_SEQPACKET sends each message as a whole. The first byte of each packet
-identifies the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A
-is the answer to S.
+The socket pair takes the place of Windows's filter manager, which delivers each message as a whole.
+SOCK_SEQPACKET does the same. The first byte of each packet identifies the call that it stands for:
+M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A is the answer to S.
 """
 
 import queue

@@ -37,8 +37,8 @@ foreign = st.builds(
     st.integers(0, 2**32 - 1),
     st.sampled_from([*FOREIGN, OTHER_RUN]),
 )
-# These entries deny something or are of another kind. corral does not make such entries, so it
-# keeps them even if they name its SID.
+# Entries of type 1 deny access, and entries of type 9 allow it under a condition. corral makes only
+# plain entries that allow access (type 0), so it keeps these entries even if they name its own SID.
 odd = st.builds(
     entry, st.sampled_from([1, 9]), st.just(0), st.integers(0, 2**32 - 1), st.just(OURS)
 )
@@ -54,7 +54,7 @@ def test_an_entry_is_added_and_removed(entries, control, directory, root, access
     after = access_list.read(granted)
     assert [one for one in after.entries if not access_list.is_entry_of(one, OURS)] == entries
     assert tuple(one for one in after.entries if access_list.is_entry_of(one, OURS)) == ours
-    # the flags that control inheritance from the parent are unchanged
+    # These flags say whether the list inherits entries from the parent. They must not change.
     assert after.control & 0x1400 == control & 0x1400
     assert bool(after.control & 0x0100) == bool(control & 0x0400)
     assert access_list.has_entry(granted, OURS)
@@ -128,7 +128,8 @@ def test_new_objects_inherit_the_entries():
         b"",
         bytes(20),
         descriptor([], control=0x8000),
-        struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 0),  # a NULL list is open to all users
+        # An object with a NULL access list is open to all users.
+        struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 0),
         descriptor([entry(0, 0, 1, FOREIGN[0])])[:-4],
     ],
     ids=["empty", "zeros", "absent", "null", "cut"],
@@ -165,8 +166,8 @@ ANDREW, JANE, GROUP_A, EVERYONE = (
 READ, WRITE, EXECUTE = 0x1, 0x2, 0x20
 ALL = READ | WRITE | EXECUTE
 DOCUMENTED = [
-    # Microsoft, "DACLs and ACEs": one user is denied everything. Another user gets the rights of
-    # the group and the rights of everyone.
+    # Microsoft, "DACLs and ACEs": Andrew is denied everything. Jane gets the rights of everyone,
+    # and if she is in group A, also the rights of the group.
     ([(1, 0, ALL, ANDREW), (0, 0, WRITE, GROUP_A), (0, 0, READ | EXECUTE, EVERYONE)],
      {(ANDREW, EVERYONE): 0, (JANE, GROUP_A, EVERYONE): ALL, (JANE, EVERYONE): READ | EXECUTE}),
     # Microsoft, "DACLs and ACEs": an entry that denies a user everything has no effect if an

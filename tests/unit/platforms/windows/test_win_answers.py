@@ -112,8 +112,8 @@ def test_an_ordinary_user_keeps_the_same_token(tokens):
 def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
     tokens, privileges, administrators
 ):
-    """Check that the token has no restricting SIDs, because node and python do not start with
-    them.
+    """Check that the target's token has no restricting SIDs, because node and python do not start
+    with such a token.
     """
     tokens.privileges[1] = privileges
     tokens.groups[1].append((ADMINISTRATORS, administrators))
@@ -149,9 +149,9 @@ def test_only_an_elevated_callers_targets_get_other_sids_than_the_caller(
     ids=["dropped", "deny only", "privileges kept", "groups kept"],
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
-    """Check that a run ends if the token still has privileges or an administrator's groups.
-    Microsoft does not document whether Windows drops privileges, and in NVIDIA/OpenShell#3430 the
-    groups remained.
+    """Check that a run ends if the target's token still has privileges or an administrator's
+    groups. Microsoft does not document whether a process in a container loses the privileges of the
+    user's token, and in NVIDIA/OpenShell#3430 it kept the groups.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -173,7 +173,7 @@ def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privile
 )
 def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
     """Check that the finding names the cause and a remedy. Windows returns EPT_S_NOT_REGISTERED
-    (1753) or ERROR_SERVICE_DISABLED (1058) if the service MpsSvc is stopped.
+    (1753) or ERROR_SERVICE_DISABLED (1058) if the firewall service MpsSvc is stopped.
     """
 
     def refuse(*_arguments: object) -> bytes:
@@ -186,7 +186,8 @@ def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
 
 def test_a_profile_is_created_without_capabilities(monkeypatch):
     """Check that corral passes no capabilities when it creates the profile, because only the
-    capabilities in the token matter. Chromium, mxc, maka and agentcad do the same.
+    capabilities in the target's token matter. Other sandboxes (Chromium, mxc, maka and agentcad)
+    do the same.
     """
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(
@@ -231,8 +232,9 @@ def test_errors_of_creating_a_process_have_a_hint(code, told):
     ],
 )
 def test_a_target_with_children_has_a_console_without_a_window(processes, children, flag):
-    """Check that a target gets a console only if it may have children, because Windows starts the
-    console's process as a child of the target (Project Zero issue 213).
+    """Check that a target gets a console only if it may have children. Windows starts the console's
+    process as a child of the target (Project Zero issue 213), so a target without children cannot
+    have a console.
     """
     attributes = mitigations.plan(0, subprocess=children).attributes()
     assert process_creation._console(job.Job(processes=processes), attributes) == flag
@@ -282,8 +284,9 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Check that corral uses the window station that this logon already has. corral must add its
-    own entry and the Low label if they are missing, and end the run if Windows does not keep them.
+    """Check that corral uses the window station that this logon already has. corral must add an
+    entry to its access list and label it with Low integrity, unless both are there already. If
+    Windows does not keep the entry or the label, corral must end the run.
 
     Each logon has one such window station. Another program, such as Chromium's sandbox, may have
     created it.
@@ -328,12 +331,15 @@ def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, la
 def test_a_target_has_no_right_to_the_clipboard():
     assert not desktop.STATION & 0x4  # WINSTA_ACCESSCLIPBOARD
     assert not desktop.STATION & 0x200  # WINSTA_READSCREEN
-    assert not desktop.ACCESS & (0x8 | 0x10 | 0x20 | 0x100)  # hooks, journals, switching desktops
+    # These are the rights to install hooks, to record the user's input, to play input back, and to
+    # switch to this desktop.
+    assert not desktop.ACCESS & (0x8 | 0x10 | 0x20 | 0x100)
 
 
 def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
-    """Check that `boot_time` subtracts the bias. When someone sets the clock, Windows
-    (KeSetSystemTime) adds the change to the boot time and also to the bias.
+    """Check that `boot_time` subtracts the bias, which is the sum of all changes to the clock. When
+    someone sets the clock, Windows (KeSetSystemTime) adds the change to the boot time and also to
+    the bias, so their difference stays the same.
     """
 
     def answer(boot: int, bias: int):
@@ -399,7 +405,7 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
     tests = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     marks = [ast.unparse(mark) for mark in tests[name].decorator_list] if name else []
     runs_there = not whole and not any("real_windows" in mark for mark in marks)
-    # None of these tests has run on real Windows.
+    # Wine is the only evidence, because none of these tests has run on real Windows.
     assert evidence.SEEN["windows"].get(row.capability) == (evidence.WINE if runs_there else None)
     assert evidence.format_basis("windows", row.capability) == (
         "seen under Wine" if runs_there else "read"
@@ -501,8 +507,10 @@ class Trials:
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        # This result was seen on 10.0.26200: loopback works inside one container, but connections
-        # to the host's loopback are dropped.
+        # The four words say whether the process could read a file of the user, connect to the
+        # host's loopback, write to its own directory, and connect to itself. This result was seen
+        # on 10.0.26200: loopback works inside one container, but connections to the host's loopback
+        # are dropped.
         ("denied denied done done", ""),
         # A firewall may also deny loopback inside the container. In that case asyncio fails, and so
         # does every Python server that uses it.
@@ -650,8 +658,8 @@ def test_the_relay_is_proven_only_if_it_allows_the_named_port_and_denies_another
 def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
     monkeypatch, output, errors
 ):
-    """Check that NUL counts as usable only if the target can open it. For example, nub could
-    open NUL on Windows build 26200, but not on 26100.
+    """Check that NUL counts as usable only if the target can open it. For example, the sandbox of
+    nub (nubjs/nub) could open NUL on Windows build 26200, but not on 26100.
     """
     monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))
     found = host._try("nul", lambda: container.try_nul(()))

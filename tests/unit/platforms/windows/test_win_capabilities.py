@@ -1,4 +1,4 @@
-"""Compute SIDs from names, and compare them with published values."""
+"""Compute SIDs from names of packages and capabilities, and compare them with published values."""
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,8 @@ PACKAGES = {
     "microsoft.microsoftedge_8wekyb3d8bbwe": "S-1-15-2-3624051433-2125758914-1423191267-1740899205-1073925389-3782572162-737981194",
     "Microsoft.WindowsCalculator_8wekyb3d8bbwe": "S-1-15-2-466767348-3739614953-2700836392-1801644223-4227750657-1087833535-2488631167",
 }
-# On every Windows 10 machine, registryRead is in the access list of HKEY_LOCAL_MACHINE\\SOFTWARE,
-# and lpacCom is in the access list of COM.
+# SIDs of capabilities. On every Windows 10 machine, the SID of registryRead is in the access list
+# of HKEY_LOCAL_MACHINE\\SOFTWARE, and the SID of lpacCom is in the access list of COM.
 CAPABILITIES = {
     "registryRead": "S-1-15-3-1024-1065365936-1281604716-3511738428-1654721687-432734479-3232135806-4053264122-3456934681",
     "lpacCom": "S-1-15-3-1024-2405443489-874036122-4286035555-1823921565-1746547431-2453885448-3625952902-991631256",

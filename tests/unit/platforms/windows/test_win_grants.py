@@ -69,9 +69,9 @@ def test_a_plain_tree_is_granted():
 def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
     monkeypatch, kept, root_changed
 ):
-    """Check the entries on secrets, on hard links, and on files that other programs run. Every run
-    must set them again, even if a kept grant has set them before, because such a file may be newer
-    than the grant.
+    """Check the access list entries of secrets, of hard links, and of files that other programs
+    run. Every run must set these entries again, even if an earlier run has set and kept the entries
+    of this grant, because such a file may have been created since then.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
@@ -186,7 +186,9 @@ def test_secrets_in_a_grant_get_no_access_entry(name, access):
     step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
     assert entries(step, name) == (0, 0)
     above = name.rpartition("\\")[0]
-    if access == "write" and above:  # the target must not rename `above`
+    # The target must not rename the directory above a secret. Otherwise it could put another
+    # directory there, to which the exception for the secret would not apply.
+    if access == "write" and above:
         assert not entries(step, above, directory=True)[0] & access_list.DELETE
         assert entries(step, above, directory=True)[1] & access_list.DELETE
     assert name in step.describe()
@@ -218,7 +220,8 @@ def test_self_starting_files_are_read_only(name):
 )
 def test_secrets_in_the_users_profile_get_no_access_entry(place, name):
     assert granted_tree.is_secret(name, place)
-    assert not granted_tree.is_secret(name)  # Sanity check: elsewhere the name is not secret
+    # Sanity check: outside the user's profile, a file with this name is not secret.
+    assert not granted_tree.is_secret(name)
 
 
 def test_files_that_start_at_logon_are_read_only():
@@ -385,8 +388,9 @@ def owned(owner: str, *allowed: str) -> bytes:
     ("owner", "allowed", "readable"),
     [
         # The access list that CPython's mkdir(0o700) sets is
-        # D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an elevated process the owner is
-        # the Administrators group.
+        # D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW): it allows access to SYSTEM,
+        # administrators and the owner. If an elevated process made the directory, the owner is the
+        # Administrators group, so the same user without elevation cannot read it.
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), False),
         (USER, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), True),
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, USER), True),
@@ -419,7 +423,7 @@ def test_a_missing_root_is_an_error(tmp_path):
         )
 
 
-# Values from ntifs.h. The last two are those of files and directories in OneDrive.
+# Reparse tags from ntifs.h. Files and directories in OneDrive have the last two.
 SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 0x9000701A
 
 
@@ -490,7 +494,8 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
     """Check that corral can walk a tree if the user may not change the access list of a closed
-    object in it. corral opens this object only for reading.
+    object in it. A closed object is one to which the target gets no access. corral only reads its
+    access list, so it does not need the right to change it.
     """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
@@ -509,14 +514,15 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ("sid", "flags", "open_to_all"),
     [
         ("S-1-15-2-1", 0, True),
-        ("S-1-15-2-2", 0x0B, True),  # inherited by the files below this directory
+        # This entry does not apply to the directory itself, but the files below it inherit it.
+        ("S-1-15-2-2", 0x0B, True),
         # An entry for the Users group does not apply to a container, which needs its own entry.
         ("S-1-5-32-545", 0, False),
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Check that corral refuses to run if all containers may read a secret. By default they may
-    read new files in directories such as Program Files.
+    """Check that corral refuses to run if all containers may read a secret. By default all
+    containers may read new files in directories such as Program Files.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw
@@ -530,8 +536,9 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
-    """Check that packages with a copy in the store, and files of other users, are closed but do not
-    count as secrets.
+    """Check that installed packages that the target uses as a copy, and files of other users, are
+    closed but do not count as secrets. The target gets no access to closed objects, but it does not
+    matter if every container can read them.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

@@ -1,5 +1,7 @@
-"""Test the journal of a run. A journal that is truncated at any byte must be read as complete or as
-empty. The journal stays locked as long as its run lives.
+"""Test the journal of a run, which lists what has to be undone after the run.
+
+A journal that is truncated at any byte must be read as complete or as empty. The journal stays
+locked as long as its run lives.
 """
 
 import os
@@ -47,8 +49,8 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_truncated_journal_is_empty(one, data):
-    """Truncate a journal at a random byte. In this case nothing has to be undone, because corral
-    changes access lists only after the journal is complete.
+    """Truncate a journal at a random byte. It must be read as empty. Nothing has to be undone then,
+    because corral changes access lists only after the journal is complete.
     """
     raw = journal.encode(one)
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
@@ -64,7 +66,8 @@ def test_a_journal_truncated_after_some_grants_were_released_keeps_the_others():
             assert found is None
         else:
             done = whole[len(raw) : at].count(b"\n")
-            assert found.roots == one.roots[done:], at  # no claim is lost
+            # A root is dropped only after its complete "- SID" line, so no root is lost.
+            assert found.roots == one.roots[done:], at
             assert found.profile == one.profile
 
 
@@ -105,7 +108,7 @@ def test_only_one_process_cleans_up(tmp_path):
     journal.create(directory, "one", entry(root())).leave()
     (dead,) = journal.dead(directory)
     assert journal.dead(directory) == []
-    # The entries are in use until the cleanup ends.
+    # The root's access list entries count as in use until the cleanup drops the root.
     assert journal.living(directory) == [entry(root())]
     dead.drop(root())
     assert journal.living(directory) == [entry()]

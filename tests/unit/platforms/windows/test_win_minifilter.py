@@ -1,5 +1,7 @@
-"""Test the minifilter client with a fake driver over a socket pair. Compare the layout of the
-client's messages with C structs that a compiler has laid out.
+"""Test corral's client for a minifilter driver, which asks corral about a target's file accesses.
+
+A fake driver takes part over a socket pair. The layout of the client's messages is compared with C
+structs that a compiler has laid out.
 """
 
 import pathlib
@@ -154,7 +156,7 @@ def test_a_session_is_registered_and_unregistered(driver):
     kinds = [struct.unpack_from("<I", message)[0] for message in driver.seen]
     assert kinds == [104, 107, 100, 101]
     config, exclude, register, unregister = driver.seen
-    # The value that makes the driver deny an access if an error occurs.
+    # With this setting, the driver denies an access if an error occurs.
     assert struct.unpack_from("<I", config, 16)[0] == 1
     assert struct.unpack_from("<I", exclude, 16)[0] > 0
     assert struct.unpack_from("<QI", register, 16) == (session.token, 4242)
@@ -164,7 +166,7 @@ def test_a_session_is_registered_and_unregistered(driver):
 
 
 def test_the_driver_refuses_short_messages(driver):
-    """Send a message without its padding, as other clients do."""
+    """Send a message without the padding at its end, as some other clients do."""
     whole = wire.register_session(1, 2, 3, "C:\\w")
     cut = whole[:1068]
     with pytest.raises(OSError, match="parameter"):

@@ -1,4 +1,7 @@
-"""Test the node preload in a real node process whose calls are denied as in an AppContainer."""
+"""Test the node preload, a script that corral makes node load before the server.
+
+The tests run it in a real node process whose calls are denied as in an AppContainer.
+"""
 
 import os
 import shutil
@@ -23,8 +26,8 @@ def granted(tmp_path):
 
 
 def run(code, granted, *preloads, module=False):
-    """Run code with the preloads of a real run. Return the code's output, or node's error if node
-    fails.
+    """Run code in node with DENIALS, which denies calls as in an AppContainer, and with these
+    preloads. Return the code's output, or node's error if node fails.
     """
     words = [word for one in (DENIALS, *preloads) for word in ("--require", one)]
     kind = ["--input-type=module"] if module else []

@@ -320,14 +320,16 @@ def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capabilit
     assert steps[app_container.Profile].capabilities == (desktop.CAPABILITY,)
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
-    # The target may take over the shim, so both must have the same restrictions.
+    # The target may take over the shim, the relay's process in the container. So the shim must have
+    # the same restrictions as the target.
     assert steps[relay_start.NamedHosts].ui == steps[job.Job].ui == job.UI_LIMITS
     assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 
 
 def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
-    """Check a plan without the relay, so that an allowlist cannot be enforced. The allowlist must
-    be dropped, and the network must stay closed instead of being opened to all hosts.
+    """Check a plan in which an allowlist cannot be enforced, because the host has no relay. The
+    allowlist must be dropped, and the network must stay closed instead of being opened to all
+    hosts.
     """
     policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
     lacking = host(*(name for name in FULL if name != "relay"))
@@ -378,8 +380,8 @@ def test_every_step_has_a_unique_name(monkeypatch):
 
 
 def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
-    """Check the order of the steps: the process is registered with the driver after it is created,
-    while it is still suspended.
+    """Check the order of the steps: the process is registered with the minifilter driver after it
+    is created, while it is still suspended.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
@@ -390,8 +392,8 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """Check that the driver gets the copy from which the target runs, but no directory above it.
-    Without a copy, it gets the server's own directory.
+    """Check which paths the minifilter driver lets the target read: the copy from which the target
+    runs, but no directory above it. Without a copy, the server's own directory is readable.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

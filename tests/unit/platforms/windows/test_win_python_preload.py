@@ -1,5 +1,7 @@
-"""Test the Python preload on any system. Stubs imitate an AppContainer: they replace the calls that
-Windows denies in a container, and fail as these calls do.
+"""Test the Python preload, a module that corral makes Python load before the server.
+
+The tests run on any system. Stubs imitate an AppContainer: they replace the calls that Windows
+denies in a container, and fail as these calls do.
 """
 
 import builtins
@@ -122,7 +124,8 @@ def test_the_nul_device_is_not_replaced_if_it_can_be_opened(container, monkeypat
     before = os.open
     preload.install()
     assert os.open == before
-    with pytest.raises(PermissionError):  # the preload leaves NUL as it is
+    # The preload does not repair NUL, so opening it still fails, as the fixture makes it fail.
+    with pytest.raises(PermissionError):
         open("nul").close()
 
 

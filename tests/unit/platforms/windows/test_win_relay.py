@@ -1,4 +1,7 @@
-"""Test the relay's frames and requests without any socket."""
+"""Test the relay, which connects a target in an AppContainer to the allowed hosts.
+
+These tests check its frames and requests without any socket.
+"""
 
 import os
 import threading

@@ -1,5 +1,7 @@
-"""Test the whole relay with real processes, pipes, sockets and clients, but without the container
-around the shim.
+"""Test the whole relay with real processes, pipes, sockets and clients.
+
+Only the container is missing: the shim, which is the relay's small program in the target's
+container, runs here as an ordinary process.
 """
 
 import contextlib
@@ -136,7 +138,7 @@ def test_other_ports_and_addresses_are_denied(run, web):
     running = run([f"allowed.test:{port + 1}", f"127.0.0.1:{port}"], admitted=())
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 403
     assert status_of(lambda: running.open(f"http://127.0.0.2:{port}/"))[0] == 403
-    # Sanity check: the guard allows an address that the policy names.
+    # Sanity check: the address guard allows an address that the policy names.
     assert status_of(lambda: running.open(f"http://127.0.0.1:{port}/")) == (200, BODY)
     assert [row[:2] for row in running.rows()] == [
         ("port", f"allowed.test:{port}"),
@@ -422,7 +424,8 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
             let_go.wait(60)
 
     monkeypatch.setattr(outer, "time", types.SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # enough time to read the last stream
+    # Give the relay enough time to read the last stream before `close` stops it.
+    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
         item
@@ -440,7 +443,8 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
     let_go.set()
     flooding.join(60)
     by_hand.close()
-    for _ in range(outer.MAX_HANDLERS):  # all streams have ended
+    # When every handler is free, all streams have ended.
+    for _ in range(outer.MAX_HANDLERS):
         assert by_hand.relay._handlers.acquire(timeout=60)
     assert len(rests) == 3000
     assert rests[: MAX_FAILED - 1] == [0.0] * (MAX_FAILED - 1)

@@ -203,7 +203,8 @@ def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
     host.entries.add(ROOTS[0].sid)
     with host.patched():
         first, second = claimed(directory, "one", ROOTS[0]), claimed(directory, "two", ROOTS[0])
-        # The first run no longer uses the entries, but its journal still exists.
+        # The first run leaves the entries, because the second run still uses them. It drops its
+        # claim to them, but its journal still exists.
         assert journal.is_used(ROOTS[0].sid, first.others())
         first.drop(ROOTS[0])
         assert undo.undo_run(second, keep=False) == []
@@ -212,8 +213,8 @@ def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
 
 
 def test_a_dead_run_is_cleaned_up_by_one_process(tmp_path):
-    """End a run while another process cleans up after a dead run. The run must leave the entries
-    for that process to remove.
+    """End a run while another process cleans up after a dead run that used the same entries. The
+    ending run must leave these entries, because the other process removes them.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)

@@ -73,8 +73,9 @@ def test_node_and_its_server_are_copied():
 
 
 def test_granted_paths_are_used_in_place():
-    """Check that granted paths are not replaced by copies. The target cannot write to a copy, and
-    changes to a copy would not be seen outside the sandbox.
+    """Check that granted paths are not replaced by copies, because a copy is read-only and does not
+    show later changes to the original. Two things are copied nevertheless: the runtime, and a
+    script with only a read grant.
     """
     tree = copied("C:\\work\\srv")
     program = Program(
