@@ -845,12 +845,27 @@ CLAIMS: tuple[Claim, ...] = (
                 (f"{STREAMS}::test_locks_of_a_shared_log_are_released",),
             ),
             (
-                "streams-flags",
-                "corral opens each pipe again for the target, so that the target cannot change the status flags of a pipe that other programs share.",
+                "streams-shared",
+                "So if other programs have the same pipe or socket, the target gets a pipe of its own, and corral copies the data.",
                 (
+                    f"{STREAMS}::test_a_target_cannot_write_to_another_programs_stdin",
+                    f"{STREAMS}::test_a_target_cannot_read_another_programs_stderr",
+                    f"{STREAMS}::test_a_target_cannot_change_the_mode_of_a_shared_pipe",
+                    f"{STREAMS}::test_a_target_cannot_shut_down_a_socket_that_others_share",
                     f"{STREAMS}::test_flags_of_pipes_that_others_share_are_not_changed",
+                    f"{STREAMS}::test_a_spare_sandbox_gets_no_shared_pipe",
                     f"{STREAMS}::test_the_client_sees_that_the_target_closed_its_stdout_pipe",
                 ),
+            ),
+            (
+                "streams-memfd",
+                "It does the same for a file in memory (memfd).",
+                (f"{STREAMS}::test_a_target_cannot_write_to_a_memory_file_on_its_stdin",),
+            ),
+            (
+                "streams-taken",
+                "The rest of a shared stdin stays there for other programs, because corral takes only what the target reads.",
+                (f"{STREAMS}::test_a_target_takes_only_what_it_reads_from_a_shared_stdin",),
             ),
             (
                 "bare-binds",

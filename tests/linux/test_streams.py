@@ -117,6 +117,7 @@ def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls)
     command = [user.python, "-c", NAME, name]
     argv = user.corral_argv("run", "--", *command) if walls else command
     process = user.popen(argv, stdin=one, stdout=subprocess.PIPE, text=True)
+    one.close()  # otherwise the target gets a pipe in place of a socket that others share
     said = process.stdout.readline().strip()
     with socket.socket(socket.AF_UNIX) as program:
         try:
@@ -124,7 +125,6 @@ def test_a_socket_on_stdin_cannot_take_an_abstract_name_of_the_host(user, walls)
             is_free = True
         except OSError:
             is_free = False
-    one.close()
     other.close()
     process.communicate(timeout=60)
     # With namespaces the target's bind fails, because corral has already bound the socket to an
@@ -160,6 +160,217 @@ def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
     for fd in (fd for pipe in pipes for fd in pipe):
         os.close(fd)
     assert [new == old for new, old in zip(after, before, strict=True)] == [walls] * 3
+
+
+MISUSE = (
+    PRELUDE
+    + """
+import fcntl, json, os, socket, stat, sys
+def write_to_stdin(): os.write(os.open("/proc/self/fd/0", os.O_WRONLY | os.O_NONBLOCK), b"evil\\n")
+def read_stderr(): return os.read(os.open("/proc/self/fd/2", os.O_RDONLY | os.O_NONBLOCK), 100).decode()
+def close_mode(): os.fchmod(2, 0)
+def shut_down(): socket.socket(fileno=2).shutdown(socket.SHUT_RDWR)
+act = globals()[sys.argv[1]]
+print(json.dumps(tried(act)), flush=True)
+"""
+)
+
+
+def misuse_shared(user, act, walls, stdin, stderr):
+    """Let a target misuse a stream that this process also has. Return the result of the act."""
+    command = [user.python, "-c", MISUSE, act]
+    argv = user.corral_argv("run", "--", *command) if walls else command
+    process = user.popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_target_cannot_write_to_another_programs_stdin(user, walls):
+    """Share a pipe as stdin with this process, as a shell shares a script that it reads from a
+    pipe.
+    """
+    read, write = os.pipe()
+    os.fchown(read, user.uid, user.uid)
+    misuse_shared(user, "write_to_stdin", walls, read, subprocess.DEVNULL)
+    os.write(write, b"end\n")
+    lines = os.read(read, 100)
+    os.close(read)
+    os.close(write)
+    assert lines == (b"end\n" if walls else b"evil\nend\n")
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_target_cannot_read_another_programs_stderr(user, walls):
+    read, write = os.pipe()
+    os.fchown(write, user.uid, user.uid)
+    os.write(write, b"token of another program\n")
+    misuse_shared(user, "read_stderr", walls, subprocess.DEVNULL, write)
+    os.write(write, b"end\n")
+    left = os.read(read, 100)
+    os.close(read)
+    os.close(write)
+    assert left == (b"token of another program\nend\n" if walls else b"end\n")
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_target_cannot_change_the_mode_of_a_shared_pipe(user, walls):
+    read, write = os.pipe()
+    os.fchown(write, user.uid, user.uid)
+    misuse_shared(user, "close_mode", walls, subprocess.DEVNULL, write)
+    mode = os.fstat(write).st_mode & 0o777
+    os.close(read)
+    os.close(write)
+    assert mode == (0o600 if walls else 0)
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_target_cannot_shut_down_a_socket_that_others_share(user, walls):
+    one, other = socket.socketpair()
+    os.fchown(other.fileno(), user.uid, user.uid)
+    misuse_shared(user, "shut_down", walls, subprocess.DEVNULL, other)
+    try:
+        other.sendall(b"still open")
+        sent = one.recv(100)
+    except BrokenPipeError:
+        sent = b""
+    one.close()
+    other.close()
+    assert sent == (b"still open" if walls else b"")
+
+
+REWRITE = (
+    PRELUDE
+    + """
+import json, os
+def rewrite(): os.write(os.open("/proc/self/fd/0", os.O_RDWR), b"evil")
+print(json.dumps([os.read(0, 100).decode(), tried(rewrite)]))
+"""
+)
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_target_cannot_write_to_a_memory_file_on_its_stdin(user, walls):
+    made = os.memfd_create("given")
+    os.fchown(made, user.uid, user.uid)
+    os.write(made, b"question")
+    stdin = os.open(f"/proc/self/fd/{made}", os.O_RDONLY)
+    command = [user.python, "-c", REWRITE]
+    argv = user.corral_argv("run", "--", *command) if walls else command
+    process = user.popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert json.loads(out)[0] == "question"
+    assert os.pread(made, 100, 0) == (b"question" if walls else b"evil" + b"tion")
+    os.close(made)
+    os.close(stdin)
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("kind", ["pipe", "socket", "memfd"])
+def test_a_target_takes_only_what_it_reads_from_a_shared_stdin(user, kind):
+    """Let a target read 5000 bytes of a stdin that this process shares. The rest must still be there
+    for the next program, as for the next command of a script.
+    """
+    data = b"".join(b"line %05d\n" % number for number in range(2000))
+    if kind == "pipe":
+        stdin, writer = os.pipe()
+        os.fchown(stdin, user.uid, user.uid)
+        os.write(writer, data)
+    elif kind == "socket":
+        one, other = socket.socketpair()
+        stdin, writer = one.detach(), other.detach()
+        os.fchown(stdin, user.uid, user.uid)
+        os.write(writer, data)
+    else:
+        stdin = os.memfd_create("given")
+        os.fchown(stdin, user.uid, user.uid)
+        os.write(stdin, data)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        writer = -1
+    code = "import os; seen = b''\nwhile len(seen) < 5000: seen += os.read(0, 5000 - len(seen))\nos.write(1, seen)"
+    argv = user.corral_argv("run", "--", user.python, "-c", code)
+    process = user.popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == (data[:5000], b"")
+    if writer >= 0:
+        os.close(writer)
+    rest = b""
+    while chunk := os.read(stdin, 65536):
+        rest += chunk
+    os.close(stdin)
+    assert rest == data[5000:]
+
+
+def test_the_end_of_a_shared_stdin_reaches_the_target(user):
+    read, write = os.pipe()
+    os.fchown(read, user.uid, user.uid)
+    argv = user.corral_argv("run", "--", "/bin/cat")
+    process = user.popen(argv, stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.write(write, b"x" * 20000)
+    os.close(write)
+    out, _ = process.communicate(timeout=60)
+    os.close(read)
+    assert out == b"x" * 20000
+    assert process.returncode == 0
+
+
+def test_both_outputs_in_one_shared_pipe_keep_their_order(user):
+    read, write = os.pipe()
+    os.fchown(write, user.uid, user.uid)
+    script = "for n in 1 2 3 4 5; do echo out $n; echo err $n >&2; done"
+    argv = user.corral_argv("run", "--allow-subprocess", "--", "/bin/sh", "-c", script)
+    process = user.popen(argv, stdin=subprocess.DEVNULL, stdout=write, stderr=write)
+    assert process.wait(timeout=60) == 0
+    os.close(write)
+    with open(read) as file:
+        lines = file.read().splitlines()
+    assert lines == [f"{kind} {n}" for n in range(1, 6) for kind in ("out", "err")]
+
+
+def test_a_run_ends_although_nobody_reads_its_shared_stderr(user):
+    read, write = os.pipe()
+    os.fchown(write, user.uid, user.uid)
+    flood = "import os\nwhile True: os.write(2, b'x' * 65536)"
+    argv = user.corral_argv("run", "--timeout", "1s", "--", user.python, "-c", flood)
+    process = user.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=write)
+    code = process.wait(timeout=60)
+    os.close(read)
+    os.close(write)
+    assert code == 124
+
+
+SPARE = """
+import json, os, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import corral
+read, write = os.pipe()
+os.write(write, b"token of another program\\n")
+command = [sys.executable, "-c", sys.argv[2], "read_stderr"]
+with corral.Pool() as pool:
+    for _ in range(2):
+        with pool.launch(command, stdin=subprocess.DEVNULL, stdout=corral.PIPE, stderr=write) as target:
+            target.stdout.read()
+            target.wait()
+os.write(write, b"end\\n")
+print(json.dumps(os.read(read, 100).decode()))
+"""
+
+
+def test_a_spare_sandbox_gets_no_shared_pipe(user):
+    """Launch two targets from a pool, and let them read the pipe on their stderr. The first makes
+    the pool start spares, and the second uses one.
+    """
+    argv = [*user.host, user.python, "-c", SPARE, str(user.package), MISUSE]
+    process = user.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    assert json.loads(out or "null") == "token of another program\nend\n", err.decode()
 
 
 LOCK = """

@@ -126,8 +126,11 @@ class Pool:
 
 
 def _shape(plan: Plan) -> Plan:
-    """Return a plan without its command and environment, to compare it with the plan of a spare."""
+    """Return a plan without its command, environment and streams, to compare it with the plan of a
+    spare.
+    """
     program = replace(plan.program, argv=(), typed=(), cwd="", notes=(), environment=())
     return replace(
-        plan, program=program, environment=(), run="", ungranted=(), secret_names=(), warnings=()
-    )
+        plan, program=program, environment=(), run="", ungranted=(), secret_names=(), warnings=(),
+        private_streams=(),
+    )  # fmt: skip

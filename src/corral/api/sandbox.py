@@ -11,6 +11,7 @@ from corral.abi.signal_numbers import SIGKILL, SIGTERM
 from corral.api import wire_format
 from corral.errors import SupervisionError
 from corral.platforms.contract import Ending
+from corral.record import replace
 from corral.supervisor import secret_values  # noqa: F401 - for `build_report`
 from corral.supervisor.report import Report, build_report
 
@@ -191,7 +192,10 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             self.stdin, reading = _open_stream(stdin, 0, ends)  # type: ignore[assignment]
             self.stdout, writing = _open_stream(stdout, 1, ends)  # type: ignore[assignment]
             self.stderr, errors = _open_stream(stderr, 2, ends)  # type: ignore[assignment]
-            return self._connect(self.plan, (reading, writing, errors))
+            wanted = (stdin, stdout, stderr)
+            private = tuple(number for number, stream in enumerate(wanted) if stream == PIPE)
+            plan = replace(self.plan, private_streams=private)
+            return self._connect(plan, (reading, writing, errors))
         except BaseException:
             self._close_streams()
             raise

@@ -196,6 +196,8 @@ class Plan:
     - `pins` lists the pinned definitions as (kind, name, definition), or is None if definitions are
       not compared with pins.
     - `pinned_as` is the key under which the pins of this server are stored.
+    - `private_streams` lists the standard streams that no other program has, as numbers, because
+      the Python API made them for this run.
     """
 
     program: Program
@@ -219,4 +221,5 @@ class Plan:
     mcp: Mcp | None = None
     pins: tuple[tuple[str, str, str], ...] | None = None
     pinned_as: tuple[str, ...] = ()
+    private_streams: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()

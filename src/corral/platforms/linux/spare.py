@@ -13,13 +13,12 @@ import select
 import sys
 
 from corral.abi import linux as abi
-from corral.abi import linux_sockets
 from corral.paths.mounts import parse_mount
 from corral.paths.posix import is_inside
 from corral.platforms import steps
 from corral.platforms.linux import spawn
 from corral.platforms.linux.mechanisms import root_filesystem
-from corral.platforms.posix import handover, stream_state
+from corral.platforms.posix import handover
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -111,18 +110,18 @@ class Spare:
             return b""  # the process has just ended, or /proc is mounted with `hidepid`
 
     def take(self, plan: Plan, stdio: Stdio) -> spawn.Child:
-        self.child.accept(plan, stdio)
         message = (plan.program.argv, plan.program.cwd, plan.environment)
-        opened: list[int] = []
         try:
-            streams = stream_state.reopen_pipes(stdio, opened)
-            handover.send(self._request, marshal.dumps(message), streams)
-        except OSError as error:
+            relay = self.child.accept(plan, stdio)
+            handover.send(self._request, marshal.dumps(message), relay.stdio if relay else stdio)
+        except BaseException as error:
             self.child.kill()
             self.child.reap()
-            raise steps.StepFailed("request", error) from error
-        finally:
-            linux_sockets.close_all(opened)
+            if isinstance(error, OSError):
+                raise steps.StepFailed("request", error) from error
+            raise
+        if relay is not None:
+            relay.started()
         self._request.close()
         return self.child
 

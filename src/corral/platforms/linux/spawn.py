@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from corral.platforms.contract import NetworkServices, Service, Stdio, Usage
     from corral.platforms.linux.path_watch import PathWatch
     from corral.platforms.linux.socket_broker import SocketBroker
-    from corral.platforms.posix.stream_relay import Relay
+    from corral.platforms.linux.stream_relay import Relay
 
     RunInit = Callable[[int, init.Pipes], NoReturn]
     Request = Callable[[int], Plan]
@@ -84,10 +84,13 @@ class Child:
         self._broker: SocketBroker | None = None
         self._allows_network = False
 
-    def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Remember the streams and the home of the command that this spare will execute."""
+    def accept(self, plan: Plan, stdio: Stdio) -> Relay | None:
+        """Remember the streams and the home of the command that this spare will execute. Return the
+        relay of its streams, if it needs one.
+        """
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
+        return relay_streams(plan, self._results, stdio)
 
     def signal(self, number: int) -> None:
         """Send a signal to init. Init passes it on to every process of the target."""
@@ -268,8 +271,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
     try:
         if request is None:
             results.add(stream_state.keep(stdio))
-        stdio = stream_state.reopen_pipes(stdio, results.get(init.InitDescriptors).fds)
-        relay = _relay_files(plan, results, stdio)
+        relay = relay_streams(plan, results, stdio)
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)
         seccomp.load_filters(plan.steps)
@@ -279,22 +281,22 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
         raise
 
 
-def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Replace streams that are files with pipes, because the target could reopen such a file with
-    more rights.
-
-    Return None and replace nothing if Landlock prevents reopening and truncation.
+def relay_streams(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
+    """Start the copying of streams that the target must not have itself. Return None if the target
+    may have all of them.
     """
-    held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
-    if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
-        return None
-    from corral.platforms.posix import stream_relay
+    from corral.platforms.linux import stream_relay
 
+    # Landlock prevents reopening a regular file with more rights, and truncating it.
+    held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
+    is_held = any("landlock" in one for one in held)
+    files = not is_held or abi.landlock_abi() < abi.LANDLOCK_TRUNCATE_ABI
     try:
-        relay = stream_relay.relay_files(stdio)
+        relay = stream_relay.relay(stdio, files=files, private=plan.private_streams)
     except OSError as error:
         raise StepFailed("streams", error) from error
-    results.add(relay)
+    if relay is not None:
+        results.add(relay)
     return relay
 
 

@@ -33,8 +33,6 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from corral.platforms.contract import Stdio
-
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
@@ -69,37 +67,6 @@ class StreamStates:
     def release(self) -> None:
         for _, fd, _ in self.streams:
             os.close(fd)
-
-
-def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
-    """Open each unnamed pipe among the streams again, and return the streams with the new
-    descriptors. Add these to `opened` too, whose descriptors the caller closes.
-
-    Named pipes stay as they are, because opening one again could block until another process opens
-    it too.
-    """
-    found = [_reopen_pipe(fd, opened) for fd in stdio]
-    return found[0], found[1], found[2]
-
-
-def _reopen_pipe(fd: int, opened: list[int]) -> int:
-    """Open an unnamed pipe again and return the new descriptor. Return `fd` if this is not
-    possible.
-    """
-    if sys.platform != "linux":
-        return fd
-    path = f"/proc/self/fd/{fd}"
-    try:
-        if not os.readlink(path).startswith("pipe:["):
-            return fd
-        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-        if flags & os.O_DIRECT:
-            return fd  # the open below cannot set O_DIRECT, so `new` would lack it
-        new = os.open(path, flags & (os.O_ACCMODE | os.O_NONBLOCK) | os.O_CLOEXEC)
-    except OSError:
-        return fd
-    opened.append(new)
-    return new
 
 
 def keep(stdio: Sequence[int]) -> StreamStates:
