@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -111,3 +112,16 @@ def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratc
     assert cat("./project/file", place.parent) == (b"found", [])
     # Sanity check: there is no warning about a path that is not granted.
     assert cat("./project/file") == (b"", [])
+
+
+def test_a_parent_that_ignores_sigchld_does_not_prevent_a_run(user):
+    """Start corral with SIGCHLD ignored, as some daemons start their children. Without corral's
+    own change, it could not wait for its children.
+    """
+    ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    argv = user.corral_argv("run", "--", "/bin/echo", "done")
+    done = user.popen(
+        [user.python, "-c", ignore, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = done.communicate(timeout=60)
+    assert (done.returncode, out) == (0, b"done\n"), err.decode()

@@ -49,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is not None:
         return _main(list(arguments))
     output.use_utf8()
+    _wait_for_children()
     gc.disable()  # a run allocates too little memory for garbage collection to pay off
     code = _main(sys.argv[1:])
     try:
@@ -57,6 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MemoryError:
         pass  # only the last steps failed; the command itself is done, and `code` is its exit code
     os._exit(code)  # skips the interpreter's teardown, which takes 2 ms
+
+
+def _wait_for_children() -> None:
+    """Restore the default action of SIGCHLD. If corral's parent ignores the signal, corral inherits
+    this, and the kernel discards the exit status of corral's children.
+    """
+    if sys.platform != "win32":
+        import _signal  # type: ignore[import-not-found]
+
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
 
 
 def _main(words: list[str]) -> int:
