@@ -72,8 +72,9 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
     home = home_directory(environ) if home is None else home
     if sys.platform == "win32":
         roaming = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
-        # State and cache are not in AppData, because Windows redirects the files that a packaged
-        # client and its children write there.
+        # State and cache are not in AppData. If a client is installed as a package (MSIX), Windows
+        # redirects what the client and its children write to AppData. Other programs, such as a
+        # corral that is started in a terminal, would not find these files.
         own = os.path.join(home, ".corral")
         config, state = os.path.join(roaming, "corral"), os.path.join(own, "state")
         cache = os.path.join(own, "cache")
@@ -95,7 +96,7 @@ def target_homes() -> str:
     """Return the directory for the persistent homes (`state = true`) of targets that root runs
     without namespaces.
 
-    These targets have another user id, so their homes cannot be in root's home.
+    These targets have another user id, which may not enter root's home.
     """
     return os.path.join(absolute(os.environ, "XDG_STATE_HOME", "/var/lib"), "corral-homes")
 
@@ -130,8 +131,8 @@ def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> N
             hint = f"check what it is, then remove it: rm {word}"
         elif sys.platform != "win32" and found.st_uid != os.geteuid():
             hint = f"it belongs to user {found.st_uid}; "
-            # Do not suggest `chown` to root: with `sudo`, the directory may be in the home of the
-            # user who called it.
+            # Do not suggest `chown` if root runs corral. With `sudo`, the directory may be in the
+            # home of the user who called `sudo`.
             hint += (
                 f"to make it yours: sudo chown -R {os.geteuid()} {word}"
                 if os.geteuid()

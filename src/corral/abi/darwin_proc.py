@@ -122,8 +122,10 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the pid of the process that is responsible for the process `pid`. If `pid` needs the
-    user's consent, macOS asks in the name of the responsible process.
+    """Return the pid of the process that is responsible for the process `pid`.
+
+    If `pid` uses private data, such as the calendar, macOS asks the user for consent in the name of
+    the responsible process.
     """
     return responsibility_get_pid_responsible_for_pid(pid)
 

@@ -1,6 +1,6 @@
 """Bind Apple's extensions to posix_spawn. They can replace the calling process, close descriptors,
-limit the memory of the new program, and disclaim responsibility for it. macOS then asks the user
-for consent in the name of the new program.
+limit the memory of the new program, and disclaim responsibility for it. If the new program then
+uses private data, such as the calendar, macOS asks the user for consent in this program's name.
 """
 
 from __future__ import annotations
@@ -61,10 +61,12 @@ def exec_in_place(
     """Replace this process with the program `path`, which gets only descriptors 0 to 2. Raise
     OSError on failure.
 
-    With `disclaim`, macOS asks the user for consent in the name of the new program. Otherwise it
-    would name the program that started corral. The kernel kills the new program when its footprint
-    exceeds `megabytes`; 0 means no limit. The limit ends when the new program executes another
-    program.
+    If the new program uses private data, such as the calendar, macOS asks the user for consent.
+    With `disclaim`, it asks in the name of the new program, and otherwise in the name of the
+    program that started corral.
+
+    The kernel kills the new program when its footprint exceeds `megabytes`; 0 means no limit. The
+    limit ends when the new program executes another program.
     """
     attributes, actions = ctypes.c_void_p(), ctypes.c_void_p()
     posix_spawnattr_init(ctypes.byref(attributes))

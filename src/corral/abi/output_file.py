@@ -22,7 +22,8 @@ def open_output(path: str, flags: int) -> int:
 
     - a pipe, because it could block corral
     - another user's file, because that user could read and change the output
-    - a file with several hard links, because it may be another file of this user
+    - a file with several hard links, because another user may have linked the path to one of this
+      user's files, which corral would overwrite
 
     Truncate the file (O_TRUNC) only after these checks.
     """

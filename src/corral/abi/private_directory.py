@@ -79,7 +79,8 @@ def _make_directories(path: str) -> None:
 
 def _refuse_users_directory(path: str) -> None:
     """If this process is root, refuse a path below an ordinary user's directory. That user could
-    plant symlinks in the path, and could not use the directories that root creates there.
+    put symlinks into the path, and root would follow them. Besides, the user could not use
+    directories that root creates there.
     """
     if sys.platform == "win32" or os.geteuid():
         return
@@ -102,8 +103,9 @@ def directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether `owner` is the overflow id. The kernel shows it for every user id that is not
-    mapped into this process's user namespace.
+    """Return whether `owner` stands for users that are not mapped into this process's user
+    namespace. For all of them the kernel shows the same number, the overflow id. If every user id
+    is mapped, this number is the id of an ordinary user.
     """
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
@@ -180,8 +182,8 @@ def create_locked(path: str) -> int:
     another user may have put it there.
 
     If another process mistakes the new file for a leftover and removes it before it is locked,
-    create it again. Wait only a limited time for the lock, because a target with a write grant
-    could hold it forever.
+    create it again. Wait only a limited time for the lock, because a target that can write to the
+    directory could lock the file and never unlock it.
     """
     make_private_directory(os.path.dirname(path))
     while True:
@@ -237,8 +239,8 @@ def lock(fd: int, *, wait: bool) -> None:
 def lock_dead(path: str) -> int:
     """Lock the leftover file of a dead process, and return its descriptor.
 
-    Return -1 if the process is alive. Also return -1 if another user owns the file, because callers
-    remove the paths that it lists.
+    Return -1 if the process is alive. Also return -1 if another user owns the file: some callers
+    remove the paths that the file lists, and that user could list any path.
     """
     fd = open_own(path)
     try:
@@ -257,9 +259,9 @@ def remove_locked(path: str, fd: int) -> None:
     """Remove a locked file, and close its descriptor if `fd` is not -1. If the file cannot be
     removed, leave it to a later process.
 
-    Remove the file before unlocking it: the process that created it may still be waiting for the
-    lock, and must then find that the file is gone. On Windows close the descriptor first, because
-    an open file cannot be removed.
+    Remove the file before unlocking it. Otherwise the process that created it, if it still waits
+    for the lock, could get the lock and use the file just before it is removed. On Windows close
+    the descriptor first, because an open file cannot be removed.
     """
     if sys.platform == "win32" and fd >= 0:
         os.close(fd)

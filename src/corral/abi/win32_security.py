@@ -139,8 +139,8 @@ def create_profile(name: str, title: str, description: str) -> bytes:
     """Create an AppContainer profile and return its package SID. Fail with ERROR_ALREADY_EXISTS if
     the profile exists.
 
-    The profile gets no capabilities. They would not allow the target anything, because Windows
-    checks only the capabilities in the token, but the firewall service would register them.
+    The profile gets no capabilities, because Windows checks only those in the token. Capabilities
+    of the profile would have no effect, except that the firewall service would register them.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 

@@ -126,8 +126,8 @@ class HelloReader:
 
 
 def _classify_other(data: bytearray) -> Hello:
-    """Classify bytes that are not the start of a TLS record. An SSL 2 hello counts as
-    malformed, not as "not TLS", because old servers would accept it.
+    """Classify bytes that are not the start of a TLS record. Call an SSL 2 hello malformed, so that
+    corral denies it. It must not pass as "not TLS", because old servers accept it as a TLS hello.
     """
     if not data[0] & 0x80:
         return Hello(state="not TLS")

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
             """Do the one-time work that would otherwise slow down the plan's first run."""
 
         def find_spare_maker(self, plan: Plan) -> SpareMaker | None:
-            """Return a function that sets up a spare sandbox in advance, or None if this plan
-            cannot use one.
+            """Return a function that sets up a sandbox before its command is known (a spare), or
+            None if this is not possible for the plan.
             """
 
         def cache_key(self) -> tuple[str, ...]: ...
@@ -139,8 +139,8 @@ if TYPE_CHECKING:
         """Does work for a sandbox during a run, such as forwarding its network connections.
 
         The watcher's loop calls `run_ready` when `fileno` is ready or `deadline` has passed. A
-        service with its own threads returns -1 as `fileno`. `close` is called after the target has
-        ended.
+        service that does its work in its own threads may return -1 as `fileno`. `close` is called
+        after the target has ended.
         """
 
         def fileno(self) -> int: ...

@@ -10,8 +10,9 @@ connections:
   sandbox's own loopback
 - in a run with an allowlist, connections to a port that no entry of the allowlist has
 
-In a run with an allowlist it also records datagrams, because they are lost. Datagrams to loopback
-are not recorded, because they are the target's own traffic.
+In a run with an allowlist it also records datagrams, because the gateway forwards only connections,
+so datagrams to other hosts are lost. Datagrams to loopback are not recorded, because they are the
+target's own traffic.
 """
 
 from __future__ import annotations

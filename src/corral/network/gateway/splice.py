@@ -237,8 +237,8 @@ class SplicedCopy:
 
     def finish(self, until: float) -> None:
         """End the copy after the target has ended. First pass on what the client and the server
-        have already sent, because the kernel would also deliver what a program sent before it
-        exited.
+        have already sent. On a direct connection the kernel, too, delivers what a program sent
+        before it exited.
         """
         self.up.pump_all(until)
         self.down.pump_all(until)

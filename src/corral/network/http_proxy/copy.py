@@ -105,8 +105,8 @@ class PolledCopy:
 
     def _copy_until_stopped(self) -> None:
         """Copy until both directions have ended. If the run is over, pass on what the target and
-        the server have sent by then, because the kernel would also deliver what a program sent
-        before it exited. If a direction has not ended after that, raise RunOverError.
+        the server have sent by then. On a direct connection the kernel, too, delivers what a
+        program sent before it exited. If a direction has not ended after that, raise RunOverError.
         """
         try:
             while self._step():

@@ -4,8 +4,9 @@ Any process on the host can connect to a loopback port, so the proxy requires a 
 only in the target's environment. A client without the password learns nothing about the policy, and
 its attempts are not recorded as denials.
 
-The proxy uses threads, so it starts only after the supervisor has forked the target. The lookup of
-a name cannot be interrupted, so a thread that waits for a lookup may run until the process ends.
+The proxy uses threads, and a process with threads must not fork. So the proxy starts only after the
+supervisor has forked the target. The lookup of a name cannot be interrupted, so a thread that waits
+for a lookup may run until the process ends.
 """
 
 import os

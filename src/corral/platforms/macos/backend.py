@@ -91,7 +91,7 @@ class Macos:
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the processes below the watcher `root`, from another process than the watcher.
+        """Measure the processes below the watcher `root`. The caller is not the watcher.
 
         Processes whose parents have ended are missing, because only the watcher knows that they
         belong to the tree.
@@ -100,8 +100,8 @@ class Macos:
         return tree.measure(excluded=root)
 
     def find_spare_maker(self, _plan: Plan) -> None:
-        """Return None, because on macOS corral does not start a process before it knows the
-        command.
+        """Return None, because a spare is a sandbox whose process exists before its command is
+        known. On macOS corral does not start such a process.
         """
 
     def rehearse(self, plan: Plan) -> None:

@@ -58,9 +58,9 @@ class ProcessTable:
     def has_marker(self, pid: int, marker: str) -> bool:
         """Return whether a process's profile contains this marker.
 
-        The marker is a service name that only the profile of corral's run allows to look up. The
-        profile of another program may allow every name. So also check that the process may not look
-        up a different name.
+        The marker is a service name that is different in each run, and the profile of the run
+        allows its processes to look it up. The profile of another program may allow every name. So
+        also check that the process may not look up a different name.
         """
         try:
             return (

@@ -68,7 +68,9 @@ def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
 
 
 def find_spare_maker(_plan: Plan) -> None:
-    """Return None, because Windows cannot create a process before its command is known."""
+    """Return None, because a spare is a sandbox whose process exists before its command is known.
+    Windows cannot create such a process.
+    """
 
 
 def rehearse(plan: Plan) -> None:

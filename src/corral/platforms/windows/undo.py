@@ -110,10 +110,10 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 def withdraw(root: Root) -> list[str]:
     """Remove this root's entries from every object in the root. Return the failures as text.
 
-    A root that has been moved keeps its entries. They give no access unless the root returns to its
-    old path: their capability depends on this path, so no other grant gives it to a token. A file
-    that has been moved out of its root also keeps its entries, and a later run with the same grant
-    can therefore open it.
+    A root that has been moved keeps its entries. They give access only to targets with a capability
+    that depends on the root's old path. Only a grant of this path gives a target this capability,
+    so the entries have no effect unless the root returns there. A file that has been moved out of
+    its root also keeps its entries, and a later run with the same grant can therefore open it.
     """
     problems: list[str] = []
     top = extended_path(root.path)

@@ -3,7 +3,8 @@
 Seatbelt allows only this port. corral opens it before the fork, because the target's profile and
 environment contain the port number. The only host that a Seatbelt rule can name is `localhost`,
 which means every address of this Mac. The rule therefore also allows the same port on ::1. corral
-binds that port too, but does not listen on it, so connections to it are refused.
+binds that port too, so that no other program can listen on it. corral itself does not listen on it,
+so connections to it are refused.
 
 Every process on the Mac can connect to the port. The proxy therefore requires a password, which the
 target gets in its proxy variables. The password is generated when the step is applied, so the plan
@@ -78,7 +79,7 @@ class ProxyPort:
 
     def serve(self, plan: Plan, denials: Denials) -> HttpProxy:
         """Start the proxy, which will close the listener when it ends. Call this only after the
-        last fork, because the proxy starts threads.
+        last fork: the proxy starts threads, and a process with threads must not fork.
         """
         import socket
 
@@ -111,8 +112,8 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the same port on ::1, so that connections to it are refused. Return None if the Mac has
-    no IPv6.
+    """Bind the port on ::1, so that no program can listen there. Return None if the Mac has no
+    IPv6.
     """
     try:
         reserved = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)

@@ -2,8 +2,8 @@
 
 The profile denies everything that no rule allows, and the last matching rule decides. Paths from
 the policy and the program are passed as parameters (`(param "READ_0")`), so that they cannot be
-read as rules. They have to be real paths, because Seatbelt compares real paths: a rule for /tmp
-silently matches nothing.
+read as rules. They have to be real paths, because Seatbelt compares real paths: a rule for the
+symlink /tmp silently matches nothing.
 
 `(version 1)`, with which the profile begins, allows 28 operations even after `(deny default)`. The
 profile denies each of them by name, unless a list in the tests gives a reason to allow it. macOS
@@ -134,7 +134,8 @@ class View:
     - `marker`: a name that no service has. `process_tree` uses it to recognize processes under this
       profile.
 
-    Hidden and held paths need not exist. A grant of a path below them still applies.
+    Hidden and held paths need not exist. A grant of a path below a hidden or held path still
+    applies.
     """
 
     execute: tuple[str, ...]
@@ -248,15 +249,15 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
-    """Yield the rules for all paths. The rules for outer paths come first. So the rule for the
-    deepest path decides, because in a profile the last matching rule does. If a path has rules of
+    """Yield the rules for all paths. In a profile the last matching rule decides. The rules for
+    outer paths come first, so that the rule for the deepest path decides. If a path has rules of
     several kinds, the last kind in `kinds` decides: for example, a grant of a hidden path makes it
     visible.
 
     In a read grant, the target cannot write files. In a write grant, it cannot execute files or map
-    them as code, because the files remain after the run. Both rules also apply if one grant is
-    inside the other. The target can always execute the program's own files (NEEDED), even files
-    that it can change.
+    them as code. Otherwise code that one run writes there could be executed in a later run. Both
+    rules also apply if one grant is inside the other. The target can always execute the program's
+    own files (NEEDED), even files that it can change.
 
     At any depth in a grant, the rule ENVIRONMENT hides `.env` files, and the rule REPOSITORY
     protects repositories from changes. If a grant names a `.env` file or a repository itself, the

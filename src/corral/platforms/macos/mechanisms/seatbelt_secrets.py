@@ -54,9 +54,9 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 def _replaceable(path: str, tops: Sequence[str]) -> str:
     """Return the path that the target must not change, so that it cannot replace `path`.
 
-    `tops` are the writable directories. The result is `path` itself if all its parents below these
-    are directories. Otherwise it is the topmost parent that is missing, a file or a symlink,
-    because the target could create or replace that parent.
+    `tops` are the writable directories. The result is `path` itself if all its parents below a
+    writable directory are directories too. Otherwise it is the topmost parent that is missing, a
+    file or a symlink, because the target could create or replace that parent.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:

@@ -35,8 +35,8 @@ COMPILED = "__pycache__"
 KEY_DIGITS = 32
 HEX = frozenset("0123456789abcdef")
 MAX_PATH_LENGTH = 1000
-"""The length of a path from which `remove` first moves the directory to the top of its tree,
-because Windows accepts paths of at most 32767 characters.
+"""If the path of a directory is at least this long, `remove` moves the directory to the top of its
+tree first. Otherwise the paths in it could become longer than Windows allows (32767 characters).
 """
 
 

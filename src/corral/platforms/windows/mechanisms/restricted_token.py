@@ -115,11 +115,12 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that give a target access if corral is elevated, that is, has administrator
-    rights or similar privileges. Return none if corral is not elevated.
+    """Return the SIDs by which a target still gets access to files if corral is elevated. Return
+    none if corral is not elevated.
 
-    The SIDs come from corral's own token: the user and its groups, except Administrators and groups
-    that only deny access.
+    If corral is elevated, it has administrator rights or similar privileges, but the target does
+    not get them. So the SIDs are the user and the groups in corral's own token, except
+    Administrators and groups that only deny access.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):

@@ -152,7 +152,8 @@ class Stream:
             self._end_sent = True
             done = self._ended
         # Remove the stream before END is sent. The other side may open a new stream as soon as it
-        # gets END, and this side would refuse it if the old stream still counted.
+        # gets END. If the old stream still counted towards MAX_STREAMS, this side would refuse the
+        # new one.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))

@@ -1,10 +1,10 @@
 """Keep copies of runtimes and servers in a store that AppContainers can read.
 
-An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists in Program Files. In AppData it could add entries for AppContainers to the access lists, but
-these would break other programs. So corral copies the files that a run needs into its own
-directory, and never links to them. The access list of a copy's directory gets an entry for the
-copy's own capability before files are copied into it, so that they inherit the entry.
+An AppContainer cannot read many runtimes, such as a Python that is installed for one user. corral
+cannot change the access lists in Program Files. In AppData it could add entries for AppContainers
+to the access lists, but these would break other programs. So corral copies the files that a run
+needs into its own directory, and never links to them. The access list of a copy's directory gets an
+entry for the copy's own capability before files are copied into it, so that they inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
 copy is complete, corral writes a file next to it, which is called the copy's mark. A process holds
@@ -334,8 +334,8 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of a copy's mark file. The file is next to the copy, because targets can read
-    everything inside the copy.
+    """Return the path of a copy's mark file. The file contains the path of the source. So it is
+    next to the copy, where targets cannot read it.
     """
     return tree.directory + MARK
 
