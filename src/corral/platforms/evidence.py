@@ -19,10 +19,10 @@ SEEN: dict[System, dict[str, str]] = {
     "darwin": {},
     "windows": {"job_kill_on_close": WINE, "session": WINE},
 }
-"""Maps each capability whose test has passed to where it passed.
+"""Maps each capability whose test has passed to the place where it passed.
 
-This is the runner and the day of the first success on the real system. It is WINE if the test has
-passed only under Wine, where it runs for every change.
+For the real system, this is the name of the test machine and the day of the first success. If the
+test has passed only under Wine, where it runs for every change, this is WINE.
 """
 
 

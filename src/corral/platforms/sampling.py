@@ -84,8 +84,8 @@ class Sampler:
         """Return whether an exact measurement is needed to decide about the memory limit.
 
         A quick measurement counts a shared page once for each process. So if it exceeds the limit,
-        the exact amount may still be below it. If even `usage.certain` exceeds the limit, no exact
-        measurement is needed.
+        the exact amount may still be below the limit. No exact measurement is needed if even
+        `usage.certain` exceeds the limit, because this amount is a lower bound.
         """
         limit = self.asked.memory
         return limit is not None and usage.memory > limit >= usage.certain

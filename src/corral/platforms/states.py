@@ -98,8 +98,9 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        # If root runs corral, the target may have run as another user, who then owns the home. So
-        # accept any owner. This is safe, because only corral makes homes in the directory above.
+        # If root runs corral, the target may have run as another user, who then owns the home. By
+        # default `run_directories.remove` would refuse such a home, so name its owner. This is safe
+        # for any owner, because only corral makes homes in the directory above.
         owner = os.lstat(state.path).st_uid
         run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):
