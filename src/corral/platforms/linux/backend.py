@@ -39,7 +39,7 @@ SIGINFO_BYTES = 128
 class Signals:
     """Reads incoming signals from a descriptor.
 
-    The signals are blocked, so that none is lost between the fork and the start of the watcher.
+    The signals are blocked, so a signal that arrives before the first read is not lost.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -104,7 +104,7 @@ def _masks(count: int) -> Held:
 
 def warm_up() -> None:
     """Prepare this process for forks: import modules, make the C library's system calls available
-    and load the filters that most runs need. The forked processes then need not do this.
+    and load the seccomp filters that most runs need. The forked processes then need not do this.
     """
     from corral.platforms.linux import network_services  # noqa: F401
 
@@ -116,8 +116,8 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove what a dead run has left behind: its private directory or its cgroup.
 
-    The path and the type of its file system show which of the two it is. The content proves
-    nothing, because the target could have chosen it.
+    Tell the two apart by the path and by the type of its file system. Do not look at the content,
+    because the target could have chosen it.
     """
     from corral.platforms.posix import run_directories
 

@@ -18,7 +18,7 @@ def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the disks of /usr and of the granted paths, and the paths that are not on a disk.
 
     Overlays, some btrfs volumes and network file systems have no disk, so the I/O on them cannot be
-    limited. File systems in memory do not need a limit.
+    limited. File systems in memory have no disk either, but need no limit.
     """
     paths = ("/usr", *(grant.path for grant in policy.grants))
     found = {path: disk_of(path) for path in paths}

@@ -43,8 +43,9 @@ def cache_key() -> tuple[str, ...]:
 def _outer_filter(status: list[str]) -> str:
     """Return how a seccomp filter around corral answers system calls, or "" if there is no filter.
 
-    The kernel does not show what a filter does. So only the answers can show that the filter is a
-    different one than when the probes ran.
+    The kernel does not show the content of a filter, so corral tries system calls and records the
+    answers. If they differ from the cached answers, the filter has changed, and the probes must run
+    again.
     """
     if "Seccomp:\t2" not in status:
         return ""
@@ -56,9 +57,8 @@ def _outer_filter(status: list[str]) -> str:
 def _root() -> str:
     """Return the ids of the root directory, of its mount and of the parent mount.
 
-    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. A process in a
-    chroot and a process after pivot_root can have the same root directory, but not the same parent
-    mount.
+    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The root
+    directory can be the same in both cases, but the parent mount differs.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]

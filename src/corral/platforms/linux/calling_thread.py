@@ -2,8 +2,8 @@
 
 The kernel allows this only to a process that may debug the target. An ordinary user may debug
 processes with the same user id. If root runs corral, the target has a different user id, and root
-needs CAP_SYS_PTRACE, which containers lack by default. Without it the supervisor's thread switches
-to the target's user id while it reads.
+needs CAP_SYS_PTRACE, which containers lack by default. Without this capability, the supervisor's
+thread switches to the target's user id for the time of the read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class TargetIds:
     def as_target(self) -> TargetIds:
         """Return a copy whose `with` block runs with the target's ids.
 
-        Connect to a unix socket in this block, so that its server sees the target's ids.
+        A connection to a unix socket must be made in this block, because the server at this socket
+        can see the ids of the process that connects.
         """
         return replace(self, taken=self.uid != os.geteuid())
 

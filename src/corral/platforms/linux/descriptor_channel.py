@@ -51,8 +51,9 @@ class DescriptorChannel:
     def leave(self) -> None:
         """Close the supervisor's end in a process of the sandbox.
 
-        Otherwise a seccomp listener that is still in the channel when the supervisor ends would
-        stay open, and the target's calls would wait forever for an answer from the supervisor.
+        While any process has this end open, a seccomp listener that was sent but not received stays
+        open. If the supervisor ended before it received the listener, the target's calls would wait
+        forever for an answer.
         """
         os.close(self.outer)
 

@@ -89,8 +89,8 @@ class Place:
     written: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the paths that the target may use for the place. After a move this is only the new
-        path.
+        """Return the paths that the target may use for the place. If the place has been moved, this
+        is only its new path.
         """
         now = os.readlink(f"/proc/self/fd/{self.fd}")
         return (now, self.written) if now == self.path else (now,)
@@ -125,8 +125,9 @@ CALLS = {
 class FileChanges:
     """Decides calls that change modes and times, and answers them in a thread.
 
-    `uid` and `gid` are the target's ids. `own` is the (device, inode) of corral's own directory.
-    This directory is never changed, even if the user grants all of /tmp.
+    `uid` and `gid` are the target's ids. `own` is the (device, inode) of the run's directory in
+    /tmp, which contains the target's private directories, but belongs to corral. This directory is
+    never changed, even if the user grants all of /tmp.
     """
 
     def __init__(self, places: Sequence[Place], uid: int, gid: int, own: Identity) -> None:
@@ -371,7 +372,7 @@ class Finder:
         """Return an O_PATH descriptor of a file in a place. Raise OSError (EPERM) for other paths.
 
         The kernel follows symlinks inside a place. This function follows symlinks from one place to
-        another, for example from the private home to a grant.
+        another, for example from the private home to a granted directory.
         """
         for _ in range(MAX_LINKS):
             place, name, rest = self._locate(clean(text))

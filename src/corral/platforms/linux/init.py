@@ -1,7 +1,7 @@
 """Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
-PID 1 is a fork of corral, and the target can see its pid. So PID 1 must not offer anything that the
-target could use:
+PID 1 is a fork of corral in the target's PID namespace, so a target might attack it. PID 1 protects
+itself:
 
 - It is not dumpable, and hidepid hides its environ, maps and mem in /proc.
 - It has few descriptors, no capabilities, and a filter that allows little more than waiting.
@@ -78,9 +78,9 @@ def follow_supervisor() -> None:
 
 
 def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """Run as init. At the end, report the target's wait status, and whether `space` is full.
+    """Run as init. At the end, report the target's wait status, and whether a tmpfs is full.
 
-    `space` is the tmpfs with the private directories.
+    This tmpfs contains the target's private directories, and `space` is one of them.
     """
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
     children = lock_down(pipes, {disk})

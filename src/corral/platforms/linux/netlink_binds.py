@@ -1,4 +1,4 @@
-"""Bind netlink sockets for a target without namespaces. The target cannot bind other sockets.
+"""Bind netlink sockets for a target without namespaces, which is not allowed to call `bind` itself.
 
 To list the network interfaces, the C library has to bind a netlink socket (NETLINK_ROUTE). But when
 the target calls `bind`, the seccomp filter cannot tell a netlink socket from a unix socket. The

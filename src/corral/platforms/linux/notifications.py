@@ -1,9 +1,9 @@
 """Answer the system calls that a seccomp filter passes to the supervisor.
 
-The supervisor runs this service even before the target's exec, because the steps make such calls
-too when `verify` tests them. The table `notified_calls.CALLS` says which decider answers each call,
-and which answers are permitted. A call is denied if it is not in the table, if this run does not
-have its decider, or if the decider's answer is not permitted.
+The supervisor runs this service even before the target's exec, because corral makes such calls,
+too, to test the filter. The table `notified_calls.CALLS` says which decider answers each call, and
+which answers are permitted. A call is denied if it is not in the table, if this run does not have
+its decider, or if the decider's answer is not permitted.
 """
 
 from __future__ import annotations
@@ -154,7 +154,10 @@ class Notifications:
         self._make_deciders: Callable[[], dict[str, Decider]] = dict
 
     def decide_with(self, make: Callable[[], dict[str, Decider]]) -> None:
-        """Set a function that makes more deciders, at the target's first call after its exec."""
+        """Set the function that makes more deciders.
+
+        It is called at the target's first notified call after its exec.
+        """
         self._make_deciders = make
 
     def fileno(self) -> int:

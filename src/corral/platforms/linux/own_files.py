@@ -84,10 +84,10 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 def find_remedy(program: Program, top: str, path: str, *, is_directory: bool) -> tuple[str, str]:
     """Return (flag, reason) for a file that the server tried to create among its own files.
 
-    The flag of corral would allow the server to write, and is "" if no flag can do this. The reason
-    is the text that the report shows. If the server is in one of the user's directories, the flag
-    allows it to write this file. If the server is a package in corral's store, the package must not
-    be changed, but a profile may make the server write to its HOME instead.
+    The flag is an option of corral that helps, or "" if no option does. The reason is the text that
+    the report shows. For a server in one of the user's directories, the flag allows it to write
+    this file. A package in corral's store must not be changed. For such a server, the flag names a
+    profile that makes the server write to its HOME instead.
     """
     if any(is_inside(top, store) for store in (directories().cache, directories().state)):
         name = _find_profile(program)

@@ -141,7 +141,7 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` with the name and the path of each call that creates a file.
+    """Calls `then` for each call that creates a file, with the call's name and the file's path.
 
     The target's call does not wait for `then`. After MAX_READ calls no more paths are read.
     """

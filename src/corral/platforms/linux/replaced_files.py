@@ -1,8 +1,9 @@
 """Watch the covers. A cover is a mount that hides or protects a path.
 
 The kernel detaches a cover when a process outside the sandbox's mount namespace removes the covered
-path, or renames another file over it. If corral covered the path again, the target could have used
-it in the meantime. So corral only reports the lost cover, and ends the run if the plan says so.
+path, or renames another file over it. To cover the path again would be too late, because the target
+may have used it in the meantime. So corral only reports the lost cover, and ends the run if the
+plan says so.
 
 inotify reports the removal of a covered file, but not that of a directory that a process has open.
 So corral also watches the directory above.
@@ -45,9 +46,10 @@ PAUSE_SECONDS = 0.1
 class ReplacedFiles:
     """Watches the covers, as a service of the supervisor.
 
-    `replaced` contains a sentence for each path that lost its cover. The supervisor polls an epoll
-    descriptor, and this watches the inotify descriptor, except during a pause. So a pause can stop
-    the events without a change in the supervisor's loop.
+    `replaced` contains a sentence for each path that lost its cover.
+
+    The supervisor polls an epoll descriptor. The inotify descriptor is registered with this epoll,
+    except during a pause. So a pause stops the events without a change in the supervisor's loop.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:

@@ -64,7 +64,7 @@ MIN_DIRECTORIES = 50
 class SearchedDirectories:
     """A cache of the directories below `top` that are on the same file system as `top`.
 
-    If `keep` is false, the cache stays empty.
+    The cache stays empty if `keep` is false, or if this file system is not in FILE_SYSTEMS.
     """
 
     def __init__(self, top: str, *, keep: bool) -> None:

@@ -4,8 +4,8 @@ The target can create TCP sockets, but cannot connect them itself. The superviso
 requested address once, because the target could change it afterwards, and asks the gateway whether
 the address is allowed. If it is, the supervisor takes the target's socket with pidfd_getfd and
 connects it to its own loopback listener. It gives the other end of this connection, the accepted
-socket, to the gateway. So the target's sockets are only ever connected to corral. If pidfd_getfd
-does not work, a new, connected socket replaces the target's own socket.
+socket, to the gateway. So the target's TCP sockets are only ever connected to corral. If
+pidfd_getfd does not work, a new, connected socket replaces the target's own socket.
 
 Instead of a datagram socket the target gets one end of a pair of unix sockets, which ignores
 addresses. At the other end corral answers name lookups. The resolver in the target's C library
@@ -191,7 +191,7 @@ class SocketBroker:
         Compare the requested path with the granted paths as text, because otherwise the target
         could make the supervisor look up any path. Connect to the granted file itself, which is
         open, even if its path now leads to another file. Do not connect the target's own socket,
-        because the target could make it block.
+        because the target could make it a blocking socket, and the supervisor would have to wait.
         """
         name = os.fsdecode(raw[2:].partition(b"\0")[0])
         path = os.path.normpath(os.path.join(thread.working_directory(), name))
@@ -270,8 +270,8 @@ class SocketBroker:
     def _listener(self, family: int) -> tuple[_socket.socket, tuple[str, int]]:
         """Return the supervisor's listener for an address family, and the listener's address."""
         if family not in self._listeners:
-            # Container engines disable IPv6 by removing its addresses, so listening on ::1 fails.
-            # But IPv6 sockets remain possible, and can use mapped IPv4 addresses.
+            # A container engine may disable IPv6 by removing its addresses. Listening on ::1 then
+            # fails, but an IPv6 socket can still listen on a mapped IPv4 address.
             six = family == _socket.AF_INET6
             addresses = ("::1", "::ffff:127.0.0.1") if six else ("127.0.0.1",)
             made = _listen_on_first(family, addresses)
@@ -363,7 +363,7 @@ class SocketBroker:
         thread.write(pointer, pair.peer[:size])
         data = self._take_datagram(thread, arguments) if self._prepared.step.same_file else None
         if data is None:
-            # The kernel receives the datagram. It does not change the sender's address that was
+            # Let the kernel receive the datagram. It does not change the sender's address that was
             # written above, but sets the length of the address to 0.
             return CONTINUED
         thread.write(arguments[1], data[: arguments[2]])
@@ -467,9 +467,9 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 def _check_unconnected(own: _socket.socket) -> None:
     """Raise OSError if the socket is not TCP, or if it is connected or connecting.
 
-    If the socket is still connecting, the supervisor's own call of connect could just complete the
-    target's connect. The supervisor would then wait for a connection to its listener that never
-    comes.
+    The supervisor will connect this socket to its own listener. On a socket that is still
+    connecting, that call might only finish the connect that the target began. The supervisor would
+    then wait in vain at its listener.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")

@@ -37,9 +37,10 @@ def find_maker(plan: Plan) -> Callable[[], Spare] | None:
 
     A plan cannot use a spare in these cases:
 
-    - The supervisor has to apply a step for each run, or the run may leave files on the host.
-    - The streams must be known from the start. The MCP guard needs them, and without Landlock
-      streams that are files are replaced with pipes.
+    - The supervisor has to apply a step for each run, or a run can leave a directory or a cgroup on
+      the host.
+    - The streams must be known from the start. This is so with the MCP guard. It is also so without
+      Landlock, because corral then replaces streams that are files with pipes.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -94,8 +95,8 @@ class Spare:
     def is_current(self) -> bool:
         """Return whether the spare would still be the same if it were made now.
 
-        Compare the identities of the sources, the paths on the host that the sandbox shows, and the
-        host's mounts on them. This is not enough: the kernel detaches a mask when its path is
+        The sources are the paths on the host that the sandbox shows. Compare their identities, and
+        the host's mounts on them. This is not enough: the kernel detaches a mask when its path is
         removed on the host, but a new file at this path may get the same inode. So compare the
         sandbox's mounts too.
         """

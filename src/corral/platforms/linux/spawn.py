@@ -85,8 +85,10 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> Relay | None:
-        """Remember the streams and the home of the command that this spare will execute. Return the
-        relay of its streams, if it needs one.
+        """Remember the streams and the home of the command that this child will execute. Return the
+        relay of the streams, if they need one.
+
+        This is only called for a spare: a sandbox that is set up before its command is known.
         """
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
@@ -127,10 +129,10 @@ class Child:
         return self._target
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """Return the files in the private home directory, and whether the list is complete.
+        """Return the files in the target's private home, and whether the list is complete.
 
-        They are lost at the end of the run. Call this only when no process can change them any
-        more.
+        These files are lost at the end of the run. Call this only when no process can change them
+        any more.
         """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
@@ -260,8 +262,8 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
     """Start the target.
 
-    For a spare, `request` is given: the target's process calls `request` after all steps, and
-    executes the plan that `request` returns.
+    `request` is given if the sandbox is set up before its command is known (a spare). The target's
+    process then calls `request` after all steps, and executes the plan that `request` returns.
     """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
@@ -424,8 +426,8 @@ def _become_init(
         if os.read(pipes.control, 1) != b"\0":
             os._exit(1)
         os.setsid()
-        # Without this, init would keep the supervisor's handlers, and the target could trigger them
-        # by a signal.
+        # Without this, init would keep the supervisor's signal handlers, and the target could
+        # trigger them by a signal.
         abi.reset_signals()
         _check_namespaces(plan, results)
         steps.apply(plan.steps, "init", results)

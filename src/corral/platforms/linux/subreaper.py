@@ -4,9 +4,10 @@ Reports call the subreaper "guardian". Every orphan of the target becomes a chil
 so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills
 processes until it has no children left, dead or alive.
 
-If this kernel's Landlock can confine signals to a domain, the subreaper and the tree get a domain
-of their own. Then one call signals the whole tree and no other process, even if the tree is
-starting new processes. Otherwise the subreaper walks the tree and signals each process.
+If this kernel's Landlock can confine signals to a domain, which is a set of processes, the
+subreaper and the tree get a domain of their own. Then one call signals the whole tree and no other
+process, even if the tree is starting new processes. Otherwise the subreaper walks the tree and
+signals each process.
 
 seccomp and Landlock keep the target from signalling or tracing the subreaper. If another process
 kills the subreaper, the kernel kills the target too, because of PDEATHSIG, which the target is not
@@ -115,8 +116,8 @@ def _end(target: int, status_pipe: int, send: Send, status: int | None = None) -
 def _kill_tree(target: int, send: Send) -> int | None:
     """Kill all processes of the tree. Return the target's wait status if it was reaped here.
 
-    A walk through the tree can miss processes, because the tree may fork faster than the walk, and
-    because a process whose first thread has ended looks dead. So repeat the kill until waitpid
+    A walk through the tree can miss processes, because new ones may start during the walk, and
+    because a process whose main thread has ended looks dead. So repeat the kill until waitpid
     reports that there is no child, dead or alive.
     """
     status: int | None = None

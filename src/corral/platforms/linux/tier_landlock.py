@@ -2,9 +2,9 @@
 
 Landlock restricts access to files, and seccomp restricts everything else. If the policy allows
 hosts or unix sockets, the supervisor connects the target's sockets. corral refuses a grant that
-contains a secret, because Landlock cannot mask a file. The target can still see the names and
-metadata of the host's files with stat. If the target may start processes, it can also see the list
-of the host's processes.
+contains a secret, because Landlock cannot hide a file in a directory that the target may read. The
+target can still see the names and metadata of the host's files with stat. If the target may start
+processes, it can also see the list of the host's processes.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ STATE_HINT = (
 def place_state(layout: Layout) -> Layout:
     """Return the layout with a state directory that the target can reach.
 
-    If root runs corral, the target has another user id and cannot reach root's own state directory.
-    Otherwise return the layout unchanged.
+    If root runs corral and the target has another user id, the target cannot reach root's own state
+    directory, so use one in `target_homes()`. In all other cases return the layout unchanged.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout
@@ -244,8 +244,8 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
 def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
     """Return an error text for each granted or needed path that the target could not open.
 
-    If root runs corral, the target has another user id, to which such a path may be closed. The
-    program's own files can be among these paths, for example if they are in root's cache.
+    This can happen if root runs corral, because the target then has another user id. The program's
+    own files can be among these paths, for example if they are in root's cache.
     """
     wanted = {"read": user_ids.READ, "write": user_ids.WRITE}
     paths = [

@@ -164,8 +164,8 @@ def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     """Refuse `own_unix_sockets` if the target could connect to another program's socket.
 
     Another program could at any time make a socket in a directory that the target sees, and a
-    read-only mount does not prevent a connection to it. So refuse every directory of the host in
-    the sandbox, with two exceptions: the system's directories, because they belong to root, and
+    read-only mount does not prevent a connection to it. So refuse if the target sees any directory
+    of the host, with two exceptions: the system's directories, because they belong to root, and
     corral's store, because only corral writes to it.
     """
     from corral.directories import directories

@@ -1,4 +1,4 @@
-"""Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
+"""Measure a process tree's memory, CPU time and tasks from /proc, where no cgroup counts them.
 
 Init, or the subreaper, is the root of the tree and adopts every orphan, so all processes are below
 it. When a process ends, its CPU time is added to its parent's.
@@ -154,7 +154,7 @@ def count_tasks(root: int) -> int:
 
 
 def tree(root: int) -> list[int]:
-    """Return every descendant of `root`. A process that forks during the walk may be missed.
+    """Return every descendant of `root`. A process that starts during the walk may be missed.
 
     If a process ends during the walk, its children become children of `root`. So read the children
     of `root` again until there are no new ones.
@@ -205,8 +205,8 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 def _lives(pid: int, thread: int) -> bool:
     """Return whether a thread has not yet begun to exit.
 
-    Check the thread's flags, because a process's first thread stays in the list of threads after
-    its exit.
+    Check the thread's flags, because a process's main thread stays in the list of threads after its
+    exit.
     """
     try:
         fields = _fields(f"/proc/{pid}/task/{thread}/stat")
@@ -243,10 +243,10 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return the sum of the rows `rows` of a process's `status`, in bytes.
+    """Add up the rows of a process's `status` that start with one of `rows`. Return bytes.
 
-    Use the status of the first thread that shows memory. After its exit, a process's first thread
-    shows none, even if other threads still run.
+    Every thread's `status` has these rows until the thread ends. The main thread may end before the
+    others, so read the first thread that still has them.
     """
     for thread in _threads(pid):
         try:
@@ -265,8 +265,9 @@ def _proportional(
 ) -> int:
     """Return a process's memory in bytes, with each shared page divided by the number of its users.
 
-    Leave out mappings of files in memory, because `measure` adds the whole size of these files. If
-    the process's smaps cannot be read, return its resident memory.
+    Leave out what `measure` counts in another way (`counted_elsewhere`), such as files in memory,
+    of which it counts the whole size. If the process's smaps cannot be read, return its resident
+    memory.
     """
     for thread in _threads(pid):
         try:

@@ -55,8 +55,8 @@ def set_limit(name: str, value: int) -> None:
     # Keep a lower limit that the host has set, because corral never raises a limit.
     hard = resource.getrlimit(kind)[1]
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    # At the soft limit of CPU time the program gets SIGXCPU, which it can catch. The hard limit is
-    # one second later, and kills it.
+    # At the soft limit of CPU time the program gets SIGXCPU, which it can catch. At the hard limit,
+    # one second later, the kernel kills it.
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))

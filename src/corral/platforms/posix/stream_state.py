@@ -78,9 +78,10 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Any process that shares the open file can change the aspects in OF_OPEN_FILE, but only
-            # the file's owner or root the others, such as the mode. corral restores these others
-            # only as the owner. Even as root it does not change another user's file.
+            # Any process that shares the open file can change the aspects in OF_OPEN_FILE. Only the
+            # file's owner and root can change the other aspects, such as the mode. corral restores
+            # the other aspects only as the owner. Even as root it does not change another user's
+            # file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -230,8 +231,8 @@ def _set_exclusive(fd: int, value: object) -> None:
 def _is_foreground(fd: int) -> bool:
     """Return whether corral is in the foreground of this terminal.
 
-    In the background corral must not change the settings of the terminal. They are then those of
-    the shell, and the kernel would suspend corral.
+    In the background corral must not change the terminal's settings, because the shell or another
+    program is then using the terminal. The kernel would suspend corral if it tried.
     """
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()

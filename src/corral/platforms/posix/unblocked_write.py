@@ -54,8 +54,8 @@ if sys.platform == "linux":
             if isinstance(error, OSError) and error.errno not in NOT_OFFERED:
                 raise
         try:
-            # Open the stream again. Setting O_NONBLOCK on `fd` itself would also affect the other
-            # processes that share it.
+            # Open the stream again, to get a descriptor with an O_NONBLOCK of its own. On `fd`
+            # itself, O_NONBLOCK would also affect the other processes that share it.
             own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             # A socket, or another user's terminal, cannot be opened again.

@@ -2,8 +2,10 @@
 quotas.
 
 What a target uses in its user namespace also counts against the quotas of the user who runs corral.
-Without lower quotas a target could, for example, use up that user's inotify instances. System V
-objects and message queues are limited because the supervisor has to read the list of all of them.
+Without lower quotas a target could, for example, use up that user's inotify instances.
+
+The number of System V objects is limited for another reason: where no cgroup counts memory, the
+supervisor has to read the list of all these objects.
 """
 
 from __future__ import annotations

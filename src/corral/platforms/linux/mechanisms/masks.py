@@ -64,9 +64,9 @@ class Found:
 
     - `masks` is ordered from the outermost to the innermost.
     - `absent` lists missing paths that need a mask, and that the target can create.
-    - `named` lists paths to warn about, because the target can use them to make git run programs.
-      They are repositories, or paths in the settings of a repository. Each of them is a write grant
-      or contains one.
+    - `named` lists paths to warn about. They are repositories, or paths that the settings of a
+      repository name. Each of them is a write grant or contains one, so the target can write there,
+      and make git run programs.
     - `unsearched` lists the paths that the search had to skip, for example because its time was
       over.
     """
@@ -127,8 +127,8 @@ class _Search:
         users' homes in grants. Also hide corral's own directories.
         """
         table = read_mounts()
-        # Pairs of the path of a home, or of a directory in a home, and the directory's relative
-        # path in this home.
+        # Each pair is (a home or a directory in it, the relative path from the home to this
+        # directory). For the home itself the relative path is "".
         bases: list[tuple[str, str]] = []
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
@@ -148,8 +148,8 @@ class _Search:
             self.consider(path, "hide")
 
     def look_up(self, grant: Grant) -> None:
-        """Hide the `.env` files in the top directory of a grant. In a write grant, also cover the
-        files of a project (`project`). Raise PolicyError if a write grant cannot be listed.
+        """Hide the `.env` files in the top directory of a grant. In a write grant, also cover what
+        `project` covers. Raise PolicyError if a write grant cannot be listed.
         """
         if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
@@ -296,7 +296,8 @@ class _Search:
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
         """Make a path read-only, unless the user granted its repository by name (`named`).
 
-        If the path is a write grant or contains one, record the path for a warning.
+        If the path is a write grant or contains one, the target can still write there, so record
+        the path for a warning.
         """
         if not named:
             self.consider(path, "protect", role=role)

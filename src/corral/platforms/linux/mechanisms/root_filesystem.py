@@ -1,9 +1,9 @@
 """Build the filesystem view: a private root that contains only granted paths.
 
 Each mount gets its flags before it is attached, so no mount ever has too many rights. Sources and
-mount points are opened without following symlinks, and sources are compared with the files that the
-policy saw. Mount points are made only on the sandbox's own tmpfs, so corral never creates a
-directory on the host.
+mount points are opened without following symlinks. A source must still be the file that was at this
+path when the policy was made. Mount points are made only on the sandbox's own tmpfs, so corral
+never creates a directory on the host.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ fit into a tmpfs of 16 MB, although each of them uses a kilobyte of kernel memor
 class Bind:
     """A path on the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw. They are 0 for a system path, whose
-    identity is not checked. `covers` is true if masks cover the mounts below the path. An idmapped
-    mount of the path can then leave these mounts out.
+    `device` and `inode` identify the file that was at this path when the policy was made. They are
+    0 for a system path, whose identity is not checked. `covers` is true if masks cover the mounts
+    below the path. An idmapped mount of the path can then leave these mounts out.
     """
 
     source: str
@@ -132,8 +132,8 @@ class View:
     together.
 
     `anchors` lists the directories in a write grant that contain a bind or a mask. corral binds
-    each of them onto itself, so that the target cannot rename it. After a rename, programs on the
-    host could find a different directory at the same path.
+    each of them onto itself, because the kernel does not rename mount points. If the target could
+    rename such a directory, programs on the host could find a different directory at its path.
     """
 
     name = "root_filesystem"

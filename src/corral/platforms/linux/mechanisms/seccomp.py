@@ -89,9 +89,11 @@ class Seccomp:
         """Load the filter with a listener, and return whether that worked.
 
         Another seccomp filter around corral can prevent a listener. If this run does not need one,
-        return False, so that the caller loads a filter without a listener. That filter still denies
-        process starts and changes to modes and times, but corral does not see these denials. In
-        all other cases raise OSError.
+        return False, so that the caller loads a filter without a listener. If the run needs one, or
+        if loading fails for another reason, raise OSError.
+
+        The filter without a listener still denies process starts and, without namespaces, changes
+        to modes and times. But corral does not see these denials.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:

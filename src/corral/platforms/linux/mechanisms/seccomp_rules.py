@@ -67,9 +67,9 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# Calls that are also denied without namespaces, because Landlock does not control them. Calls on
-# descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough to
-# change a file's mode. With a listener, the supervisor changes modes and times on the target's
+# More calls that are denied in runs without namespaces, because Landlock does not control them.
+# Calls on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough
+# to change a file's mode. With a listener, the supervisor changes modes and times on the target's
 # behalf, but only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
@@ -190,8 +190,8 @@ SOCKET_OPTIONS = {
 # Setting these options succeeds, but has no effect. Resolvers give up if they cannot set RECVERR,
 # MTU_DISCOVER and PKTINFO. The target's datagram sockets do not have these options, because they
 # are unix sockets, which the socket broker gives to the target. With LINGER, the last process that
-# closes a socket has to wait. This could be the supervisor, because the target could send the
-# supervisor its socket.
+# closes a socket has to wait. This could be the supervisor, which is at the other end of these unix
+# sockets, because the target could send it another socket there.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -256,9 +256,10 @@ def _sockets(
 def _brokered() -> dict[str, Rule]:
     """Return the rules for sockets that the supervisor connects and binds on the target's behalf.
 
-    The filter can allow calls that send data, because the supervisor has to connect a TCP socket
-    first. The exception is a call with MSG_FASTOPEN, which connects the socket while sending. So
-    the filter denies this flag. The supervisor also answers calls that return a socket's addresses.
+    The filter can allow calls that send data, because a TCP socket cannot send before the
+    supervisor has connected it. The exception is a call with MSG_FASTOPEN, which connects the
+    socket while sending. So the filter denies this flag. The supervisor also answers calls that
+    return a socket's addresses.
     """
     fast_open = (3, 2, 3)
     options: list[Alternative] = [
@@ -319,9 +320,9 @@ def _processes(
 
 
 def _ioctl(*, namespaces: bool) -> Rule:
-    # Without namespaces, the new owner in FIOSETOWN and SIOCSPGRP could be a process of the host.
-    # Deny both for every owner, because they pass the owner by a pointer, which the filter cannot
-    # follow.
+    # FIOSETOWN and SIOCSPGRP choose the process that gets a descriptor's signals. Without
+    # namespaces this could be a process of the host. Both pass the process by a pointer, which the
+    # filter cannot follow, so deny them for every process.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
     files = (*FS_IOC_CHANGES, *FS_IOC_KEYS, OCFS2_IOC_REFLINK)
     denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *files, *owners)
@@ -555,8 +556,8 @@ def _without_namespaces(
     """Return the rules that protect the host's files and processes in a run without namespaces.
 
     The filter denies access mode 3 of `open`, which opens a file neither for reading nor for
-    writing. Landlock does not check files that are opened in this mode, although such a file can be
-    locked, and permits calls on extended attributes and some ioctls.
+    writing. Landlock does not check files that are opened in this mode. But with such a descriptor
+    a target could lock the file, use its extended attributes and make some ioctls.
     """
     rules: dict[str, Rule] = {
         name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES

@@ -184,8 +184,9 @@ def _idle(parent: int) -> NoReturn:
 def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> str:
     """Start a scope with these processes, and return the scope's path.
 
-    systemd puts the processes into the scope. corral then moves them to OWN_CGROUP, a cgroup inside
-    it.
+    systemd puts the processes into the scope's cgroup. corral moves them from there to OWN_CGROUP,
+    a cgroup in the scope, because a cgroup that contains processes cannot enable controllers for
+    its children.
     """
     with _Manager(START_SECONDS) as manager:
         manager.start(unit, properties(pids, settings))

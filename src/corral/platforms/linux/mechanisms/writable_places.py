@@ -55,8 +55,8 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # Set this decider before the target's first call. If it were missing, and the run had the
-        # next decider in `notified_calls.CALLS`, that one would let the kernel execute the calls.
+        # Set this decider before the target's first call. Without it the next decider for these
+        # calls in `notified_calls.CALLS` would decide them, and let the kernel execute them.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

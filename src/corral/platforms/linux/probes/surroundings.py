@@ -55,8 +55,9 @@ def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
         around = "container" if engine else "sandbox"
-        # In one of corral's own sandboxes the probe of seccomp always fails, because TIOCSTI is
-        # denied already. So do not say there that seccomp could be a wall.
+        # In one of corral's own sandboxes a filter denies TIOCSTI already. The probe of seccomp
+        # fails there, because it cannot show that its own filter denies TIOCSTI. So do not name
+        # seccomp as a wall there.
         inside = "" if seccomp.is_filtered() else f"; inside, {_walls_left()}"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
