@@ -151,8 +151,8 @@ BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
 def has_landlock(least=1):
-    """Return whether this kernel has Landlock with at least this ABI. Debian 12's user-mode Linux
-    has no Landlock at all.
+    """Return whether this kernel's Landlock has at least version `least` of its ABI. Debian 12's
+    user-mode Linux has no Landlock at all.
     """
     try:
         return landlock_abi() >= least
@@ -161,8 +161,8 @@ def has_landlock(least=1):
 
 
 def has_unix_scope(user):
-    """Return whether Landlock limits this user's target to its own unix sockets, which requires
-    Linux 7.1.
+    """Return whether Landlock limits this user's target to its own unix sockets. This requires
+    namespaces and Linux 7.1.
     """
     return user.tier == "walled" and has_landlock(9)
 

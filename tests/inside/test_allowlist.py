@@ -1,8 +1,8 @@
 """Attack the allowlist with names, addresses, ports and packets that it does not allow, and check
 the reported denials.
 
-In the network of tests/world.py, a server answers at every address that a test tries. So as a
-sanity check, the same code gets an answer outside the sandbox.
+As a sanity check, tests run the same code outside the sandbox. There it gets answers, because in
+the network of tests/world.py a server listens at every address that a test tries.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
     # Sanity check: with the rules that the report suggests, the target reaches the denied
-    # destinations. Leave out the rules for port 443, which are suggested only because the addresses
-    # are among the target's arguments.
+    # destinations. Leave out the rules for port 443: corral suggests them for addresses in the
+    # target's arguments that have no port.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
@@ -280,8 +280,9 @@ def configured(who):
 
 
 def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, configured):
-    """Check that allowed names may resolve to addresses in a network that the config admits.
-    Literal addresses and this host must stay denied.
+    """Check that allowed names may resolve to addresses of the private networks that the user's
+    config admits (`network.admit`). Connections to an address instead of a name, and to this host,
+    must stay denied.
     """
     targets = {**GUARDED, "loopback": "127.0.0.1", "own": NEAR[0], "own6": NEAR[1]}
     names = {
@@ -449,8 +450,9 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway has synthetic addresses, which stand for names. Only the
-    last names may get no address, and the number of recorded denials must be limited.
+    """Look up more names than the gateway has synthetic addresses. The gateway answers each lookup
+    with such an address, which stands for the name. Only the last names may get no address, and the
+    number of recorded denials must be limited.
     """
     code = """
 first = asked(wire(b"good", b"test"))
@@ -470,8 +472,8 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
 
 
 def test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed(who, world, scratch):
-    """Try to send datagrams, such as QUIC packets, and DNS queries to a server other than the
-    gateway.
+    """Send datagrams, such as QUIC packets and DNS queries, to allowed and to other hosts. None may
+    arrive. Only the gateway answers DNS queries.
     """
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """

@@ -134,8 +134,8 @@ def test_the_root_directory_shows_only_the_system_the_home_and_the_interpreter(u
 
 
 def refused(user, path, *flags):
-    """Check that corral refuses the grant. Some files in it must be hidden or protected, which
-    Landlock cannot do without mounts.
+    """Check that corral refuses the grant in `flags`, and that the error contains `path`. This part
+    of the grant must be hidden or protected, which Landlock cannot do without mounts.
     """
     done = user.run(user.python, "-c", "print('ran')", flags=flags)
     assert (done.returncode, done.stdout) == (125, b"")
@@ -280,8 +280,8 @@ answer["source.py"] = tried(put, "source.py")
 
 @BOTH_TIERS
 def test_missing_protected_files_are_reported(user, scratch):
-    """Let the target create protected files that did not exist at the start. No mount could cover
-    them, so corral must report them.
+    """Let the target create protected files that did not exist at the start. corral protects a file
+    with a mount, which needs an existing file. It must report the new files instead.
     """
     report = user.home / "report.json"
     names = (".git/hooks/x", ".vscode/tasks.json", ".mcp.json", ".envrc")
@@ -544,7 +544,7 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
 @BOTH_TIERS
 def test_a_target_cannot_make_a_setuid_file_in_a_write_grant(user, scratch):
     """Check that the target cannot make a setuid file in a write grant. The file would belong to
-    the user or to root, so every process that runs it would get that user's rights.
+    the user or to root, so every process that runs it would get the rights of this owner.
     """
     code = """
 import shutil
@@ -625,8 +625,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
     """Try to hard-link an ungranted file and a file in a read grant into a write grant. With
-    namespaces, the ungranted file is not visible, and the read grant is on another mount. Without
-    namespaces, Landlock denies both links.
+    namespaces, the ungranted file is not visible, and the two grants are separate mounts, between
+    which the kernel makes no links. Without namespaces, Landlock denies both links.
     """
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")

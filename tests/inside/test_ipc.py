@@ -176,9 +176,10 @@ sys.stdin.read()
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
-    """Try to bind sockets of socketpairs to two abstract names. The address with the second name is
-    as long as a netlink address, so without namespaces the seccomp filter leaves the decision to
-    the supervisor. With namespaces, the names are those of the sandbox and not of the host.
+    """Try to bind sockets of socketpairs to two abstract names. With namespaces, the target may do
+    so, because its abstract names are not those of the host. Without namespaces, the seccomp filter
+    denies the first name by its length. The second name makes an address as long as a netlink
+    address, so here the supervisor has to deny it.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"
@@ -463,8 +464,8 @@ def run_with(user, code, stream, *, outside=False, **options):
 
 @BOTH_TIERS
 def test_ipc_objects_of_the_host_are_not_visible(user):
-    """Look for objects that any process on the host may use. Inside they are absent or, without
-    namespaces, denied.
+    """Make IPC objects on the host that every process may use, such as shared memory. Inside they
+    must be absent or, without namespaces, denied.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     key = 0x0C0_44A1 + os.getpid()

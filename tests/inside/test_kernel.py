@@ -198,8 +198,9 @@ answer = [first, tried(pivoted if first == "done" else lambda: call("pivot_root"
 
 @BOTH_TIERS
 def test_mounts_cannot_be_changed_or_removed(user):
-    """Try to change mounts, as the owner of a mount namespace could. Inside, each call fails before
-    the kernel looks at the mount.
+    """Try to remount, unmount and change the attributes of four mounts. Inside, every call must
+    fail with EPERM. Sanity check: outside, a process in its own mount namespace can unmount what it
+    has mounted.
     """
     code = """
 answer = {path: [
@@ -248,8 +249,8 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def test_machine_code_with_ordinary_calls_runs(user):
-    """Run harmless machine code. Sanity check for int 0x80: the kernel lets a target write and
-    execute the same page.
+    """Write harmless machine code to a page, and execute it. Sanity check for `int 0x80` in the
+    test above: corral lets a target execute a page that it can write.
     """
     code = """
 page = mmap.mmap(-1, 4096, prot=7)
@@ -325,8 +326,8 @@ answer.append(done.stdout.strip())
     assert outside(user, outer, user.python, "-c") == [True, "True"]
     corral = user.corral_argv("run", "--", user.python, "-c")
     assert outside(user, outer, *corral) == [True, by_tier(user, "False", "closed")]
-    # Without namespaces `--allow-subprocess` makes all of /proc visible. The target then sees the descriptions of the
-    # user's keys, but cannot use the keys.
+    # Without namespaces `--allow-subprocess` makes all of /proc visible. The target then sees the
+    # descriptions of the user's keys, but cannot use the keys.
     named = user.tier == "bare" and user.uid == user.owner
     corral = user.corral_argv("run", "--allow-subprocess", "--", user.python, "-c")
     assert outside(user, outer, *corral) == [True, str(named)]

@@ -89,7 +89,7 @@ def test_a_missing_secret_is_refused(user):
 @pytest.mark.parametrize("entries", [".", "", "bin"])
 def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
     """Start corral with relative entries in PATH, from a directory that contains a malicious
-    python3.
+    python3. corral must start the system's python3 instead.
     """
     for place in (scratch, scratch / "bin"):
         give_directory(user, place)
@@ -108,7 +108,8 @@ def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
 @BOTH_TIERS
 def test_a_replaced_command_does_not_open_its_new_directory(user, scratch):
     """Let the first run replace its own virtual environment with one that points to a private
-    directory. The second run has the same command, and must not make this directory visible.
+    directory. The second run has the same command. corral must not make the private directory
+    visible to it.
     """
     private, work = scratch / "private", scratch / "work"
     give_directory(user, private / "bin")
@@ -229,8 +230,8 @@ def test_write_grants_of_corrals_own_files_are_refused(user, scratch):
 
 @BOTH_TIERS
 def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scratch):
-    # The test's own home is in /tmp, and corral would refuse a grant that contains the home. So HOME
-    # is a path outside /tmp, in a place where even root cannot create it.
+    # The test's own home is in /tmp, so corral would already refuse a grant of /tmp because of this
+    # home. Therefore HOME is a path outside /tmp, which even root cannot create.
     env = user.environment(HOME="/proc/home")
     done = user.run("/bin/true", flags=("--write", "/tmp"), env=env)
     assert done.returncode == 125
@@ -247,8 +248,8 @@ MOUNTED = (
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a directory at a second path")
 def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
-    """Grant another mount of corral's directory. Its path is different, so only the inode shows
-    that the directory is corral's.
+    """Grant another mount of corral's directory. corral must refuse this grant. The mount has
+    another path, so only the inode shows that the directory is corral's.
     """
     assert user.run("/bin/true").returncode == 0
     alias = scratch / "alias"
@@ -364,9 +365,10 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 
 @BOTH_TIERS
 def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
-    """Name one of the user's keys as the script. A project's configuration file could do this, to
-    let code in a variable such as NODE_OPTIONS read the key. In this test the key itself is code,
-    so its output shows whether the target has read it.
+    """Name one of the user's keys as the script. corral must refuse this, because a target may read
+    its script. Otherwise a project's configuration file could name a key, and let code in a
+    variable such as NODE_OPTIONS read it. In this test the key itself is code, so its output shows
+    whether the target has read it.
     """
     give_directory(user, scratch / "keys")
     key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)

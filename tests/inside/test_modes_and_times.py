@@ -380,8 +380,8 @@ def used_time(pid: int) -> float:
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
     """Check that a target under `corral learn` cannot change modes outside its write grants. While
-    learning, the supervisor watches many calls, and lets the kernel carry out most of them. But a
-    change of modes or times it always makes itself, and only in a write grant.
+    learning, the supervisor lets the kernel carry out most of the calls that it watches. But it
+    must still make changes of modes and times itself, and only in write grants.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
@@ -418,8 +418,8 @@ answer = [os.path.dirname(home), tried(os.chmod, os.path.dirname(home), 0o777)]
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 @pytest.mark.parametrize("mode", [0, 0o400, 0o500])
 def test_a_server_that_closes_its_kept_home_starts_again(user, mode):
-    """Let a server remove the permissions of the home that it keeps between runs. The next run must still find the files
-    in this home.
+    """Let a server remove the permissions of the home that it keeps between runs. The next run must
+    still find the files in this home.
     """
     code = f"""
 home = os.environ["HOME"]

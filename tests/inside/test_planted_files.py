@@ -305,8 +305,9 @@ def test_a_servers_directory_cannot_start_the_users_programs(user, project, priv
 
 @pytest.mark.rig("node")
 def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, private):
-    """Let the first run plant a symlink in its write grant. The second run has the same command and
-    policy, and must be refused.
+    """Let the first run plant a symlink to the private project in its write grant. The second run
+    has the same command and policy. corral must refuse it, and not make the private project
+    readable.
     """
     code = (
         "const {mkdirSync, symlinkSync} = require('fs'), to = `${process.argv[3]}/node_modules`\n"

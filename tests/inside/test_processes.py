@@ -119,8 +119,8 @@ answer["alive"] = tried(lambda: os.kill(1, 0))
     for held in everywhere(user, code):
         alive = held.pop("alive")
         assert held == dict.fromkeys(held, "EPERM")
-        # PID 1 is alive in both cases. EPERM means that Landlock denied the signal, because PID 1
-        # is outside the target's Landlock domain.
+        # "done" and EPERM both mean that PID 1 is alive. EPERM means that Landlock denied the
+        # signal, because PID 1 is outside the target's Landlock domain.
         assert alive in {"done", "EPERM"}
 
 

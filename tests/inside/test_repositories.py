@@ -345,7 +345,9 @@ def test_hooks_and_configuration_stay_read_only_in_a_named_repository(user, repo
 
 
 def test_thousands_of_planted_files_do_not_keep_corral_from_finding_secrets(user, scratch):
-    """Let an earlier run fill the grant with files. The next run must still find every secret."""
+    """Let a first run fill the granted directory with thousands of files. At the next run, corral
+    must still find every secret there, and hide it from the target.
+    """
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/deep/.env.local", "TOKEN=1")
     secrets = [".env", ".env.production", ".env.zz", "lib/deep/.env.local"]
@@ -389,8 +391,9 @@ answer = [tried(read) if opened == "done" else opened, tried(put, sys.argv[1] + 
 
 
 def test_a_planted_repository_does_not_uncover_secrets(user, scratch):
-    """Let a run make a repository whose settings name secrets. The next run must still hide these
-    secrets.
+    """Let a run make a repository with files, such as `commondir`, that contain the path of a
+    secret. corral makes the paths in such files read-only, but at the next run it must still hide
+    the secret.
     """
     give(user, scratch / "a/.env", "TOKEN=1")
     flags = ("--write", str(scratch))
@@ -441,8 +444,8 @@ put(sys.argv[1] + "/repo/.git/" + sys.argv[2], "[core]\\n\\thooksPath = a\\0b\\n
 
 
 class Held:
-    """A running target that evaluates Python expressions for the test. Between them, the test can
-    change files on the host.
+    """A running target that evaluates Python expressions for the test. Between two expressions, the
+    test can change files on the host.
     """
 
     CODE = """
@@ -524,9 +527,8 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill corral's stderr pipe completely, or leave `room` for corral's next message. When a
-    masked file is then replaced, the run must end in both cases. corral's message about it is lost
-    if it does not fit.
+    """Fill corral's stderr pipe, except for `room` bytes. Then replace a masked file, which must
+    end the run. corral's message about it is lost if it does not fit into the pipe.
     """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
@@ -637,8 +639,9 @@ answer = "made"
 
 
 def test_paths_that_are_too_long_do_not_stop_a_later_start(user, scratch):
-    """Let a run make paths that are too long. The next run must start, and report that it did not
-    search them, also with --strict.
+    """Let a run make directories inside each other, until the path of a file is too long for the
+    kernel. The next run must start, and report that it did not search this path, also with
+    --strict.
     """
     give(user, scratch / ".env", "TOKEN=1")
     flags = ("--write", str(scratch))
@@ -684,8 +687,8 @@ def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_st
     the secret in the directory, or to change the settings of the repository there. With "open", the
     same acts must fail with unchanged permissions.
 
-    With `group` the files belong to another of the user's groups. Init is not a member of it,
-    because init has only the user's first group.
+    With `group` the files belong to another of the user's groups. Init is not a member of this
+    group, because init has only the user's first group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

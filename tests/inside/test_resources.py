@@ -316,8 +316,8 @@ def locked(path):
 
 @BOTH_TIERS
 def test_a_daemon_dies_with_the_target(user, scratch):
-    """Start a daemon in a new session, and let its parents end. The daemon holds a file lock as
-    long as it lives.
+    """Let the target start a daemon in a new session, and end. corral must end the daemon, which
+    holds a file lock as long as it lives.
     """
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")
@@ -467,8 +467,8 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_a_target_cannot_lower_its_limit_on_core_files_to_zero(user):
-    """Check that the target cannot lower its limit on core files from 1 byte to 0. The host's core
-    handler, if there is one, starts at a crash unless the limit is exactly 1 byte.
+    """Check that the target cannot lower its limit on core files from 1 byte to 0. If a process
+    crashes, the kernel starts the host's core handler, unless this limit is exactly 1 byte.
     """
     code = """
 import resource

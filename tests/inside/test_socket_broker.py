@@ -311,8 +311,9 @@ answer = [option, end.recv(64).decode()]
 
 
 def test_a_connect_that_the_kernel_delays_until_the_first_write_is_refused(who, world):
-    """Use TCP_FASTOPEN_CONNECT, which makes the kernel connect only at the first write. The socket
-    broker would not see that write, so it must refuse the option.
+    """Use TCP_FASTOPEN_CONNECT, which makes the kernel connect only at the first write. The
+    supervisor decides about connects, but would not see this write. Therefore setting the option
+    must fail.
     """
     failing = FAST_CONNECT.replace("end.connect(", "connect = tried(end.connect, ").replace(
         'end.sendall(b"GET")\nanswer = [option, end.recv(64).decode()]',
@@ -457,8 +458,10 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """Receive a DNS answer and its sender's address. Python sees the sender only if pidfd_getfd
-    works. The supervisor then connects the target's own socket instead of replacing it.
+    """Let the target send DNS queries itself. Its datagram socket is one end of a pair of unix
+    sockets, for which the kernel reports no sender. If pidfd_getfd works, the supervisor receives
+    the answer for the target, and Python sees a sender. Otherwise the kernel receives it, and
+    Python sees none.
     """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
@@ -481,9 +484,10 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
-    """Connect a socket that was copied and polled before. With pidfd_getfd the supervisor connects
-    the target's own socket. Without pidfd_getfd it replaces the socket with another file, so the
-    copy is not connected, and `explain` says so.
+    """Connect a socket after the target has copied it and registered it with epoll. With
+    pidfd_getfd the supervisor connects the target's own socket, so the copy is connected too.
+    Without pidfd_getfd it replaces the socket with another file, so the copy is not connected, and
+    `explain` says so.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     # 1 is EPOLLIN, and 16 is EPOLLHUP.
@@ -512,8 +516,9 @@ answer = lingers
 
 
 def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
-    """Set SO_LINGER on a socket whose data never arrives. The last process to close this socket is
-    blocked, so the supervisor must not be the last one.
+    """Let the target set SO_LINGER on a socket whose data never arrives. With this option, the last
+    process that closes the socket is blocked. This could be the supervisor, because the target can
+    send it the socket. Therefore setting the option must have no effect.
     """
     ended = threading.Event()
     world.serve(lambda _: ended.wait(), port=81)
@@ -526,8 +531,9 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 def test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral(
     who, world, scratch
 ):
-    """Hide the target's memory. An ordinary user's supervisor cannot read it, so it denies each
-    connection and reports why. Root's supervisor can read it, and still connects.
+    """Let the target make its memory unreadable with PR_SET_DUMPABLE. The supervisor reads the
+    address of each connection from this memory. An ordinary user's supervisor must deny the
+    connection and report why. Root's supervisor can still read the memory, and connects.
     """
     report = scratch / "report.json"
     code = """
@@ -650,8 +656,8 @@ def engine(package, user):
 def test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener(
     engine, scratch
 ):
-    """Check that the refusal names the cause: the kernel allows only one listener, and the engine
-    has it. A run without an allowlist works.
+    """Check that the refusal names the cause: the kernel allows only one seccomp listener, and the
+    container engine has it. A run without an allowlist works.
     """
     report = scratch / "report.json"
     refused = engine.run("/bin/true", flags=(*ALLOW, "--report", str(report)))

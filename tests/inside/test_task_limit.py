@@ -218,8 +218,8 @@ answer = [tried(os.fork), tried(lambda: call("clone", 17, 0, 0, 0, 0)), tried(la
 
 @pytest.mark.usefixtures("notified")
 def test_a_target_cannot_become_a_subreaper(user):
-    """Try to become a subreaper. A subreaper's orphans would not be in the process list that the
-    supervisor counts.
+    """Try to become a subreaper, which adopts the orphans among its descendants. An orphan could
+    then change its parent while the supervisor counts the tree, and would be missed.
     """
     code = "answer = tried(lambda: call('prctl', 36, 1, 0, 0, 0))"
     assert inside(user, code, flags=(*MANY, "--max-pids", "50")) == "EPERM"
@@ -247,9 +247,9 @@ def test_the_report_names_how_processes_are_limited_and_whether_the_limit_was_re
 
 @pytest.mark.usefixtures("notified")
 def test_the_default_limit_counts_threads_without_a_warning(user):
-    """Check that the default limit counts threads. If subprocesses are allowed, the default limit
-    is not enforced: each fork would have to wait for the supervisor, and SIGCHLD could interrupt a
-    shell's fork that waits.
+    """Check that the default limit counts threads, but is not enforced if subprocesses are allowed.
+    Otherwise each fork would have to wait for the supervisor's decision, and a SIGCHLD could
+    interrupt a shell's fork.
     """
     done = user.run("/bin/true", flags=("-v",))
     assert done.returncode == 0

@@ -122,8 +122,8 @@ SECRET |= {"stack", "syscall", "personality"}
 
 
 def inside_with_pids(user, code, *arguments, flags=()):
-    """Run code inside. The code can use `supervisor` and `guardian`, the pids of these two
-    processes.
+    """Run code inside. The code can use `supervisor` and `guardian`: the pid of the supervisor, and
+    the pid of corral's subreaper, which is the target's parent.
     """
     script = f"import json, os, sys\n{PRELUDE}{REACH}supervisor, guardian = int(sys.stdin.readline()), os.getppid()\n"
     script += f"{code}\nprint(json.dumps(answer))"
@@ -410,8 +410,9 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Make every attempt to list processes fail. corral must still kill all of them, with one
-    signal to the whole Landlock domain.
+    """Make every attempt to list processes fail. corral must still kill all processes of the run.
+    It sends one signal to every process that it may signal, and Landlock permits only the processes
+    of the run.
     """
     # pytest would evaluate a skipif mark on every kernel, even if this tier is not tested. On a
     # kernel without Landlock the call would then fail.

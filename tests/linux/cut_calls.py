@@ -478,8 +478,9 @@ def trial(job: dict) -> list[dict]:
         warm(words, start)
     if job["probed"]:
         # Without cached findings, corral's probes would be part of each trial. Therefore a first
-        # run caches the findings, and each trial starts with this cache. The first run has the
-        # seccomp filter, too.
+        # run caches the findings, and each trial starts with this cache. The first run has the same
+        # seccomp filter as the trials, because corral does not use findings from a run with another
+        # filter.
         run(job["command"], At(-1, ""))
         found = os.path.join(ROOT, ".cache/corral/findings/")
         start |= {path: seen for path, seen in snapshot(ROOT).items() if path.startswith(found)}

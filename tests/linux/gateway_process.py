@@ -1,8 +1,9 @@
 """Run a gateway in its own process, as a supervisor would, for tests over real sockets on loopback.
 
-The gateway's synthetic addresses are in 127.77.0.0/16, so that clients can reach it without a
-network namespace. The servers are on 127.0.0.1, which the address guard admits in most tests.
-DNS queries go to a DNS server of the test.
+The gateway answers a lookup with a synthetic address, which stands for the name. Clients connect to
+this address. Here synthetic addresses are in 127.77.0.0/16, so that this also works without a
+network namespace. The servers are on 127.0.0.1, which the address guard admits in most tests. The
+gateway sends its own DNS queries to a DNS server of the test.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class Procfs:
         return 0
 
     def count_own(self):
-        """Return the number of the user's threads. The real process table counts processes, but on
-        Linux RLIMIT_NPROC limits threads.
+        """Return the number of the user's threads. corral adds this number to the value of
+        RLIMIT_NPROC, which limits processes on a Mac, but threads on Linux.
         """
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         found = [self.stat(pid) for pid in pids if owner(pid) == os.getuid()]

@@ -151,8 +151,8 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Let the target start a daemon. Both write to a pipe. The end of file on the pipe shows that
-    both have ended.
+    """Let the target start a daemon, and leave the context. Both processes have a pipe open, and
+    its end of file shows that both have ended.
     """
     caller.run(
         "import select\n"
@@ -506,8 +506,9 @@ def test_a_sandbox_with_unread_output_leaves_no_descriptor_open(caller):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_caller_that_gives_up_root_ends_without_an_error(caller):
-    """Give up root in a caller whose zygote still runs as root. The caller is then not allowed to
-    signal its zygote, but must still end without an error.
+    """Give up root in a caller that has started a target. The zygote, a process that starts the
+    caller's targets, still runs as root. The caller may not signal it, but must still end without
+    an error.
     """
     caller.run(
         "assert corral.run(['/bin/true', trace]).exit_code == 0\n"

@@ -57,8 +57,8 @@ def test_without_a_terminal_the_request_comes_before_the_error(user, server, env
 
 @pytest.fixture
 def env(user, scratch) -> dict[str, str]:
-    """Return an environment without approvals. It uses the cached findings, because probing is
-    slow.
+    """Return an environment without approvals. It has the user's cached findings, because probing
+    the host again is slow.
     """
     config = scratch / "config"
     return user.environment(XDG_CONFIG_HOME=str(config), XDG_CACHE_HOME=str(user.home / ".cache"))

@@ -132,8 +132,9 @@ def test_a_flood_of_paths_hides_neither_secrets_nor_questions(user):
 
 
 def test_a_policy_with_unusual_names_can_be_read_again(user, scratch):
-    """Use names that need different escapes in TOML and in JSON. Also use a name that is not UTF-8,
-    which TOML cannot contain.
+    """Let `learn` write a policy with names that need different escapes in TOML and in JSON. A run
+    with this policy must be able to read these files. Also use a name that is not UTF-8, which TOML
+    cannot contain.
     """
     names = ["\U0001f4c1 notes", "del\x7f", "tab\t", 'quote"']
     odd = os.fsdecode(b"not-\xff-text")

@@ -1,5 +1,5 @@
 """Attack `corral.Pool`, which starts spare sandboxes before they are needed. A change on the host
-while a spare sandbox is waiting must not weaken its walls.
+while a spare sandbox is waiting must not weaken the walls of this sandbox.
 """
 
 import pytest

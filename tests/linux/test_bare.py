@@ -110,7 +110,7 @@ def test_a_virtual_environment_works(user, scratch):
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
     # The target's interpreter is in this virtual environment, so the environment must be read-only.
     # Without namespaces corral cannot make a part of a write grant read-only, so it refuses the
-    # grant.
+    # grant of `scratch`, which contains the environment.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
     done = user.run(str(python), "-c", "print('ran')", flags=("--write", str(scratch)))
@@ -175,8 +175,9 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Yield environment variables with which corral keeps homes in a directory of the test. All
-    users can enter this directory, because root's target runs as another user.
+    """Yield environment variables that make corral store the homes of servers (`--state`) in a
+    directory of the test. Every user can enter this directory, because root's target runs as
+    another user.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
     path.chmod(0o755)
@@ -225,8 +226,9 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """Let a server remove all permissions of its kept home. The next run must be able to use the
-    home again, and the permissions of the files around it must keep other users out.
+    """Let a server remove all permissions of the home that it keeps between runs. The next run must
+    be able to use the home again. The permissions of the directory that contains the home must keep
+    other users out.
     """
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
     assert outputs == [[], ["file0"]]
@@ -242,8 +244,8 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Let a server give everyone access to its kept home. Other users must still not reach
-    it, because the server could otherwise exchange data with them.
+    """Let a server give everyone access to the home that it keeps between runs. Other users must
+    still not reach this home, because the server could otherwise exchange data with them.
     """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
@@ -263,9 +265,9 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
-    """Let another user own the directory of all kept homes, or be able to write to it. corral must
-    refuse to keep homes there. It must also refuse to grant a kept home or a directory that
-    contains one.
+    """Let another user own the directory in which corral stores the homes of servers, or be able to
+    write to it. corral must then refuse `--state`. It must always refuse to grant such a home or a
+    directory that contains one.
     """
     top = pathlib.Path(kept["XDG_STATE_HOME"])
     homes = top / "corral-homes"

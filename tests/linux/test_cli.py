@@ -655,8 +655,8 @@ def memory(user, *flags: str) -> dict | None:
 
 
 def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
-    """Check that corral prints the warning at the first run after a boot, and after that only with
-    -v. The report must always contain the warning.
+    """Check that corral prints such a warning at the first run with an empty cache, as after a
+    boot, and then only with -v. The report must always contain the warning.
     """
     path = scratch / "report.json"
     env = user.environment(HOME=str(scratch))

@@ -210,8 +210,9 @@ def test_a_limit_on_processes_is_enforced_in_a_container(said):
 
 
 def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
-    """Check that only an allowed host is reached. Docker's seccomp filter denies pidfd_getfd. The
-    socket broker then has to replace the target's sockets, and the plan must say so.
+    """Check that only an allowed host is reached. Docker's seccomp filter denies pidfd_getfd, so
+    corral cannot connect the target's own sockets. It then replaces them with connected sockets,
+    and the plan must say so.
     """
     code, out, err = said["network"]
     assert code == 0, err

@@ -259,8 +259,8 @@ def test_a_server_without_walls_is_caught():
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))
-        # `walls` makes `try_act` judge as for a server inside the sandbox, where any sign of
-        # success is an escape.
+        # With `walls`, `try_act` judges as for a server inside the sandbox: any sign of success is
+        # an escape.
         server.walls = {"network": UP}
         tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
     assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}

@@ -1,5 +1,5 @@
-"""Start corral with every small number of descriptors. Each run must work, or end with one error and leave nothing
-behind.
+"""Start corral with every small number of descriptors. Each run must work, or end with one error
+and leave nothing behind.
 """
 
 from __future__ import annotations

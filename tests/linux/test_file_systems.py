@@ -160,8 +160,9 @@ def test_a_reached_quota_is_named_with_its_directory(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
-    """Mount a FUSE file system below a grant. corral treats it like a network file system, because
-    a program of any user may provide its files.
+    """Mount a FUSE file system below a grant. corral must refuse the grant, as with a network file
+    system, because a program of any user may provide the files. With the flags in the hint, the
+    target must be able to read them.
     """
     with mounted(FILE_SYSTEMS["tmpfs"]) as there:
         there.shell("mkdir -p it/far under && echo far >under/file && chmod -R a+rX .")

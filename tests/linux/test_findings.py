@@ -1,5 +1,5 @@
-"""Test the cache of findings. corral must use a cache file only if the same user wrote it, under
-the same seccomp filter around corral.
+"""Test the cache of findings. corral must use a cache file only if the same user wrote it, and only
+under the same seccomp filter.
 """
 
 import json

@@ -266,8 +266,8 @@ def test_a_client_that_does_not_read_slows_the_sender(gateway, server):
         assert stopped.acquire(timeout=60)
         assert sum(sent) < 4096 << 16
         first = running.now()["wakes"]
-        # `wakes` counts how often the gateway's event loop has woken up. It must be the request of
-        # `now` that wakes it, and never the stuck connection.
+        # `wakes` counts how often the gateway's event loop has woken up. Only the request of `now`
+        # may wake it, and never the stuck connection.
         assert running.now()["wakes"] - first == 1
         assert len(read_all(client)) == sum(sent)
     assert running.end()["traffic"][NAME][3] == sum(sent)

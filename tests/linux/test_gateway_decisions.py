@@ -236,7 +236,8 @@ def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop
 
 def test_without_free_descriptors_every_address_is_refused_as_the_hosts_own():
     """Use up all descriptors, as a target could do with many connections. corral then cannot list
-    the host's own addresses, so it must refuse every address.
+    the host's own addresses. Because any address could be one of them, it must refuse every
+    address.
     """
     from corral.network.guard import HostAddresses
 

@@ -59,7 +59,8 @@ def test_explain_matches_its_schema(user, scratch):
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
     """Check that no field shows a secret argument. The arguments occur in two fields. With
-    `--state` they also occur in the step for the kept home, because each command has its own home.
+    `--state` they also occur in the step for the home that the server keeps between runs, because
+    each command has its own home.
     """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout

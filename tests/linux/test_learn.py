@@ -103,8 +103,9 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
     [("169.254.169.254", False), ("::ffff:169.254.169.254", False), ("192.0.2.7", True)],
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
-    """Connect to an address of a metadata service. `learn` must not propose it, because the target
-    chooses the addresses that it tries. Sanity check: an ordinary address is proposed.
+    """Connect to an address of a metadata service. `learn` must not propose it, because a hostile
+    server could connect to it in order to get the machine's credentials after the user has
+    accepted. Sanity check: an ordinary address is proposed.
     """
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"

@@ -488,8 +488,8 @@ def test_idle_processes_do_not_wake_up(user):
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
 def test_a_sampled_limit_wakes_only_the_supervisor(user, flags):
-    """Sanity check for the tests that expect no wake-ups: a sampled limit wakes the supervisor ten times
-    a second, but does not wake init.
+    """Sanity check for the tests that expect no wake-ups: a sampled limit wakes the supervisor ten
+    times a second, but does not wake init.
     """
     with Held(user, *flags) as pids:
         before = {name: switches(pid) for name, pid in pids.items()}

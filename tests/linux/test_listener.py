@@ -134,8 +134,9 @@ def without_ptrace(argv: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_programs_name_is_reported_only_if_the_targets_memory_can_be_read(user):
-    """Run corral as root without CAP_SYS_PTRACE. It can then read the target's memory only in a
-    user namespace that corral itself has created.
+    """Run corral as root without CAP_SYS_PTRACE. The name of the program that a target tries to
+    start is in the target's memory. corral can then read this memory only in a user namespace that
+    it has created itself.
     """
     if user.uid:
         pytest.skip("an ordinary user needs no capability to read its targets")

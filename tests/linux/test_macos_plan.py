@@ -318,8 +318,8 @@ def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, wa
     """Start a daemon with a double fork. The middle process ends at once, so the process table does
     not show who forked the daemon.
 
-    corral still finds the daemon by the marker of the fake Seatbelt, which a process cannot remove.
-    Without this marker the daemon survives.
+    corral still finds the daemon if the fake Seatbelt of mac_world.py has marked the run's
+    processes. A process cannot remove the mark. Without it the daemon survives.
     """
     path = fifo(mac)
     environment = {"MAC_WORLD_FORGETS": "1", **({"MAC_WORLD_SEATBELT": "1"} if walled else {})}
@@ -385,9 +385,9 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
 def test_a_watcher_whose_pipe_was_closed_still_ends_all_processes(mac, closed):
-    """Close the reading end of the pipe through which the watcher answers. The watcher must still
-    end all processes of the run. The model's process shows this, because it ends only after all of
-    them.
+    """Close the reading end of the pipe to which the watcher writes its answers. The watcher is the
+    process that kills the run's other processes. It must still do so. The model's process shows
+    this, because it ends only after all of them.
     """
     code = f"""
 import os

@@ -492,8 +492,8 @@ def test_an_index_with_too_many_submodules_is_refused(tmp_path, count):
 
 
 def test_mercurial_subrepositories_are_not_searched(tmp_path):
-    """Check that corral does not protect the paths in `.hgsub`. The target can change this file, so
-    the protection would be useless.
+    """Check that corral does not protect the paths in `.hgsub`. The target can write other paths to
+    this file, so the protection would be useless.
     """
     (tmp_path / ".hg").mkdir()
     (tmp_path / "there/.hg").mkdir(parents=True)

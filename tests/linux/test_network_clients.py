@@ -202,8 +202,8 @@ def secure(world, authority):
 
 
 def test_python_verifies_tls_end_to_end(who, secure, authority):
-    """Let the target verify the server's certificate. It gets the server's own certificate, so the
-    gateway does not decrypt the connection.
+    """Let the target verify the server's certificate. This succeeds only if the gateway does not
+    decrypt the connection, because the gateway does not have the server's key.
     """
     code = """
 import urllib.error, urllib.request

@@ -2,8 +2,9 @@
 the same results of DNS lookups, and use real sockets.
 
 Both must allow the same connections, record the same denials, and agree with corral's check of
-destinations, which tests/unit/network/test_destinations.py tests. Synthetic addresses are in
-127.77.0.0/16, so that clients reach the gateway without a network namespace.
+destinations, which tests/unit/network/test_destinations.py tests. The gateway answers lookups with
+synthetic addresses, which stand for names. They are in 127.77.0.0/16, so that clients reach the
+gateway without a network namespace.
 """
 
 import contextlib
@@ -44,9 +45,11 @@ def hello(name):
 
 
 class Case:
-    """A request of a target, with the policy and the lookups' results that apply to it, and what
-    must happen: whether the server is reached, and which denials are recorded. In the texts, `{}`
-    stands for the server's port.
+    """A request of a target, and its expected result.
+
+    `allow` is the allowlist, and `found` is what the DNS lookup returns. `reached` says whether the
+    request reaches the server, and `rows` are the denials that corral records. In `allow` and
+    `rows`, `{}` stands for the server's port.
     """
 
     def __init__(self, *, allow, host=NAME, found=(LOCAL,), admit=(LOCAL,), own=(), tls=False, first=PLAIN,

@@ -330,8 +330,8 @@ def test_raw_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of connections, as the socket broker passes them on, wait in the gateway. They
-    are for an address that the address guard refuses. When it is their turn, all must fail at once.
+    """Let hundreds of connections wait in the gateway for an earlier connection to end. They are
+    for an address that the address guard refuses, so then all of them must fail at once.
     """
     denials = Denials()
     check = DestinationCheck(

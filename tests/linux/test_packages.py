@@ -544,8 +544,9 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
 
 
 def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
-    """Keep the home of a package's server. `explain` must name the home that `run` then keeps,
-    under the name of the package and not under the path of its installed files.
+    """Start a package with `--state`, so that its server keeps its home between runs. `explain`
+    must name the same home as `run` uses. `corral cache homes` must list it under the name of the
+    package, not under the path of the installed files.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     publish_python(registry)

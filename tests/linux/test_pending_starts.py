@@ -90,8 +90,8 @@ def find_target(pid: int) -> int:
 
 
 def limit_descriptors(user, pid: int, most: int) -> None:
-    """Set the descriptor limit of a user's process. A process of the same user does this, because
-    it needs no privilege.
+    """Set the descriptor limit of a user's process. Do so in a process of the same user, which
+    needs no privilege for this.
     """
     code = "import resource, sys; pid, most = map(int, sys.argv[1:])\n"
     code += "hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]\n"

@@ -255,8 +255,9 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_an_interrupted_run_leaves_usable_files(home):
-    """Interrupt a run at each write. It writes the findings of the probes, its run record, the real
-    paths of its grants, its denials, and the audit file.
+    """Interrupt a run while it writes its files: the findings of the probes, its run record, the
+    real paths of its grants, its denials, and the audit file. Another run, `why` and `clean` must
+    work after that.
     """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)

@@ -119,7 +119,8 @@ def test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_fol
     layout, count
 ):
     """Run a server whose packages are in pnpm's global store. There each package has its own
-    directory, which contains symlinks to its dependencies.
+    directory, which contains symlinks to its dependencies. The server must run with the flags in
+    corral's hint.
     """
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):

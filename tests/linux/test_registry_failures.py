@@ -46,8 +46,8 @@ def silent() -> Iterator[str]:
 def test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up(
     user, env, silent, tools, installer, monkeypatch
 ):
-    """Use a registry that never answers. The package managers and their sandbox are real, but the
-    test lowers the time limits.
+    """Use a registry that never answers. corral must report this before the package manager gives
+    up. The package managers and their sandbox are real, but the test lowers the time limits.
     """
     assert sandboxed_install.SILENT_SECONDS < 15
     chosen = choose(installer, env, tools)
@@ -149,8 +149,8 @@ def put_certificates(user, source: pathlib.Path, place: pathlib.Path) -> None:
 @ONE_USER
 @pytest.mark.parametrize("form", ["~/ca.pem", "./ca.pem", "ca.pem", "${HOME}/ca.pem", "{}/ca.pem"])
 def test_npms_cafile_is_read_as_npm_reads_it(user, env, encrypted, npm, scratch, form):
-    """Write npm's `cafile` setting in different forms. Sanity check: without the setting, the
-    registry is not trusted.
+    """Write npm's `cafile` setting in different forms. corral must find the file, so that the
+    registry is trusted. Sanity check: without the setting, the registry is not trusted.
     """
     env = {**use(encrypted, env), "HOME": str(scratch)}
     refused = user.corral("run", "npm:server", env=env, cwd=scratch)

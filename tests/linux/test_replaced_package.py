@@ -2,7 +2,7 @@
 as usual.
 
 In its first half second, the supervisor may still need to import modules. If the package is removed
-by then, the run may end early, but corral must report the reason.
+in this time, the run may end early, but corral must report the reason.
 """
 
 import functools

@@ -217,8 +217,8 @@ while time.process_time() < end:
 
 @pytest.mark.rig("chromium")
 def test_a_sampled_run_has_a_timeline(user, tmp_path):
-    """Set a limit on CPU time. To enforce it, corral samples the run's resource usage on every
-    host, and the timeline shows these samples.
+    """Set a memory limit. Without a cgroup, corral enforces it by sampling the run's resource usage
+    again and again, and the timeline shows these samples.
     """
     page, report = user.home / "run.html", user.home / "run.json"
     command = ("--", user.python, "-c", BUSY)

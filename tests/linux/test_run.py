@@ -107,8 +107,8 @@ def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratc
     assert warning.endswith(f" and does not find ./project/file there: write {place}/file")
     # Sanity check: the absolute path, which the warning suggests, works.
     assert cat(f"{place}/file", place) == (b"found", [])
-    # Sanity check: if corral's own directory is granted, the target starts there, and the relative
-    # path works without a warning.
+    # Sanity check: if the directory in which corral is started is granted, the target starts there,
+    # and the relative path works without a warning.
     assert cat("./project/file", place.parent) == (b"found", [])
     # Sanity check: there is no warning about a path that is not granted.
     assert cat("./project/file") == (b"", [])

@@ -213,7 +213,7 @@ def test_invalid_records_are_removed_and_not_listed_as_runs(user, runs):
 
 def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
     """Write a record that names two directories, only one of which corral has made. corral may
-    remove only that one.
+    remove only the directory that it has made.
     """
     victim, own = scratch / "precious", left_directory(user)
     victim.mkdir()

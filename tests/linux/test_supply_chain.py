@@ -72,8 +72,8 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
 
 @ONE_USER
 def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
-    """Put `../` into the names of scripts and files in a wheel. Without a check, they would be
-    written outside the installation.
+    """Put a script and a file with names such as `../../bin/python` into wheels. Installing the
+    wheels must not replace the interpreter.
     """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     climbing = "../" * 4 + "bin/python"
@@ -311,7 +311,8 @@ def test_a_script_of_a_bundle_cannot_name_an_interpreter_outside_by_a_relative_p
     user, env, scratch, project
 ):
     """Start a script with the `/bin/sh` lines that pip writes for an interpreter with a long path.
-    The path contains `../` and leads out of the store.
+    The path contains `../` and leads out of the store to the user's virtual environment. corral
+    must refuse the script.
     """
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -358,7 +359,8 @@ STEERING = {
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
     """Let a project's configuration set PATH or a version manager's variable to a directory of the
-    project. corral must refuse this, because it follows symlinks in such directories.
+    project. corral must refuse this. Otherwise it would trust the symlinks in this directory, and
+    let the server read the files to which they lead.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")

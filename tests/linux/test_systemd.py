@@ -331,8 +331,8 @@ def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
-    """Ask before systemd has joined the bus. This happens when a session's first client starts the
-    bus.
+    """Look for systemd before it has joined the bus. This happens when a session's first client
+    starts the bus. corral must wait for systemd.
     """
     answers: list[str] = []
 

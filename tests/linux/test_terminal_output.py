@@ -230,7 +230,7 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
     """Download from a hostile address on a terminal. corral's progress line contains the end of the
-    address.
+    address, and must print it safely.
     """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}

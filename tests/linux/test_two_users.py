@@ -194,7 +194,7 @@ except PermissionError:
 
 def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
     """Try to plant a symlink in the directory of root's demo. The demo would follow the symlink
-    during its acts without walls.
+    when it tries its acts outside the sandbox.
     """
     from corral.demo.decoys import Decoys
 
@@ -213,8 +213,8 @@ def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, at
 
 
 def test_files_that_another_user_planted_are_ignored(ordinary, sticky):
-    """Plant a run record as the attacker. Sanity check: the same record is used if it belongs to
-    the user.
+    """Plant a run record as the attacker. corral must ignore it. Sanity check: the same record is
+    used if it belongs to the user.
     """
     record = sticky / "corral/runs/1-0123abcd"
     left = pathlib.Path(f"/tmp/corral-{ordinary.uid}-{os.getpid()}-0123abcd")

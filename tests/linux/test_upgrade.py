@@ -333,7 +333,7 @@ def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, re
 
 def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm):
     """Replace a dependency with another package of the same version. The dependency's name becomes
-    an alias, or the package comes from another address.
+    an alias, or the package comes from another address. `upgrade` must show this.
     """
     for name in ("dep", "evil"):
         registry.publish_npm(name, "2.0.0", {"index.js": f"module.exports = '{name}'"})

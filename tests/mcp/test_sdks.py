@@ -261,7 +261,8 @@ def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
     """Check that the scanner finds the poisoned description of a tool, and finds nothing in a clean
     tool with the same name.
 
-    Scan the output of `inspect`, because the scanner would start the server without a sandbox.
+    Give it the output of `inspect`. If the scanner had to list the tools itself, it would start the
+    server without a sandbox.
     """
     scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
     shutil.copy(HERE / "hostile.py", tmp_path)
