@@ -255,8 +255,8 @@ def _judge_memory(wanted: int) -> Learned:
 
 
 def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
-    """Propose the flag that would have prevented each denial. Never propose a flag for a service
-    that gives out the machine's credentials.
+    """For each denied name, connection or start of a program, propose the flag that would have
+    allowed it. Never propose a flag for a service that gives out the machine's credentials.
     """
     rows = [row for row in denials if row.allow and row.kind in {"name", "address", "start"}]
     rows += [row for row in denials if row.allow and row.kind in {"port", "sni", "loopback"}]
