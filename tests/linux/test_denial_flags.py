@@ -7,10 +7,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pathlib
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 
 import pytest
 from traces import PATIENCE
@@ -332,6 +335,121 @@ def test_no_command_is_suggested_for_a_path_that_contains_a_secret(user, scratch
     assert "***" in shown[0]
     assert not any(word in shown[0] for word in ("mkdir", "--write"))
     assert f"first `mkdir -p {scratch}/plainName42`" in shown[1]
+
+
+ATOMIC_SAVE = """
+import sys
+try:
+    with open(sys.argv[1] + ".tmp", "w") as file:
+        file.write("new")
+    os.replace(sys.argv[1] + ".tmp", sys.argv[1])
+    answer = "saved"
+except OSError as error:
+    answer = type(error).__name__
+"""
+
+
+@pytest.fixture(params=["/var/lib", "/tmp"])
+def notes(request, user):
+    """Return an existing file in a directory of the user's. In the sandbox /tmp is private."""
+    top = tempfile.mkdtemp(prefix="corral-notes-", dir=request.param)
+    place = pathlib.Path(top, "notes")
+    place.mkdir()
+    os.chmod(top, 0o755)
+    file = place / "memory.json"
+    file.write_text("old")
+    for path in (place, file):
+        os.chown(path, user.owner, user.owner)
+    yield file
+    shutil.rmtree(top)
+
+
+def is_private(user, path) -> bool:
+    return user.tier == "walled" and path.is_relative_to("/tmp")
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+@pytest.mark.parametrize("flag", ["--read", "--write"])
+def test_a_file_beside_a_granted_file_names_a_flag_that_allows_it(user, notes, flag):
+    flags = (flag, str(notes))
+    answer, done = try_code(user, ATOMIC_SAVE, str(notes), flags=flags)
+    assert answer in {"OSError", "PermissionError"}
+    why = "its /tmp is private" if is_private(user, notes) else "read-only"
+    why += f"; in place of `--read {notes}`" if flag == "--read" else ""
+    line = f"access to {notes}.tmp ({why}); --write {notes.parent}"
+    assert denied(done) == [line]
+    # A write grant of the file may stay beside that of its directory.
+    kept = flags if flag == "--write" else ()
+    flags = (*kept, *flag_of(line))
+    answer, done = try_code(user, ATOMIC_SAVE, str(notes), flags=flags)
+    assert (answer, denied(done)) == ("saved", [])
+    assert notes.read_text() == "new"
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_directory_beside_a_granted_file_names_a_flag_that_allows_it(user, notes):
+    code = """
+for name in ("", "/sub"):
+    with contextlib.suppress(OSError):
+        os.mkdir(os.path.dirname(sys.argv[1]) + name)
+"""
+    code, made = f"import contextlib\n{code}", notes.parent / "sub"
+    _, done = try_code(user, code, str(notes), flags=("--write", str(notes)))
+    (line,) = denied(done)
+    assert line.startswith(f"access to {made} (")
+    assert line.endswith(f"; --write {notes.parent}")
+    assert not made.exists()
+    _, done = try_code(user, code, str(notes), flags=flag_of(line))
+    assert denied(done) == []
+    assert made.is_dir()
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_no_flag_is_suggested_for_a_file_beside_a_grant_in_a_shared_directory(user, notes):
+    code = "try:\n    open(sys.argv[1], 'w').close()\nexcept OSError:\n    answer = 'denied'"
+    path = notes.parent.parent.parent / "corral-other"
+    answer, done = try_code(user, code, str(path), flags=("--write", str(notes)))
+    if is_private(user, path):
+        assert (answer, denied(done)) == (None, [])
+        return
+    assert answer == "denied"
+    why = "read-only: let the server use a directory of its own, which you can grant"
+    assert denied(done) == [f"access to {path} ({why})"]
+
+
+def test_a_read_only_file_in_a_write_grant_cannot_be_replaced(user, notes):
+    """Also grant the file for writing, as a control."""
+    flags = ("--write", str(notes.parent), "--read", str(notes))
+    answer, _ = try_code(user, ATOMIC_SAVE, str(notes), flags=flags)
+    assert (answer, notes.read_text()) == ("OSError", "old")
+    answer, _ = try_code(user, ATOMIC_SAVE, str(notes), flags=(*flags, "--write", str(notes)))
+    assert (answer, notes.read_text()) == ("saved", "new")
+
+
+def test_a_granted_file_stays_writable_in_a_directory_that_a_mask_protects(user):
+    """Grant a file in a repository's settings, which are read-only in a write grant around them.
+    The file's own grant must still count.
+    """
+    place = user.home / "project"
+    hooks = place / ".git" / "hooks"
+    hooks.mkdir(parents=True)
+    granted, other = hooks / "granted", hooks / "other"
+    for path in (granted, other):
+        path.write_text("old")
+    for path in (place, place / ".git", hooks, granted, other):
+        os.chown(path, user.owner, user.owner)
+    code = """
+answer = []
+for path in sys.argv[1:]:
+    try:
+        open(path, "w").close()
+        answer.append(True)
+    except OSError:
+        answer.append(False)
+"""
+    flags = ("--write", str(place), "--write", str(granted))
+    answer, _ = try_code(user, code, str(granted), str(other), flags=flags)
+    assert answer == [True, False]
 
 
 def test_files_that_the_target_may_create_are_not_reported(user, scratch):

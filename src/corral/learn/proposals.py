@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from corral.policy import secret_files
-from corral.policy.secret_paths import find_paths, is_anothers, is_git_hook
+from corral.policy.secret_paths import CEILINGS, find_paths, is_anothers, is_git_hook
 from corral.record import record
 from corral.safe_text import shell_word
 from corral.supervisor.ungranted_paths import socket_flag
@@ -32,9 +32,6 @@ are never proposed.
 """
 BYTECODE = "__pycache__"
 SKIPPED = frozenset(("/proc", "/sys", "/dev", "/run"))
-CEILINGS = frozenset(
-    ("/", "/home", "/root", "/tmp", "/etc", "/var", "/usr", "/opt", "/srv", "/mnt", "/media")  # noqa: S108
-)
 PROJECT_MARKS = (".git", "package.json", "pyproject.toml", "Cargo.toml", "go.mod", ".hg")
 MIN_GROUPED = 3
 MAX_PROPOSED = 50  # no user would read questions about 1000 paths

@@ -31,7 +31,7 @@ from corral.paths.mounts import read_kinds
 from corral.paths.posix import is_inside
 from corral.plan.model import Plan
 from corral.platforms.linux import own_files
-from corral.platforms.linux.mechanisms import landlock, root_filesystem, seccomp
+from corral.platforms.linux.mechanisms import root_filesystem, seccomp
 from corral.record import replace
 from corral.safe_text import shell_word
 from corral.supervisor import findings
@@ -82,7 +82,7 @@ def watched_plan(plan: Plan) -> Plan:
     SandboxError if this host cannot watch paths.
     """
     filters = [step for step in plan.steps if isinstance(step, seccomp.Seccomp)]
-    if not filters or _find_wall(plan) is None:
+    if not filters or own_files.find_wall(plan) is None:
         raise SandboxError(
             "the paths that a target opens cannot be watched here",
             hint="`corral doctor` shows what is missing: namespaces or Landlock, and seccomp",
@@ -100,16 +100,8 @@ def watched_plan(plan: Plan) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the View or Landlock step, which decides which files the target sees."""
-    for step in plan.steps:
-        if isinstance(step, root_filesystem.View | landlock.Landlock):
-            return step
-    return None
-
-
 def find_seen(plan: Plan) -> Seen:
-    wall = _find_wall(plan)
+    wall = own_files.find_wall(plan)
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     if isinstance(wall, root_filesystem.View):

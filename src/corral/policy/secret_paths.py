@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
     from corral.policy.secret_files import Column
 
+CEILINGS = frozenset(
+    (
+        "/", "/home", "/root", "/tmp", "/var/tmp", "/etc", "/usr", "/opt", "/srv", "/mnt",  # noqa: S108
+        "/media", "/var", "/var/cache", "/var/lib", "/var/spool",
+    )
+)  # fmt: skip
+"""Directories that contain too much of the host for a grant that corral suggests."""
+
 
 @lru_cache
 def find_paths(home: str, names: tuple[str, ...]) -> tuple[str, ...]:

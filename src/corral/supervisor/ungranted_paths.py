@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
-SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""If a path does not exist and would be directly in one of these directories, it is not reported.
-Such a word is usually not meant as a path of the host.
-"""
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 
 
@@ -28,8 +24,9 @@ def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
     """Return (kind of denial, path, flag) for each word that names a path outside of `visible`, the
-    paths that the target can see. Leave out paths of the system, and paths whose parent directory
-    does not exist on the host.
+    paths that the target can see. Leave out paths of the system, and missing paths whose parent
+    directory does not exist on the host or is shared by many programs, such as `/tmp`. Such a word
+    is usually not meant as a path of the host.
 
     The flag would allow the path. It is "" if the path may contain secrets, or if other programs
     execute the file. A project may have chosen the command, so corral must not suggest a dangerous
@@ -50,8 +47,10 @@ def find_ungranted(
         try:
             found[path] = _describe(path, os.lstat(path).st_mode, home)
         except OSError:
+            from corral.policy.secret_paths import CEILINGS
+
             parent = os.path.dirname(path)
-            if parent not in SHARED and parent != home and os.path.isdir(parent):
+            if parent not in CEILINGS and parent != home and os.path.isdir(parent):
                 found[path] = ("path", path, _flag(path, parent, "write", home))
     return tuple(found.values())
 

@@ -1,6 +1,8 @@
 """Report files that a server tries to create where it may only read.
 
-These places are the directories of the server's own files, and the read grants.
+These places are the directories of the server's own files, the read grants, and the directories
+above a grant. For example, many programs save a file by writing a new file beside it, and the grant
+of a single file does not allow that.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import sys
 from corral.directories import directories, home_directory
 from corral.paths.posix import is_inside
 from corral.platforms.linux.mechanisms import landlock, root_filesystem
-from corral.policy.secret_paths import is_sensitive
+from corral.policy.secret_paths import CEILINGS, is_sensitive
 from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Literal
 
     from corral.denials.records import Denials
     from corral.plan.model import Plan
@@ -30,55 +33,80 @@ ELSEWHERE = (
     "read-only: set a variable or option of the server so that it writes to its HOME, "
     "which --state keeps between runs"
 )
+TOO_WIDE = "read-only: let the server use a directory of its own, which you can grant"
 
 
 class OwnFiles:
     def __init__(self, plan: Plan, denials: Denials) -> None:
         self._program = plan.program
-        self._writable = tuple(find_writable(plan))
-        self._granted = tuple(find_read_grants(plan))
+        wall = find_wall(plan)
+        own, writes = plan.program.reads, _list_paths(wall, "write")
+        grants = [*_list_paths(wall, "read"), *writes]
+        grants = [one for one in grants if one not in own and not f"{one}/".startswith(SYSTEM)]
+        self._reads = [path for path in grants if path not in writes]
+        self._grants = grants
+        self._writable = (*writes, *(wall.private if wall else ()))
+        self._sees_host = isinstance(wall, landlock.Landlock)
         self._denials = denials
 
     def report(self, call: str, path: str) -> None:
         """Report a file or directory that the target tried to create where it may not write."""
-        tops = [top for top in (*self._program.reads, *self._granted) if is_inside(path, top)]
-        own = max(tops, key=len, default="")
-        if not own or BYTECODE in path.split("/"):
+        own = _find_top(path, (*self._program.reads, *self._reads))
+        writable = _find_top(path, (top for top in self._writable if is_inside(top, own)))
+        directory = os.path.dirname(path)
+        is_beside = self._is_above_grant(directory)
+        # In a private directory such as /tmp, corral makes the directories above a grant. The
+        # target can write there too, but its files are lost, and cannot replace a granted file.
+        is_lost = is_beside and directory != writable and writable not in self._grants
+        if (not own and not is_beside) or (writable and not is_lost):
             return
-        if any(is_inside(path, top) and is_inside(top, own) for top in self._writable):
-            return
+        is_seen = bool(own) or self._sees_host or self._is_above_grant(path)
         is_directory = call.startswith("mkdir")
-        if is_directory and os.path.lexists(path):
+        if BYTECODE in path.split("/") or (is_directory and is_seen and os.path.lexists(path)):
             return
-        if own not in self._program.reads:
-            wanted = path if os.path.lexists(path) else os.path.dirname(path)
-            refused = any(map(_is_sensitive, (path, wanted)))
-            allow = "" if refused else f"--write {shell_word(wanted)}"
-            self._denials.add("path", path, allow=allow, why="read-only")
+        if own in self._program.reads:
+            allow, why = find_remedy(self._program, own, path, is_directory=is_directory)
+            self._denials.add("own_files", path, allow=allow, why=why)
             return
-        allow, why = find_remedy(self._program, own, path, is_directory=is_directory)
-        self._denials.add("own_files", path, allow=allow, why=why)
+        allow, why = _find_grant(path, directory)
+        why = f"its {writable} is private" if writable and allow else why
+        inner = [one for one in self._reads if os.path.dirname(one) == directory]
+        if allow and inner and not os.path.lexists(path):
+            # A read grant in a write grant would stay read-only, and could not be replaced.
+            why += f"; in place of `{' '.join(f'--read {shell_word(one)}' for one in inner)}`"
+        self._denials.add("path", path, allow=allow, why=why)
+
+    def _is_above_grant(self, path: str) -> bool:
+        return any(is_inside(grant, path) for grant in self._grants)
 
 
-def find_writable(plan: Plan) -> Iterable[str]:
-    for step in plan.steps:
-        if isinstance(step, landlock.Landlock):
-            yield from (*step.write, *step.private)
-        elif isinstance(step, root_filesystem.View):
-            yield from step.private
-            yield from (bind.target for bind in step.binds if bind.access == "write")
+def _find_top(path: str, tops: Iterable[str]) -> str:
+    """Return the innermost of these directories and files that contains `path`, or ""."""
+    return max((top for top in tops if is_inside(path, top)), key=len, default="")
 
 
-def find_read_grants(plan: Plan) -> Iterable[str]:
-    for step in plan.steps:
-        paths: Iterable[str] = ()
-        if isinstance(step, landlock.Landlock):
-            paths = step.read
-        elif isinstance(step, root_filesystem.View):
-            paths = [bind.target for bind in step.binds if bind.access == "read"]
-        for path in paths:
-            if path not in plan.program.reads and not f"{path}/".startswith(SYSTEM):
-                yield path
+def find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
+    """Return the View or Landlock step, which decides which files the target sees."""
+    walls = (root_filesystem.View, landlock.Landlock)
+    return next((step for step in plan.steps if isinstance(step, walls)), None)
+
+
+def _list_paths(
+    wall: root_filesystem.View | landlock.Landlock | None, access: Literal["read", "write"]
+) -> tuple[str, ...]:
+    if isinstance(wall, landlock.Landlock):
+        return wall.read if access == "read" else wall.write
+    return tuple(bind.target for bind in wall.binds if bind.access == access) if wall else ()
+
+
+def _find_grant(path: str, directory: str) -> tuple[str, str]:
+    """Return (flag, reason) for a file that the server tried to create beside a grant, or in a read
+    grant. The flag is "" if corral suggests no grant that allows it.
+    """
+    wanted = path if os.path.lexists(path) else directory
+    if wanted in CEILINGS or _is_sensitive(wanted):
+        return "", TOO_WIDE if wanted == directory else "read-only"
+    return "" if _is_sensitive(path) else f"--write {shell_word(wanted)}", "read-only"
 
 
 def find_remedy(program: Program, top: str, path: str, *, is_directory: bool) -> tuple[str, str]:

@@ -235,10 +235,29 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
         root_filesystem.Bind(source=path, target=path, device=device, inode=inode)
         for path, (device, inode) in zip(program.reads, program.seen, strict=True)
     ]
-    binds += [_grant_to_bind(grant, policy.covered) for grant in policy.grants]
+    binds += [
+        _grant_to_bind(grant, policy.covered)
+        for grant in policy.grants
+        if not _is_repeated(grant, policy, program, layout)
+    ]
     if layout.state:
         binds.append(root_filesystem.Bind(source=layout.state, target=STATE, access="write"))
     return tuple({bind.target: bind for bind in binds}.values())
+
+
+def _is_repeated(grant: Grant, policy: Policy, program: Program, layout: Layout) -> bool:
+    """Return whether the write grant of a directory already allows everything that the write grant
+    of this file allows. A mount of the file would then only keep the target from replacing it.
+    """
+    if grant.access != "write" or grant.directory or grant.written not in {"", grant.path}:
+        return False
+    others = {one.path: one for one in policy.grants if is_below(grant.path, one.path)}
+    layers = [*others, *program.reads, *(mask.path for mask in _masks(policy, layout))]
+    above = max((path for path in layers if is_inside(grant.path, path)), key=len, default="")
+    outer = others.get(above)
+    return outer is not None and (outer.access, outer.owner, outer.group) == (
+        "write", grant.owner, grant.group,
+    )  # fmt: skip
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
