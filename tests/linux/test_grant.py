@@ -644,6 +644,56 @@ def test_grant_skips_a_denied_file_that_does_not_exist_yet(desk):
     assert f"{server}.log" in entries(path)["notes"]["args"]
 
 
+SAVES = """\
+import os, sys
+if os.path.exists(sys.argv[1]):
+    print("had", open(sys.argv[1]).read())
+try:
+    with open(sys.argv[1] + ".tmp", "w") as file:
+        file.write("new")
+    os.replace(sys.argv[1] + ".tmp", sys.argv[1])
+    print("saved")
+except OSError as error:
+    print("error", error.errno)
+"""
+
+
+def configure_saving(desk, *flags):
+    """Wrap a server that reads a file in a directory of the home, and replaces it."""
+    server, file = desk.put("srv/server.py", SAVES), desk.put("notes/memory.json", "old")
+    os.chown(file.parent, desk.user.owner, desk.user.owner)
+    entry = {"command": str(desk.user.python), "args": [str(server), str(file)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    desk.does("wrap", *flags, "cursor", "notes", "--corral", str(desk.corral_path))
+    return path, file
+
+
+def test_all_that_grant_asks_about_can_be_granted_together(desk):
+    path, file = configure_saving(desk, "--learn", "2h")
+    assert "error" in run(desk, path)
+    shown = desk.does("why", "notes")
+    assert f"access to {file}\n" in shown  # its flag is included in that of the directory
+    code, shown = answer_questions(desk, [b"y\n"])  # a second question would wait for an answer
+    assert code == 0, shown
+    assert shown.count("[y/N]") == 1
+    words = entries(path)["notes"]["args"]
+    assert words[words.index("--write") + 1] == str(file.parent)
+    assert "--read" not in words
+    assert "saved" in run(desk, path)
+    assert file.read_text() == "new"
+
+
+def test_a_write_grant_of_the_directory_replaces_the_read_grant_of_a_file(desk):
+    path, file = configure_saving(desk, "--read", str(desk.put("notes/memory.json", "old")))
+    assert "had old" in run(desk, path)
+    hint = f"; in place of `--read {file}`); --write {file.parent}\n"
+    assert hint in desk.does("why", "notes")
+    shown = desk.does("grant", "notes", "--write", str(file.parent))
+    assert str(file) in shown  # the difference shows the flag that was removed
+    assert "--read" not in entries(path)["notes"]["args"]
+    assert "saved" in run(desk, path)
+
+
 def test_why_shows_all_servers_of_a_client(desk):
     path = configure(desk, "cursor")
     other = {"command": str(desk.user.python), "args": [str(desk.server), "--other"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from corral.cli import approve, client_output, entry_flags, output, run_flags, wrapped_servers
 from corral.cli.flag_coverage import is_covered
@@ -13,6 +13,7 @@ from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile, FileEdit, change_flags, lock_client_file
 from corral.clients.rewrite import ServerOutcome
+from corral.clients.server_needs import is_sensitive_path
 from corral.denials import kept
 from corral.denials.records import Denial
 from corral.errors import SandboxError
@@ -134,8 +135,11 @@ def change_servers(
 
 def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) -> tuple[str, ...]:
     """Add the flags `change` to the flags `current`, or remove them if `remove` is true."""
-    found = split_flags(current)
-    for new in split_flags(change):
+    found, typed = split_flags(current), split_flags(change)
+    for new in typed:
+        if new.flag == "--write" and not remove:
+            kept = [one for one in found if any(one.is_same(other) for other in typed)]
+            found = [one for one in found if one in kept or not _is_widened(one, new, found)]
         same = [one for one in found if one.is_same(new)]
         if remove:
             found = [one for one in found if one not in same]
@@ -147,6 +151,21 @@ def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) 
         elif not same:
             found.append(new)
     return tuple(word for one in found for word in one.words)
+
+
+def _is_widened(one: FlagWords, new: FlagWords, found: Sequence[FlagWords]) -> bool:
+    """Return whether the read grant `one` has to be removed when the write grant `new` is added.
+
+    A read grant in a write grant stays read-only, and the server could not replace the file. It is
+    kept if it was in a write grant already, because it then protects its path, and if the path is
+    sensitive, because such a path is hidden without a grant of its own.
+    """
+    if one.flag != "--read" or is_sensitive_path(one.value, access="write"):
+        return False
+    writes = [(other.flag, other.value) for other in found if other.flag == "--write"]
+    return is_covered(one.flag, one.value, [(new.flag, new.value)], any_port=False) and not (
+        is_covered(one.flag, one.value, writes, any_port=False)
+    )
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
@@ -200,20 +219,20 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
     """
     if not seen.had_flags:
         return is_allowed(seen.denial, has)
-    wanted = _parse_allow(seen.denial.allow)
+    wanted = parse_allow(seen.denial.allow)
     return bool(wanted) and all(any(one.is_same(want) for one in has) for want in wanted)
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
     """Return whether the flags `has` allow everything that the denial's suggested flags allow."""
     given = [(one.flag, one.value) for one in has]
-    wanted = _parse_allow(denial.allow)
+    wanted = parse_allow(denial.allow)
     return bool(wanted) and all(
         is_covered(one.flag, one.value, given, any_port=denial.kind == "name") for one in wanted
     )
 
 
-def _parse_allow(allow: str) -> list[FlagWords]:
+def parse_allow(allow: str) -> list[FlagWords]:
     """Parse the flags in a denial's `allow` text. Return [] if they are not flags of `run`."""
     try:
         return split_flags(shlex.split(allow))
@@ -227,7 +246,7 @@ def _find_missing(allow: str) -> str:
     The user must not be asked about this denial, because `grant` refuses all accepted flags if one
     of them names a missing path.
     """
-    named = [one for one in _parse_allow(allow) if one.flag in entry_flags.PATH_FLAGS]
+    named = [one for one in parse_allow(allow) if one.flag in entry_flags.PATH_FLAGS]
     paths = [entry_flags.make_absolute_value(one.flag, one.value) for one in named]
     return next((path for path in paths if not os.path.exists(path)), "")
 
@@ -240,7 +259,7 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
     rows: dict[str, kept.SeenDenial] = {}
     for server in servers:
         found = list_open_denials(server)
-        rows |= {one.denial.allow: one for one in found if _parse_allow(one.denial.allow)}
+        rows |= {one.denial.allow: one for one in found if parse_allow(one.denial.allow)}
     if options.has("--remove"):
         raise UsageError("--remove needs the flags to remove", hint=USAGE.partition("\n")[0])
     if not rows:
@@ -249,8 +268,10 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
             hint=f"to see how its last run ended: corral why {last_words(word)}; to grant a path"
             f" anyway: corral grant {shlex.quote(word)} --read PATH",
         )
+    # Ask about wide grants first, and not about those that a wider one includes.
+    rows = dict(sorted(rows.items(), key=lambda row: not row[0].startswith("--write")))
     if not approve.is_on_terminal():
-        named = " ".join(rows) if len(rows) <= MAX_NAMED else "FLAG..."
+        named = " ".join(_select(rows, lambda *_: True)) if len(rows) <= MAX_NAMED else "FLAG..."
         see = "" if len(rows) <= MAX_NAMED else f"`corral why {last_words(word)}` lists them; "
         things = "1 thing" if len(rows) == 1 else f"{len(rows)} things"
         raise SandboxError(
@@ -258,12 +279,24 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
             hint=f"{see}corral grant {shlex.quote(word)} {named}",
         )
     output.note("the server chose what to ask for: grant only what you want it to reach")
-    agreed: list[str] = []
-    for allow, seen in rows.items():
+
+    def agree(allow: str, seen: kept.SeenDenial) -> bool:
         output.note(f"{seen.denial.describe()} (last on {format_time(seen.time)})")
         if missing := _find_missing(allow):
             output.note(f"{missing} does not exist, so this cannot be granted yet")
-        elif approve.ask(f"grant {allow}?"):
-            agreed += shlex.split(allow)
+        return not missing and approve.ask(f"grant {allow}?")
+
+    agreed = [word for allow in _select(rows, agree) for word in shlex.split(allow)]
     chosen, _ = parse(run_flags.FLAGS, agreed)
     return entry_flags.select_flags(chosen)
+
+
+def _select(
+    rows: Mapping[str, kept.SeenDenial], agree: Callable[[str, kept.SeenDenial], bool]
+) -> list[str]:
+    """Return the flags that `agree` accepts. Do not ask about flags that accepted flags include."""
+    agreed: list[str] = []
+    for allow, seen in rows.items():
+        if not is_allowed(seen.denial, parse_allow(" ".join(agreed))) and agree(allow, seen):
+            agreed.append(allow)
+    return agreed

@@ -18,7 +18,7 @@ from corral.denials.server_id import ServerId
 from corral.errors import SandboxError
 from corral.policy.server_identity import identify_command
 from corral.programs.package_runners import Package, parse_runner
-from corral.record import record
+from corral.record import record, replace
 from corral.safe_text import last_words
 from corral.servers.reference import name_server
 from corral.supervisor.report import to_json
@@ -238,6 +238,8 @@ def _print(found: ServerDenials, word: str) -> None:
         notes = ["granted since"] if granted else []
         notes += [f"last on {grant.format_time(seen)}"] if seen < found.last_run else []
         added = f" ({', '.join(notes)})" if notes else ""
+        if _is_included(denial, found.denials):
+            denial = replace(denial, allow="")  # noqa: PLW2901
         output.write_line(f"  {denial.describe()}{added}")
         if denial.allow and not granted:
             missing[denial.allow] = None
@@ -246,6 +248,16 @@ def _print(found: ServerDenials, word: str) -> None:
         named = _match_named(found, word)
         server = word if any(row[2].name != word for row in named) else _shorten(found.names[0])
         output.write_line(f"  to allow some of these: corral grant {last_words(server)}")
+
+
+def _is_included(denial: Denial, others: Sequence[Denial]) -> bool:
+    """Return whether the flag of another denial grants the same path and more. Such a path must not
+    get a grant of its own, because a read grant in a write grant stays read-only.
+    """
+    wider = (one.allow for one in others if one.allow != denial.allow)
+    return denial.kind == "path" and any(
+        grant.is_allowed(denial, grant.parse_allow(allow)) for allow in wider
+    )
 
 
 def _match_named(found: ServerDenials, word: str) -> list[wrapped_servers.Row]:
