@@ -123,8 +123,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-no-grants",
-        sentence="If a server's arguments name directories, `wrap` only suggests granting them. `--grant-arguments` grants them.",
-        tests=(f"{WRAPPING}::test_paths_in_arguments_are_suggested_and_granted_only_on_request", f"{WRAPPING}::test_a_profile_that_grants_arguments_needs_the_users_consent", f"{WRAP}::test_wrap_prints_each_servers_result", f"{WRAP}::test_wraps_flags_become_the_servers_grants"),
+        sentence="If a server's arguments or variables (`env`) name paths, `wrap` only suggests granting them. `--grant-arguments` grants them.",
+        tests=(f"{WRAPPING}::test_paths_in_arguments_are_suggested_and_granted_only_on_request", f"{WRAPPING}::test_paths_in_variables_are_suggested_and_granted_like_those_in_arguments", f"{WRAP}::test_wrap_names_the_path_in_a_variable_that_the_server_would_not_find", f"{WRAPPING}::test_a_profile_that_grants_arguments_needs_the_users_consent", f"{WRAP}::test_wrap_prints_each_servers_result", f"{WRAP}::test_wraps_flags_become_the_servers_grants"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),

@@ -449,6 +449,32 @@ def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
     assert "to grant it" not in desk.does("wrap", "cursor", "two", "--grant-arguments", *corral)
 
 
+def test_wrap_names_the_path_in_a_variable_that_the_server_would_not_find(desk):
+    data, key = desk.put("data/memory.json", "kept"), desk.put(".ssh/id", "x")
+    code = "import os; print(os.path.exists(os.environ['DATA']))"
+    env = {"DATA": str(data), "ID_FILE": str(key)}
+    entry = {"command": str(desk.user.python), "args": ["-c", code], "env": env}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": entry}}))
+    corral = ("--corral", str(desk.corral_path))
+
+    def start():
+        now = entries(path)["app"]
+        process = desk.user.popen(
+            [now["command"], *now["args"]], env={**desk.environment(), **env}, stdout=PIPE
+        )
+        return process.communicate()[0]
+
+    told = desk.does("wrap", "cursor", *corral)
+    assert f"configured with {data}, which is not granted; to grant it: corral wrap --read" in told
+    assert f"configured with {key}, which is not granted; it may contain secrets\n" in told
+    assert start() == b"False\n"
+    desk.does("unwrap", "cursor")
+    told = desk.does("wrap", "cursor", "--grant-arguments", *corral)
+    assert str(data) not in told.partition("configured with")[2]
+    assert str(key) not in entries(path)["app"]["args"]
+    assert start() == b"True\n"
+
+
 def test_wrap_neither_grants_nor_suggests_sensitive_paths_in_arguments(desk):
     """Put the paths of the user's keys into a server's arguments, as a project could do."""
     key, kept = desk.put(".ssh/id", "x"), desk.put("kept/data", "x")

@@ -45,7 +45,9 @@ USAGE = (
 OWN = (
     Flag(name="--check", help="fail if a server of this project or FILE is not wrapped"),
     Flag(name="--dry-run", help="print what would change, and change nothing"),
-    Flag(name="--grant-arguments", help="grant each server the paths in its arguments"),
+    Flag(
+        name="--grant-arguments", help="grant each server the paths in its arguments and variables"
+    ),
     Flag(
         name="--pin", help="write the exact versions of installed packages into the client's file"
     ),

@@ -1,8 +1,8 @@
 """Find out from a server's configuration what it needs from the host.
 
 The server's variables come from the user, so corral passes them on, with `--secret` for those that
-contain secrets. Paths in its arguments are only suggested as grants, because a path in a command
-line is not a permission.
+contain secrets. Paths in its arguments and variables are only suggested as grants, because a path
+in a client's settings is not a permission.
 """
 
 import ntpath
@@ -17,12 +17,12 @@ from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.errors import CommandError, SandboxError, UnchosenReadsError
 from corral.paths.native import is_inside
-from corral.policy.home_grants import find_homes
+from corral.policy.home_grants import find_homes, is_home
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
-from corral.policy.secret_paths import is_sensitive
+from corral.policy.secret_paths import CEILINGS, is_sensitive
 from corral.policy.validation import check_name
-from corral.policy.variables import is_loader_variable, is_secret
+from corral.policy.variables import is_loader_variable, is_secret, masked
 from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.needed_files import home_names, is_shared, is_system
 from corral.programs.package_runners import Package, format_runner, parse_runner
@@ -41,6 +41,9 @@ RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PROJECT = "${workspaceFolder}"
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
+NO_DATA = frozenset(("VIRTUAL_ENV", "CONDA_PREFIX", "PWD", "OLDPWD"))
+"""Variables whose directory is not the server's data."""
+DEVICES = ("/dev/", "/proc/", "/sys/")
 
 # A client sets a server's variables for corral too, and corral runs outside of the sandbox. These
 # variables are refused because they would change corral itself: its code and settings, the
@@ -393,11 +396,19 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
             raise UnfitError(str(error)) from None
 
 
-def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return the paths in `cwd` and in the arguments, but not in the first `dropped` arguments,
-    which belong to a package runner. A word is a path if it exists or begins with one of
-    PATH_VARIABLES.
+def find_paths(
+    server: ConfiguredServer, dropped: int, *, arguments: bool = True
+) -> tuple[str, ...]:
+    """Return the paths in the server's variables, and with `arguments` also those in `cwd` and in
+    its arguments. Skip the first `dropped` arguments, which belong to a package runner. A word is a
+    path if it exists or begins with one of PATH_VARIABLES.
     """
+    words = [*_find_argument_words(server, dropped), server.cwd] if arguments else []
+    found = [path for word in words for path in _find_paths_in_word(word)]
+    return tuple(dict.fromkeys((*found, *_find_variable_paths(server.env))))
+
+
+def _find_argument_words(server: ConfiguredServer, dropped: int) -> Sequence[str]:
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]
     program = command.replace("\\", "/").rpartition("/")[2].lower()
@@ -405,8 +416,26 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
         # Skip the script, because corral makes it readable anyway.
         script = next((at for at, word in enumerate(words) if not word.startswith("-")), -1)
         words = words[script + 1 :]
-    found = [path for word in (*words, server.cwd) for path in _find_paths_in_word(word)]
-    return tuple(dict.fromkeys(found))
+    return words
+
+
+def _find_variable_paths(env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the paths that a server's variables name. If a path does not exist, yield its
+    directory, because the server may create the path there.
+
+    Skip variables that name code, certificates or caches, lists such as that of PATH, and the home
+    and other directories that are too large to grant.
+    """
+    for name, value in env.items():
+        is_list = os.pathsep in value.replace("${workspaceFolder:", "")
+        is_other = is_loader_variable(name) or "CACHE" in name.upper() or name in NO_DATA
+        if is_list or is_other or masked((value,)) != (value,):
+            continue
+        path = os.path.expanduser(value)
+        missing = os.path.isabs(path) and not os.path.lexists(path)
+        for one in _find_paths_in_word(os.path.dirname(path) if missing else value):
+            if one not in CEILINGS and not is_home(one, os.path.expanduser("~")):
+                yield one
 
 
 def is_sensitive_path(path: str, *, access: Literal["read", "write"] = "read") -> bool:
@@ -429,6 +458,7 @@ def _find_paths_in_word(word: str) -> Iterator[str]:
         if text.startswith(PATH_VARIABLES):
             yield text
         path = os.path.expanduser(text)
-        if os.path.isabs(path) and os.path.dirname(path) != path and os.path.lexists(path):
-            yield os.path.normpath(path)
+        shown = is_system(path) or f"{path}/".startswith(DEVICES)
+        if os.path.isabs(path) and os.path.lexists(path) and os.path.dirname(path) != path:
+            yield from () if shown else (os.path.normpath(path),)
             return

@@ -129,9 +129,8 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
         package = _find_package(server, request)
         proposal = replace(proposal, package=package)
         profile = _find_profile(server, package, request)
-        paths: tuple[str, ...] = ()
-        if not (profile and profile.arguments):
-            paths = server_needs.find_paths(server, proposal.dropped)
+        arguments = not (profile and profile.arguments)
+        paths = server_needs.find_paths(server, proposal.dropped, arguments=arguments)
         granted = [one for one in paths if not server_needs.is_sensitive_path(one)]
         flags = (
             *(("--profile", profile.name) if profile else ()),
@@ -156,15 +155,19 @@ def _find_ungranted(paths: Sequence[str], flags: Sequence[str]) -> tuple[str, ..
 
 
 def find_granted(flags: Sequence[str]) -> list[str]:
-    return [abspath(expanduser(word)) for flag, word in pairwise(flags) if flag in GRANTS]
+    """Return the paths that flags grant. A path that begins with a client's variable stays as it
+    is.
+    """
+    words = [word for flag, word in pairwise(flags) if flag in GRANTS]
+    return [word if word.startswith("${") else abspath(expanduser(word)) for word in words]
 
 
 def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the paths in a wrapped server's arguments that the server cannot access."""
-    options = dict(pairwise(server.run_flags))
-    if (name := options.get("--profile")) in profiles.names() and profiles.load(name).arguments:
-        return ()
-    return _find_ungranted(server_needs.find_paths(server, 0), server.run_flags)
+    """Return the paths in a wrapped server's arguments and variables that it cannot access."""
+    name = dict(pairwise(server.run_flags)).get("--profile")
+    arguments = not (name in profiles.names() and profiles.load(name).arguments)
+    paths = server_needs.find_paths(server, 0, arguments=arguments)
+    return _find_ungranted(paths, server.run_flags)
 
 
 def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
@@ -239,7 +242,9 @@ def _find_profile(
         return None
     found = profiles.fitting(package.bare)
     if found is not None and found.arguments:
-        _refuse_arguments(server, profiles.paths(server.argv[1 + package.used :]), found, request)
+        words = server.argv[1 + package.used :]
+        filled = [word for word in words if word.startswith(server_needs.PATH_VARIABLES)]
+        _refuse_arguments(server, [*profiles.paths(words), *filled], found, request)
     if found is not None:
         server_needs.refuse_extra_code(server, package, found)
     return found

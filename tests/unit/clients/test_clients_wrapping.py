@@ -612,6 +612,69 @@ def test_paths_in_arguments_are_suggested_and_granted_only_on_request(tmp_path):
     )
 
 
+def test_paths_in_variables_are_suggested_and_granted_like_those_in_arguments(tmp_path):
+    file, folder = tmp_path / "memory.json", tmp_path / "data"
+    file.touch()
+    folder.mkdir()
+    (tmp_path / ".env").touch()
+    env = {
+        "MEMORY_FILE_PATH": str(file),
+        "DATA": str(folder),
+        "LOG_FILE": str(folder / "absent.log"),  # the server may create it in the directory
+        "PROJECT": "${workspaceFolder:app}/x",
+        "TOKEN_PATH": str(tmp_path / ".env"),
+    }
+    entry = {"command": "srv", "env": env}
+    found = (str(file), str(folder), "${workspaceFolder:app}/x", str(tmp_path / ".env"))
+    outcome, words = words_of(entry)
+    assert outcome.suggested == found
+    assert "--read" not in words
+    outcome, words = words_of(entry, grant_arguments=True)
+    assert outcome.suggested == found[3:]  # it may contain secrets
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--read"] == [*found[:3]]
+    package = {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", str(folder)]}
+    outcome, words = words_of({**package, "env": {"LOGS": str(file)}}, grant_arguments=True)
+    assert words[:5] == ["run", "--profile", "filesystem", "--env", "LOGS"]
+    assert words[5:7] == ["--read", str(file)]
+
+
+def test_variables_that_are_not_the_servers_data_are_not_suggested(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "bin").mkdir()
+    inside = str(tmp_path / "bin")
+    env = {
+        "LIST": f"{inside}:{inside}",
+        "PATHS": "${workspaceFolder}:${workspaceFolder}/x",
+        "HOME_DIRECTORY": str(tmp_path),
+        "NEW_IN_HOME": str(tmp_path / "absent"),
+        "UV_CACHE": inside,
+        "npm_config_cache": inside,
+        "NODE_PATH": inside,
+        "VIRTUAL_ENV": inside,
+        "URL": f"file://{inside}",
+        "ENDPOINT": "/api/v1",
+        "ROUTE": "/mcp",
+        "SCRATCH": "/tmp",
+        "NEW_SCRATCH": "/tmp/absent/absent",
+        "LOG": "/dev/null",
+        "BROWSER_PROGRAM": "/usr/bin/env",
+        "MODE": "bin",
+        "EMPTY": "",
+    }
+    env["DATA"] = inside  # a control
+    assert words_of({"command": "srv", "env": env})[0].suggested == (inside,)
+
+
+def test_a_clients_variable_counts_as_a_path_of_a_profile_that_grants_arguments():
+    package = ["@modelcontextprotocol/server-filesystem", "${workspaceFolder}"]
+    entry = {"command": "npx", "args": package}
+    text = json.dumps({"mcpServers": {"a": entry}})
+    (outcome,) = wrap(text, jsonc, REQUEST).outcomes
+    assert "(${workspaceFolder})" in outcome.why
+    assert "--grant-arguments" in outcome.hint
+    words_of(entry, grant_arguments=True)
+
+
 def test_a_package_gets_its_profile_unless_turned_off():
     entry = {"command": "uvx", "args": ["mcp-server-time", "--x"]}
     assert words_of(entry)[1] == ["run", "--profile", "time", "--", "pypi:mcp-server-time", "--x"]
