@@ -120,7 +120,8 @@ def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
     entry = {"command": "no-such-server", "args": ["--token=hunter2secret"]}
     path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"gone": entry}}))
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
-    assert "no failed run is recorded" in desk.does("why", "gone")
+    shown = desk.does("why", "gone")
+    assert "no denial and no failed run is recorded; other runs are not recorded\n" in shown
     assert "'no-such-server' was not found on PATH" in run(desk, path, "gone")
     shown = desk.does("why", "gone")
     assert "; corral did not start it: 'no-such-server' was not found on PATH\n" in shown
@@ -136,7 +137,8 @@ def test_why_says_that_corral_did_not_start_a_server_and_why(desk):
     # Sanity check: a server that starts and then fails is not reported as "did not start".
     shown = desk.does("why", *command)
     assert "; it ended with exit code 3\n" in shown
-    assert "it had no denials" in shown
+    assert "it had no denials; the server itself failed, or did not find a file\n" in shown
+    assert "earlier denials" not in shown
 
 
 ONCE = """\

@@ -713,33 +713,55 @@ def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
     assert entries(path)["two"]["command"] == str(desk.corral_path)
 
 
-def test_a_missing_script_is_named_by_wrap_and_status(desk):
-    script = desk.put("project/server.py", desk.server.read_text())
-    entry = {"command": desk.user.python, "args": [str(script)]}
-    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
-    told = f"server.py does not exist in {script.parent}"
-    words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
-    assert told not in desk.corral(*words).stderr.decode()  # sanity check
-    script.unlink()
-    assert f"corral: notes would not start: {told}\n" in desk.corral(*words).stderr.decode()
-    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
-    assert f"it does not start: {told}\n" in desk.does("status", "cursor")
-
-
-def test_a_missing_program_is_named_by_wrap(desk):
-    path = desk.home / ".cursor/mcp.json"
-    words = ("wrap", "cursor", "--dry-run", "--corral", str(desk.corral_path))
+@pytest.mark.parametrize("missing", ["script", "program on PATH", "program"])
+def test_a_missing_program_or_script_is_named_by_wrap_status_and_why(desk, missing):
+    path, script = desk.home / ".cursor/mcp.json", desk.home / "project/server.py"
     absent = str(desk.home / "no-such-program")
-    for program, why in (
-        ("no-such-program", "was not found on PATH"),
-        (absent, "is not a program"),
-    ):
-        desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
-        told = f"{program!r} {why}; install it, or correct it in {path}\n"
-        assert desk.corral(*words).stderr.decode() == f"corral: notes would not start: {told}"
-    for program in (desk.user.python, "sh", "${PROGRAM}"):  # sanity check
-        desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": {"command": program}}}))
-        assert "would not start" not in desk.corral(*words).stderr.decode()
+    entry, told = {
+        "script": (
+            {"command": desk.user.python, "args": [str(script)]},
+            f"server.py does not exist in {script.parent}",
+        ),
+        "program on PATH": (
+            {"command": "no-such-program"},
+            "'no-such-program' was not found on PATH",
+        ),
+        "program": ({"command": absent}, f"{absent!r} is not a program"),
+    }[missing]
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    done = desk.corral("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert f"corral: notes would not start: {told}; install it, or correct it in {path}\n" in (
+        done.stderr.decode()
+    )
+    assert entries(path)["notes"]["command"] == str(desk.corral_path)  # it may be installed later
+    why = f"'{absent}': No such file or directory" if missing == "program" else told
+    for command in ("status", "why"):
+        assert f"it does not start: {why}\n" in desk.does(command, "cursor")
+    assert f"it is already wrapped, but does not start: {why}" in desk.does(
+        "wrap", "cursor", "--corral", str(desk.corral_path)
+    )
+
+
+def test_programs_that_exist_are_not_reported_as_missing(desk):
+    desk.put("project/server.py", "")
+    for program in (desk.user.python, "cat", "${PROGRAM}"):
+        entry = {"command": program, "args": [str(desk.home / "project/server.py")]}
+        path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+        done = desk.corral("wrap", "cursor", "--corral", str(desk.corral_path))
+        assert "would not start" not in done.stderr.decode()
+        for command in ("status", "why"):
+            assert "it does not start" not in desk.does(command, "cursor")
+        desk.does("unwrap", str(path))
+
+
+def test_a_mistyped_flag_in_an_entry_is_named_by_status_and_why(desk):
+    path = desk.config("cursor")
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    path.write_text(path.read_text().replace('"--state"', '"--statte"', 1))
+    hint = f"it does not start: unknown option --statte\n{{}}hint: correct it in {path}\n"
+    assert hint.format("    ") in desk.does("status", "cursor")
+    assert hint.format("  ") in desk.does("why", "one")
+    assert "it does not start" not in desk.does("why", "two")  # a control
 
 
 def test_a_command_line_in_one_word_is_refused(desk):

@@ -1,14 +1,18 @@
 """Check the flags of `corral run` that a client's entry contains, and the command after them."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
 from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Options, parse
+from corral.clients.configured_servers import ConfiguredServer
 from corral.denials.server_id import HOME_VARIABLES
 from corral.directories import home_directory
 from corral.plan.model import Plan
+from corral.programs.missing_script import describe_missing_script, find_missing_script
+from corral.servers.reference import parse_reference
 from corral.supervisor.prepare import prepare
 
 PATH_FLAGS = ("--read", "--write", "--policy")
@@ -60,6 +64,21 @@ def prepare_run(
     return prepare(
         command, sources, environment=environment, cwd=here, server=server, notify=output.note
     )
+
+
+def find_missing_file(server: ConfiguredServer) -> str:
+    """Return why a server's program or script would not be found, or "". The client may have
+    another PATH than this process.
+    """
+    argv, search = server.unwrapped_argv, server.env.get("PATH")
+    program = argv[0]
+    known = os.path.isabs(program) or os.path.basename(program) == program
+    known = known and parse_reference(program) is None and "${" not in f"{program}{search}"
+    if known and not shutil.which(program, path=search):
+        why = "is not a program" if os.path.isabs(program) else "was not found on PATH"
+        return f"{program!r} {why}"
+    missing = find_missing_script(argv, server.cwd)
+    return describe_missing_script(missing) if missing else ""
 
 
 def select_flags(options: Options) -> list[str]:

@@ -10,8 +10,9 @@ import os
 from collections.abc import Sequence
 from shlex import join
 
-from corral.cli import entry_flags, grant, wrap
+from corral.cli import entry_flags, grant, run, wrap
 from corral.cli.grant import FlagWords
+from corral.cli.option_parser import parse
 from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile
@@ -25,7 +26,6 @@ from corral.errors import (
     UnpinnedError,
 )
 from corral.policy import pins
-from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package, parse_runner
 from corral.safe_text import last_words
 from corral.servers.reference import name_server, parse_reference
@@ -37,16 +37,26 @@ def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tup
     Both strings are "" if no reason is found. The command is "" if the program or its script is
     missing. Nothing is installed for this check.
 
-    Check only servers whose lines are unchanged since corral wrote them. The check reads files that
-    these lines name, and lines that a project wrote could name any file.
+    If the server's lines were changed since corral wrote them, check only the names of its flags.
+    The other checks read files that these lines name, and lines that a project wrote could name any
+    file.
     """
     original = backups.load(file.content.path).get(server.key_path)
     if original is None or not is_untouched(file.content.text, server, original):
-        return "", ""
+        return _find_mistake(file, server)
     try:
         _check(server, server.run_flags)
     except SandboxError as error:
         return error.message, _find_mend(client, file, server, error)
+    return "", ""
+
+
+def _find_mistake(file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
+    """Return why the flags of a server cannot be parsed, and a hint, or two empty strings."""
+    try:
+        parse(run.FLAGS, server.run_flags if server.is_wrapped else ())
+    except SandboxError as error:
+        return error.message, f"correct it in {file.path}"
     return "", ""
 
 
@@ -99,8 +109,8 @@ def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
     program = server.inner_argv[0]
     if parse_reference(program) is None and "${" not in program and os.path.isabs(program):
         entry_flags.prepare_run(tuple(flags), server.inner_argv, cwd=server.cwd)
-    if missing := find_missing_script(server.inner_argv, server.cwd):
-        raise CommandError(describe_missing_script(missing), exit_code=EXIT_NOT_FOUND)
+    if missing := entry_flags.find_missing_file(server):
+        raise CommandError(missing, exit_code=EXIT_NOT_FOUND)
 
 
 def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:

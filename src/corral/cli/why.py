@@ -219,9 +219,11 @@ def _print(found: ServerDenials, word: str) -> None:
         mend = found.mend or "correct its path in the client's settings"
         output.write_line(f"  hint: {mend}")
     if not found.runs:
-        output.write_line(
-            "  no denial and no failed run is recorded; restart the client after `corral wrap`"
-        )
+        output.write_line("  no denial and no failed run is recorded; other runs are not recorded")
+        if found.names:
+            output.write_line(
+                "  a client uses corral only after it was restarted once, after `corral wrap`"
+            )
         _point_to_learn(found, word)
         return
     when = grant.format_time(found.last_run)
@@ -229,7 +231,8 @@ def _print(found: ServerDenials, word: str) -> None:
     if not found.denials:
         # If corral refused the run, no target ran, so say nothing about its denials.
         if not found.failure.startswith(kept.NOT_STARTED):
-            output.write_line("  it had no denials; all earlier denials, if any, are now allowed")
+            cause = "; the server itself failed, or did not find a file" if found.failure else ""
+            output.write_line(f"  it had no denials{cause}")
         _point_to_learn(found, word)
         return
     missing: dict[str, None] = {}

@@ -1,11 +1,10 @@
 """`corral wrap`: rewrite a client's configuration so that its servers start through corral."""
 
 import os
-import shutil
 from collections.abc import Sequence
 
 from corral.cli import approve, client_output, output, run_flags, status, what_to_run
-from corral.cli.entry_flags import check_run, prepare_run, select_flags
+from corral.cli.entry_flags import check_run, find_missing_file, prepare_run, select_flags
 from corral.cli.inspect import TIME_LIMIT
 from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
@@ -27,7 +26,6 @@ from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.pins import find_pinned, keep_pins
-from corral.programs.missing_script import describe_missing_script, find_missing_script
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
 from corral.safe_text import last_words
@@ -228,16 +226,11 @@ def _note_missing_files(proposal: Proposal, path: str) -> None:
     """Tell the user if a server's program or script does not exist. The server is wrapped anyway,
     because the file may be created later, or the program may be found only on the client's PATH.
     """
-    server, program = proposal.server, proposal.server.argv[0]
-    known = os.path.isabs(program) or os.path.basename(program) == program
-    search = server.env.get("PATH")
-    if known and "${" not in f"{program}{search}" and not shutil.which(program, path=search):
-        why = "is not a program" if os.path.isabs(program) else "was not found on PATH"
+    server = proposal.server
+    if missing := find_missing_file(server):
         output.note(
-            f"{server.name} would not start: {program!r} {why}; install it, or correct it in {path}"
+            f"{server.name} would not start: {missing}; install it, or correct it in {path}"
         )
-    if missing := find_missing_script(server.argv, server.cwd):
-        output.note(f"{server.name} would not start: {describe_missing_script(missing)}")
 
 
 def _pin_directory(proposal: Proposal, project: str) -> Proposal:
