@@ -261,7 +261,27 @@ def test_the_error_for_a_servers_short_name_suggests_the_name_with_its_client(de
     done = desk.corral(command, "no-server")
     assert b"hint: is it installed?" in done.stderr
     done = desk.corral(command, "cursr:notes")
+    assert done.returncode == 2
     assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
+    done = desk.corral(command, "./.cursor/mcp.json:notes")
+    own = shlex.join((str(desk.user.python), str(desk.server)))
+    assert done.stderr.decode().endswith(f"server's own command: corral {command} -- {own}\n")
+    assert desk.corral(command, "--", *shlex.split(own)).returncode in {0, 125}
+    done = desk.corral(command, "./.cursor/mcp.json:other")  # Sanity check: no such server
+    assert b"own command" not in done.stderr
+
+
+def test_a_name_in_two_words_or_a_mistyped_client_is_corrected(desk):
+    configure(desk, "cursor")
+    for words in (("why", "cursor", "notes"), ("grant", "cursor", "notes", "--read", ".")):
+        done = desk.corral(*words)
+        assert done.stderr.endswith(b"hint: did you mean cursor:notes?\n"), done.stderr
+    for command in ("why", "wrap", "unwrap", "status"):
+        done = desk.corral(command, "cursr")
+        assert done.returncode == 2
+        assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
+    done = desk.corral("why", "cursor", "other")  # Sanity check: no such server
+    assert b"did you mean cursor:" not in done.stderr
 
 
 def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):

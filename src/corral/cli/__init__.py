@@ -140,10 +140,11 @@ def _parse_and_run(name: str, words: list[str]) -> int:
         return command.main(chosen, rest)
     except CommandError as problem:
         if is_command_line and problem.exit_code == EXIT_NOT_FOUND and rest:
-            from corral.clients.find_server import list_references
+            from corral.clients.find_server import list_references, suggest_command
 
-            if names := list_references(rest[0]):
-                problem.hint = f"did you mean {' or '.join(names)}?"
+            names = list_references(rest[0])
+            hint = f"did you mean {' or '.join(names)}?" if names else ""
+            problem.hint = hint or suggest_command(rest[0], name) or problem.hint
         raise
 
 

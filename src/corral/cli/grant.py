@@ -54,7 +54,8 @@ class FlagWords:
 
 def main(options: Options, rest: list[str]) -> int:
     if len(rest) != 1:
-        raise UsageError("name one server", hint=_suggest_flags(rest) or USAGE.partition("\n")[0])
+        hint = wrapped_servers.suggest_one_word(rest) or _suggest_flags(rest)
+        raise UsageError("name one server", hint=hint or USAGE.partition("\n")[0])
     found = wrapped_servers.find_wrapped(rest[0])
     paths = tuple(dict.fromkeys(path for _, path, _ in found))
     with client_output.report_interrupt(paths):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -9,7 +10,7 @@ from itertools import pairwise
 from corral.cli import grant, output, wrapped_servers
 from corral.cli.learn_time import is_over
 from corral.cli.option_parser import Flag, Options, UsageError, suggest
-from corral.clients.catalogue import find_client
+from corral.clients.catalogue import NAMES, find_client
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.denials import kept
@@ -97,10 +98,12 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         word = shlex.quote(rest[0])
         raise SandboxError(f"no server of {rest[0]} is wrapped", hint=f"corral wrap {word}")
     if not found:
-        names = [server.name for _, _, server in configured]
-        raise SandboxError(
+        names = [*(server.name for _, _, server in configured), *NAMES]
+        hint = suggest(rest[0], names, "`corral status` lists the servers of your clients")
+        is_name = len(rest) == 1 and os.sep not in rest[0]
+        raise (UsageError if is_name else SandboxError)(
             f"no server named {' '.join(rest)} is known, and no denials of it are recorded",
-            hint=suggest(rest[0], names, "`corral status` lists the servers of your clients"),
+            hint=wrapped_servers.suggest_one_word(rest) or hint,
         )
     return [_describe(server, configured) for server in dict.fromkeys(found)]
 

@@ -145,6 +145,15 @@ def find_wrapped(word: str) -> list[Row]:
     )
 
 
+def suggest_one_word(words: Sequence[str]) -> str:
+    """If two words name a client or file and one of its wrapped servers, as for `wrap`, return a
+    hint with the name that `why` and `grant` take. Otherwise return "".
+    """
+    name = ":".join(words)
+    known = len(words) == 2 and match_wrapped(name)
+    return f"did you mean {last_words(name)}?" if known else ""
+
+
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
     """Refuse a name that occurs in files of several other projects, because it may name different
     servers there.

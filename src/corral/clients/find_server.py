@@ -3,13 +3,15 @@
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.clients.server_needs import refuse_one_word
-from corral.errors import SandboxError
+from corral.errors import EXIT_USAGE, SandboxError
+from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record
 
@@ -35,7 +37,9 @@ def find_server(name: str) -> FoundServer:
     if known is None:
         near = difflib.get_close_matches(client, catalogue.NAMES, 1)
         hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(catalogue.NAMES)
-        raise SandboxError(f"{client!r} is not a client that corral knows", hint=hint)
+        unknown = SandboxError(f"{client!r} is not a client that corral knows", hint=hint)
+        unknown.exit_code = EXIT_USAGE
+        raise unknown
     paths = [path for path in catalogue.own_files(known) if os.path.exists(path)]
     found = [(path, server) for path in paths for server in read_client_file(path).servers]
     here = os.path.realpath(os.curdir)
@@ -57,6 +61,24 @@ def list_references(name: str) -> list[str]:
     named = [(client, one) for client, _, one in read_own_files() if one.name == name]
     found = [client for client, one in named if one.scope in scopes]
     return [f"{client}:{name}" for client in dict.fromkeys(found)]
+
+
+def suggest_command(name: str, verb: str) -> str:
+    """Return a hint with the command that starts the server FILE:SERVER, or "" if `name` does not
+    name such a server. The commands that start servers do not take FILE:SERVER, because a project's
+    file could contain any grants.
+    """
+    file, _, wanted = name.rpartition(":")
+    if not os.path.isfile(file):
+        return ""
+    try:
+        found = [one for one in read_client_file(file).servers if one.name == wanted]
+    except SandboxError:
+        return ""
+    words = found[0].unwrapped_argv if found else ()
+    if not words or masked(words) != words:
+        return ""
+    return f"name the server's own command: corral {verb} -- {shlex.join(words)}"
 
 
 def read_own_files(
