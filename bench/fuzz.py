@@ -135,8 +135,8 @@ def read_server_json(data: bytes) -> None:
 
 
 def read_messages(data: bytes) -> None:
-    """Check that the guard passes only JSON-RPC messages, and that tool lists contain only the
-    pinned tool, however the bytes are split.
+    """Check that the guard passes only JSON-RPC messages, and that lists of tools contain only the
+    tool in `pins`, however the server's bytes are split into reads.
     """
     from corral.messages.frames import FrameReader
     from corral.messages.guard import Guard

@@ -91,7 +91,7 @@ def compare(stats: Mapping[str, Stats], names: Sequence[str], directories: int) 
 
 def start(command: list[str], environment: Mapping[str, str], kind: str) -> float:
     """Return how many milliseconds a run takes. Before a run of the kind FIRST, remove the cached
-    searches, so that corral searches the grant again.
+    results of searches, so that corral searches the granted project for secrets again.
     """
     if kind == FIRST:
         for file in pathlib.Path(environment["XDG_CACHE_HOME"], "corral/searched").glob("*"):

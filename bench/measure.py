@@ -3,7 +3,8 @@
 A contender is corral or a program that it is compared with. Contenders take turns within one run,
 so that other work on the machine slows all of them. The first rounds do not count. Minima of times
 are compared, because noise only makes times longer. Medians of CPU time are compared, because a
-contender's processes may still be running during the next contender's turn.
+minimum may be too small: if a contender's processes still run during the next contender's turn, a
+part of their CPU time counts for that contender.
 """
 
 from __future__ import annotations

@@ -150,8 +150,8 @@ NOTICES = {
 def write_silent_script(python: str, directory: str) -> str:
     """Write a console script for a copy of corral that does not report denials.
 
-    corral is copied, because changing it at run time would import modules early, and so change the
-    measured time.
+    corral is copied, because patching it in memory would import some modules early, and so change
+    the measured time.
     """
     code = "import corral, os; print(os.path.dirname(corral.__file__))"
     done = subprocess.run([python, "-c", code], capture_output=True, check=True, text=True)

@@ -22,8 +22,8 @@ def field(text: str, name: str) -> int:
 
 
 def pss(pid: int) -> float | None:
-    """Return the proportional set size in MB, or None if only root may read it, as is the case for
-    init.
+    """Return the proportional set size in MB, or None if only root may read it. This is the case
+    for a sandbox's PID 1.
     """
     try:
         return field(read(f"/proc/{pid}/smaps_rollup"), "Pss") / 1024

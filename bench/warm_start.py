@@ -117,8 +117,8 @@ def main() -> int:
         back_to_back = measure.interleave(
             rows, max(1, task["rounds"] // 4), warm_up=1, cpu=cpu.read
         )
-        # Pools are measured separately, because a pool makes a new spare after each launch, and
-        # that slows down whatever is measured next.
+        # Pools are measured separately. After each launch a pool prepares the sandbox for the next
+        # one, and this slows down whatever is measured meanwhile.
         with corral.Pool() as pool:
             pooled = measure.interleave(
                 {POOL: functools.partial(launch_and_wait, pool.launch), **peers_found},

@@ -2,7 +2,7 @@
 
 In the docs a promise is a sentence with an anchor after it: `<!-- claim: id -->`.
 `unit/test_claims.py` compares the docs, the ledger and the names of the tests. If no test checks a
-promise, the `where` field says so.
+promise, the field `where` of its `Claim` says so.
 
 `ledger/` has a module for each page, and three for docs/SECURITY.md. `python3 tests/claims.py`
 writes the tables of docs/SECURITY.md.
@@ -69,8 +69,8 @@ def render(table: str) -> str:
 
 
 def _tried(claim: Claim) -> str:
-    """Return the number of tests, as HTML that shows their names after a click, so that the rows
-    stay short.
+    """Return the number of a claim's tests, as HTML that shows their names after a click. The
+    table's rows then stay short.
     """
     names = [f"`{test.rpartition('::')[2]}`" for test in claim.tests]
     count = f"{len(names)} test" + "s" * (len(names) != 1)

@@ -1,9 +1,9 @@
 """Start podman containers for the `containers` rig: a small Debian with Python and corral's source.
 
 The containers are as hardened as pods: they have no capabilities and cannot gain privileges, and
-they have a read-only root and a tmpfs at /tmp. The rig has neither Docker nor containerd. In their place the tests use
-the profile `docker`, which is podman's seccomp profile without the calls that Docker's default
-profile denies.
+they have a read-only root and a tmpfs at /tmp. The rig has no Docker. Instead the tests run podman
+with the profile `docker`: podman's seccomp profile without the calls that Docker's default profile
+denies.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Podman:
     def do(
         self, *words: str, input: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess:
-        """Run a podman command. The limits of SETTINGS apply to the containers, because an
-        unprivileged engine can set only such limits.
+        """Run a podman command. Its containers get the limits in SETTINGS, which even an
+        unprivileged engine can set.
         """
         settings = self.folder / "containers.conf"
         settings.write_text(SETTINGS.replace("HOSTS", str(self.folder / "hosts")))

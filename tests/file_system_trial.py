@@ -138,8 +138,8 @@ def check_grant(user: Resident, access: str, top: str) -> None:
     denied = ("No such file or directory", "Permission denied")
     expect(found["outside"] in denied, True, "the file beside the granted directory")
     if user.tier == "walled":
-        # In a read grant corral does not search the deepest directory for secrets, so it does not
-        # hide the secret there.
+        # If the target may only read a directory, corral searches only its upper levels for
+        # secrets. So it does not hide the secret in the deepest directory.
         deep = "" if access == "write" else "secret\n"
         expect((found["secret"], found["deep secret"]), ("", deep), "secrets")
         expect(found["repository"], "Read-only file system", "the repository")

@@ -67,8 +67,8 @@ class FileSystem:
     open to the target's own user id.
 
     If the host cannot mount the file system, `machine` is a virtual machine that can. If root may
-    not make files at /mnt, `behind` is the directory that is mounted there, and root makes them in
-    it. `quota` means that the ordinary user has a quota.
+    not make files at /mnt, `behind` is the directory that is mounted there, and root makes the
+    files in that directory. `quota` means that the ordinary user has a quota.
     """
 
     how: str

@@ -156,8 +156,8 @@ def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
     """Return the results of all users: totals, the reasons for skipped tests, and one row for each
     file and user.
 
-    A row's user is the one who runs corral, because root's process also runs some cases as the
-    ordinary user.
+    The user of a row is the user who runs corral. This may be the ordinary user even in root's
+    results, because root's test process also runs tests as the ordinary user.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     skipped: dict[str, int] = {}

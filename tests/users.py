@@ -194,7 +194,7 @@ class User:
 def has_system_python() -> bool:
     """Return whether the system's Python is new enough.
 
-    Some tests need the system's Python, because other users may not read the tests' own Python.
+    Some tests need it, because other users may have no permission to read the tests' own Python.
     """
     code = "import sys; sys.exit(sys.version_info < (3, 11))"
     return os.access(SYSTEM_PYTHON, os.X_OK) and not subprocess.call([SYSTEM_PYTHON, "-c", code])

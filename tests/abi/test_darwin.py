@@ -1,5 +1,6 @@
-"""Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for x86_64 and arm64.
+"""Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers.
 
+All checks are made for x86_64 and for arm64.
 The tests find the names themselves. Add a name here only if it is not in Apple's public headers.
 """
 

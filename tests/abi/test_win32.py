@@ -77,8 +77,8 @@ def fields(structure, prefix="", offset=0):
 
 def layouts(modules):
     """Return {label: (C expression, number)} for the size of each type, the sign of each integer
-    type, and the offset and size of each field. The number is what the module says, and the
-    expression is for the headers.
+    type, and the offset and size of each field. The number comes from corral's module. In C, with
+    the Windows headers, the expression must have the same value.
     """
     found = {}
     for name, kind in aliases(modules):

@@ -112,8 +112,9 @@ def format_table(system: System) -> str:
 
 
 def _source(system: System, row: Row) -> str:
-    """Return how the project knows that the statement is true: from reading, from Wine, or from the
-    real system. For the real system, add the runner and the day of the test.
+    """Return how the project knows that the statement is true: it was read in a source, or seen
+    under Wine, or seen on the real system. For the real system, add the runner and the day of the
+    test.
     """
     seen = SEEN[system].get(row.capability)
     basis = format_basis(system, row.capability)

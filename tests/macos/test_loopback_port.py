@@ -1,5 +1,5 @@
-"""Test an allowlist on a real Mac: the sandbox opens one loopback port, where corral's proxy
-listens.
+"""Test an allowlist of hosts on a real Mac: the target can connect only to one loopback port, and
+there corral's proxy checks the hosts.
 """
 
 import json

@@ -83,8 +83,8 @@ def test_the_walls_are_reported_as_verified(mac):
 
 
 def test_a_daemon_ends_with_its_target(mac):
-    """Repeat the run, because the process table shows the daemon's parent only in some runs. corral
-    has to end the daemon in every run.
+    """Check that corral ends a daemon in each of ten runs. The daemon's parent ends at once, so
+    corral sees only in some runs that this parent belongs to the target.
     """
     for _ in range(10):
         done = mac.run(sys.executable, "-c", DAEMON, flags=MANY)

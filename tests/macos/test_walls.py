@@ -209,8 +209,8 @@ def test_a_repository_below_a_grant_is_read_only(mac):
 
 
 def test_errors_for_ungranted_names_are_recorded(mac, record_property):
-    """Check the errors and record them in the report, because Apple does not document which call fails with EPERM and
-    which with ENOENT.
+    """Use paths that are not granted. Record the errors in the test report, because Apple does not
+    document which call fails with EPERM and which with ENOENT.
     """
     acts = {
         "stat": "os.stat(sys.argv[1]); answer = 0",

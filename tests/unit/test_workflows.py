@@ -86,8 +86,7 @@ def test_the_macos_workflow_uses_images_that_exist():
 def test_run_as_ps1_passes_on_the_exit_code_of_the_ordinary_account():
     """Check the line in run_as.ps1 that writes the exit code to a file. Its redirection must come
     before `echo`, because for the exit code 2 cmd would read `echo 2> file` as a redirection of
-    stderr. See
-    `test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file`.
+    stderr. `test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file` runs the line.
     """
     text = (ROOT / ".github" / "run_as.ps1").read_text()
     assert "@>$code.new echo %ERRORLEVEL%`r`n" in text

@@ -64,8 +64,9 @@ def main() -> None:
             "LANG": "C.UTF-8",
         }
         os.execvpe(command[0], command, environment)
-    # This process stays PID 1 and the machine is its child, because PID 1 cannot abort(). When this
-    # process ends, the kernel kills all processes that the machine left behind.
+    # The machine is a child of this process and not PID 1 itself, because the kernel ignores the
+    # SIGABRT with which a PID 1 tries to abort(). When this process ends, the kernel kills all
+    # processes that the machine left behind.
     while True:
         pid, status = os.wait()
         if pid == child:

@@ -14,7 +14,8 @@ def test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop():
     """Check that a run reaches its timeout although the machine was awake for less than that time,
     because time asleep counts too. Also check that a run without a timeout goes on.
 
-    The machine turns itself off, because after its sleep no process can end (see suspended.py).
+    A MachineError is expected: after the sleep the machine's root does not answer, so the command
+    cannot end, and turns the machine off instead (see suspended.py).
     """
     with pytest.raises(rig.MachineError, match="before its command ended") as ended:
         MACHINE.boot([rig.SYSTEM_PYTHON, "/srv/tests/vm/suspended.py"], timeout=500)

@@ -64,8 +64,8 @@ def test_a_process_that_is_not_in_an_app_container_fails_verification(profile):
 
 
 def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeypatch):
-    """Call `verify` for this process: first with one of its privileges marked as dangerous, and then
-    with no privilege marked.
+    """Call `verify` for this process: first with one of its privileges marked as dangerous, and
+    then with no privilege marked. Only the first call must fail.
     """
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)

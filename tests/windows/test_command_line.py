@@ -100,8 +100,8 @@ def test_cmd_expands_variables_in_wrongly_quoted_arguments(batch):
 
 @pytest.mark.parametrize("code", [0, 1, 2, 5, 9, 125])
 def test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file(tmp_path, code):
-    """Run the line that the workflow uses to write an exit code to a file. In `echo 2> file` cmd
-    would take `2>` as a redirection, so the redirection comes first.
+    """Run the line that the workflow uses to write an exit code to a file. For the exit code 2,
+    `echo 2> file` would redirect stderr, so the redirection comes first.
     """
     script, file = tmp_path / "line.cmd", tmp_path / "code"
     script.write_bytes(f"@cmd /c exit {code}\r\n@>{file} echo %ERRORLEVEL%\r\n".encode())

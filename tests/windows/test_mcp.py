@@ -12,8 +12,8 @@ from corral.messages.client import Client, ConversationError
 from windows.conftest import PYTHON
 
 SOURCE = os.path.dirname(os.path.dirname(package.__file__))
-# Use the base Python, because corral then has to copy only a few packages. This Python can import
-# corral, because PYTHONPATH names corral's files and the policy grants them.
+# PYTHON is not the Python of a virtual environment, so corral has few packages to copy. It can
+# import corral, because PYTHONPATH names corral's files and the policy grants them.
 SERVER = (PYTHON, "-m", "corral.demo.server")
 VARIABLES = {**os.environ, "PYTHONPATH": SOURCE}
 LOOSE = {

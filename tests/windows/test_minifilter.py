@@ -1,5 +1,5 @@
-"""Test the minifilter client on Windows: a missing driver is reported, and each drive's device is
-found.
+"""Test corral's client for a minifilter, a driver that asks corral about a target's file accesses:
+a missing driver is reported, and each drive's device is found.
 """
 
 from __future__ import annotations

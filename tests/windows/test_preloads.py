@@ -1,5 +1,6 @@
-"""Test the Python and node preloads. Some tests need only a Python for Windows, and the others need
-AppContainers.
+"""Test the preloads: the code that corral makes Python and node load before a server.
+
+Some tests need only a Python for Windows, and the others need AppContainers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reach hosts by name through the relay. Its processes are connected as in a run, but there is no
-container.
+"""Test the relay, through which a target in an AppContainer reaches hosts by name. Its processes
+are connected as in a run, but there is no container.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Provide the Python API. The calling process may have several threads, because corral does not
-fork it. Instead corral starts and forks a single-threaded process, the zygote.
+"""Provide the Python API. corral must not fork the calling process, because a process that has
+several threads cannot be forked safely. Instead, except on Windows, corral starts a process with
+only one thread, the zygote, and forks that.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Result:
 def probe(*, fresh: bool = False) -> Host:
     """Return what this machine can enforce.
 
-    The probes run in a separate process, once per boot. With `fresh` they run again.
+    The probes run in a separate process, and their results are stored for later calls. With `fresh`
+    all probes run again.
     """
     if fresh or not _known_hosts:
         stored = None if fresh else findings.load()
@@ -195,9 +197,7 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Raise TypeError if the input is not bytes. The callers of this function call it before the
-    launch, so that the target is not started in vain.
-    """
+    """Raise TypeError if the target's input is not bytes. Call this before the launch."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 

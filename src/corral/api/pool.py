@@ -1,7 +1,7 @@
 """Prepare sandboxes in advance, for callers that start the same program often.
 
 A spare is a sandbox that is complete except for the arguments, environment and directory of its
-command. A launch uses a spare only if their plans are the same in everything else. Each spare has
+command. A launch uses a spare only if both have the same plan in everything else. Each spare has
 its own channel, so no other sandbox can get the command that is sent to the spare.
 """
 
@@ -111,8 +111,8 @@ class Pool:
             return self._spares.pop(0) if self._spares else None
 
     def _refill(self, shape: Plan) -> None:
-        """Ask for new spares without waiting for them. Ignore errors, because the next launch
-        reports them.
+        """Ask for new spares without waiting for them. Ignore errors: the next launch then starts
+        without a spare, and reports the error if it still occurs.
         """
         if current.load().find_spare_maker(shape) is None:
             return

@@ -1,8 +1,8 @@
 """Supervise one run for another process, which sends the plan and gets the result over a channel.
 
-The supervisor sends `B` with the target's pid once the target runs, and `R` with an Ending once the
-target has ended. If something fails, it sends `E` with the error. The caller makes the report from
-its plan and the Ending.
+The supervisor sends `B` with the target's pid once the target runs, and `R` with an `Ending`, which
+says how the run ended. If something fails, it sends `E` with the error. The caller makes the report
+from its plan and the `Ending`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def run(
     signals: Sequence[int],
     close_stdio: Callable[[Stdio], None],
 ) -> NoReturn:
-    """Supervise one run, and exit. `receive` returns the request for the run, or None if there is
-    no run.
+    """Supervise one run, and exit. `receive` returns the request for the run, or None if the caller
+    did not send one.
 
     `close_stdio` closes this process's copies of the streams once the target has them. Otherwise
     the caller would not notice when the target closes a stream.

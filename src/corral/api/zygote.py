@@ -5,8 +5,8 @@ For each run the zygote gets the target's three streams, and a channel on which 
 its plan. A spare (a sandbox that waits for its command) gets its streams later. When the caller
 ends, the zygote, its supervisors and their targets end too.
 
-Each fork copies this process's page tables, so imports are kept small. `_socket` and `_signal` are
-used because `socket` and `signal` would import `enum`, `collections` and `selectors`.
+Forking takes longer if a process uses more memory, so this module imports little. It uses `_socket`
+and `_signal`, because `socket` and `signal` would import `enum`, `collections` and `selectors`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ PR_SET_PTRACER_ANY = -1
 
 if __name__ == "__main__":
     secret = sys.stdin.buffer.readline().strip()
-    # Let every process of this user read this memory. Otherwise the kernel module Yama would allow
-    # only parents to read it, but outside of the sandbox the demo server has to succeed.
+    # Let every process of this user read this memory, because the demo server has to succeed
+    # outside of the sandbox. By default, the kernel module Yama lets only ancestors of a process
+    # read its memory.
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # a kernel without Yama refuses this option
             abi.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)

@@ -1,8 +1,11 @@
 """Run the acts of `corral demo` with one server inside a sandbox and one outside, and judge them.
 
-The run's plan says whether an act's control is enforced. The server's answer alone does not prove
-that an act succeeded. So where possible the demo also looks for the effect on the host: a new file,
-or a process that has ended. A secret in the answer is also proof.
+If a hostile act succeeds inside the sandbox, this is an escape only if the run's plan says that the
+act's control is enforced.
+
+The server's answer alone does not prove that an act succeeded. So where possible the demo also
+looks for the effect on the host: a new file, or a process that has ended. A secret in the answer is
+also proof.
 """
 
 import signal

@@ -170,7 +170,8 @@ def _service(workload: Workload) -> Object:
 
 def _pod_spec(workload: Workload) -> Object:
     # With the default `ndots` of 5, the resolver would first look up each name in the cluster's
-    # domains, and Cilium refuses these lookups.
+    # domains. Cilium refuses these lookups, because the CiliumNetworkPolicy allows only lookups of
+    # the policy's names.
     dns: Object = {"options": [{"name": "ndots", "value": "1"}]}
     return {
         **({"dnsConfig": dns} if has_names(workload.pod.policy) else {}),

@@ -56,7 +56,8 @@ class PodPath:
 class PodPolicy:
     """A policy for a pod.
 
-    The granted paths are in `paths` and not in `policy`, because they do not exist on this machine.
+    The granted paths are in `paths`. They cannot be in `policy`, which contains only paths that
+    exist on this machine.
     """
 
     policy: Policy

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 ENOSYS = 38
 # Cubes are divided at these bits, in this order. The bits that hold the type of an ioctl come
-# first. From the highest to the lowest bit there would be three times as many cubes.
+# first. In the order from the highest to the lowest bit there would be three times as many cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 Cube = Mapping[int, tuple[int, int]]

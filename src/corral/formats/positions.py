@@ -3,8 +3,8 @@ not return positions.
 
 corral needs them because messages about mistakes in a policy name a line, and because it edits
 clients' files in place. An edit replaces only spans of the text (`Splice`), so comments, order,
-indentation and line endings stay the same. JSON and TOML are read without recursion, because an
-attacker may choose how deeply a policy is nested.
+indentation and line endings stay the same. JSON and TOML are read without recursion. Otherwise an
+attacker could write a policy that is nested so deeply that it exhausts the stack.
 """
 
 from __future__ import annotations

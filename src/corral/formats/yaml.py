@@ -1,9 +1,8 @@
 """Find the positions of YAML values. PyYAML reports where a value starts, but not always exactly
 where it ends.
 
-The reader is recursive. Deeply nested values can exhaust the stack, but then `read` raises an
-error. This is sufficient, because only clients' files are YAML, and never a policy, whose nesting
-an attacker may choose.
+The reader is recursive. If values are nested so deeply that they exhaust the stack, `read` raises
+BrokenFileError. Only clients' files are YAML, never policies.
 """
 
 from collections.abc import Sequence
@@ -48,8 +47,9 @@ class Reader:
         self.made: dict[int, Value] = {}
 
     def size(self, node: yaml.Node) -> int:
-        """Count the nodes with all aliases expanded, because programs that read the file expand
-        them. Refuse an alias that contains itself, and a file with more than MAX_NODES nodes.
+        """Return how many nodes there are after all aliases are expanded, because aliases of
+        aliases can make a small file huge. Refuse a file that then has more than MAX_NODES nodes,
+        and an alias that contains itself.
         """
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:

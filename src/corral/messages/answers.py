@@ -76,7 +76,7 @@ class Answers:
         definitions.
 
         Replace the whole answer with an error if it has no list, or if another key differs from the
-        list's key only in case.
+        list's key only in case, because some clients would read that key instead.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):

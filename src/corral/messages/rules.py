@@ -19,9 +19,9 @@ QUERY = re.compile("[?#]")
 
 @record
 class Refusal:
-    """A refusal of `what`, which is the name of a tool, a request or another `kind` of item, by the
-    policy's `rule`. `allow` is the flag of `corral run` that would allow `what`, or "" if there is
-    none.
+    """Something that the guard refused. `kind` is for example "tool" or "request", and `what` is
+    usually its name. `rule` is the rule that forbids it. `allow` is the flag of `corral run` that
+    would allow it, or "" if there is none.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Describe the host: which capabilities its probes have found.
 
-A capability is proven only if a probe in a disposable child process saw the denial *and* saw the
-same action succeed without the wall. Otherwise it is absent or unknown, and unknown counts as
+A capability is proven only if a probe, in a disposable child process, saw an act fail with the
+capability *and* succeed without it. Otherwise it is absent or unknown, and unknown counts as
 absent. No finding is derived from a version number.
 """
 

@@ -131,7 +131,7 @@ class Sample:
 
 @record
 class Cover:
-    """A path in the grant `top` that is hidden from the target or read-only for it.
+    """A path in the granted directory `top` that is hidden from the target or read-only for it.
 
     The protection lasts only while the path refers to the file with this `device` and `inode`.
     `repository` is true for a version-control directory. If such a directory loses its protection,

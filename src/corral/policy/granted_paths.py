@@ -117,8 +117,10 @@ def _append(file: str, entries: bytes) -> None:
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     """Refuse grants that resolve to different files than before, and record the real paths of new
-    grants. If the record cannot be read or written (on a full disk, for instance), refuse grants
-    through symlinks. Without such grants, return a warning instead. Otherwise return "".
+    grants. Return "" or a warning.
+
+    If the record cannot be read or written, for instance because the disk is full, refuse all
+    grants through symlinks. If there are no such grants, only return a warning.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)

@@ -47,8 +47,8 @@ def merge(
 
     The user's values override values from earlier sources. Lists from several sources are joined,
     but an empty list from the user removes the entries that earlier sources set. A request can
-    always tighten the policy. Its grants count only if the user approved it, and never override the
-    user's values.
+    always tighten the policy. Its grants take effect only if the user approved it, and never
+    override the user's values.
     `protected` lists files of this run (report, audit) that no write grant may contain.
     """
     sources = tuple(sources)
@@ -239,7 +239,8 @@ def merge_ports(
     sources: Sequence[Source], problems: Problems
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the allowed destinations and the published ports. Report a port that is in both,
-    because corral would have to listen on it twice.
+    because on most hosts corral itself listens in the sandbox on the ports of the allowed
+    destinations. The target could not listen there.
     """
     allow = {str(item): source for source, _, item in collect_entries(sources, "allow")}
     listen = {int(str(item)): source for source, _, item in collect_entries(sources, "listen")}

@@ -137,7 +137,7 @@ class Policy:
     """Everything that a run allows and limits.
 
     `admit` comes from the user's configuration, and lists networks that the address guard would
-    otherwise refuse. `covered` lists mounts inside the grants that the target sees as empty
+    otherwise refuse. `covered` lists mounts in granted directories that the target sees as empty
     directories, because they belong to the kernel or to services. If `mcp` is None, no source asks
     for the MCP guard, and messages are not checked. `requested_names` lists environment variables
     that the server asked for. `given_values` lists secrets that the user entered for the server's

@@ -40,7 +40,8 @@ class Protected:
     """A path that the target must not write.
 
     If `reads` is true, the target must not read it either. If `parts` is true, paths inside it may
-    be granted, but not the path itself, because an installer needs some of them.
+    be granted, but not the path itself. corral grants such a path to a package's installer, which
+    it runs in a sandbox.
     """
 
     path: str
@@ -142,9 +143,9 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return (device, inode) of those modules of corral that have several hard links. Such a module
-    has a second path that a grant could contain, because uv installs packages as hard links to
-    files in its cache.
+    """Return (device, inode) of those modules of corral that have several hard links. For example,
+    uv installs packages as hard links to files in its cache. Such a module has a second path, which
+    could be in a granted directory.
     """
     found: set[Identity] = set()
     parent = os.path.dirname(_code())
@@ -188,8 +189,8 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
                             REINSTALL,
                         )
         except OSError as error:
-            # Refuse a directory that corral cannot read. The target runs as the same user, so it
-            # could make the directory readable again.
+            # Refuse a directory that corral cannot search, because it may contain a hard link to
+            # corral's code. The target runs as the same user, so it could open the directory again.
             why = f"{shown(grant.path, 200)} cannot be searched for corral's code: {error.strerror}"
             raise Refused(why, ELSEWHERE) from None
         if left < 0:

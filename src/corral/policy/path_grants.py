@@ -106,8 +106,8 @@ def _has_file_ending(path: str) -> bool:
 def _refuse_other_spelling(path: str) -> None:
     """Refuse a path that is spelled differently from the names on the disk.
 
-    A case-insensitive file system accepts such a path. But inside the sandbox, the two spellings
-    would be two different files.
+    A case-insensitive file system accepts such a path. But corral would bind the file at this path
+    in the sandbox, where case matters, so the target would not find it under its true name.
     """
     from corral.paths.spelling import true_spelling
 

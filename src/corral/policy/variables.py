@@ -68,8 +68,10 @@ def _find(word: str, before: str) -> list[tuple[int, int]]:
 
 
 def _value(word: str, before: str) -> str:
-    """Return the value that `word` contains, if `word` is an option or a header whose name looks
-    like the name of a secret, or if `before` is such an option. Otherwise return ''.
+    """Return the part of a command's word that is the value of a secret, or ''.
+
+    In `NAME=VALUE` and `NAME: VALUE`, this is the value, if the name looks like that of a secret.
+    If `before`, the previous word, is an option with such a name, it is the whole word.
     """
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""

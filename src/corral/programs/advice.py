@@ -49,7 +49,7 @@ def find_advice(
     """Return warnings about a program that works by starting other programs.
 
     If the policy denies subprocesses, raise SandboxError for package runners and for container
-    clients such as docker, because they would hang.
+    clients such as docker, because they could not start the server.
     """
     name = program_name(typed[0])
     verbs = [word for word in typed[1:] if not word.startswith("-")]

@@ -36,8 +36,8 @@ def find_missing_script(argv: Sequence[str], directory: str = "") -> str:
 def find_missing_script_of(program: Program, rest: Sequence[str]) -> str:
     """Return the missing script of a program that has run, or "".
 
-    A relative path is checked only if the user typed the command itself as `rest`. Otherwise, as in
-    CLIENT:SERVER, the command may have started in a different directory.
+    A relative path is checked only if the user typed the command itself as `rest`. If the user
+    typed CLIENT:SERVER instead, the command may have started in a different directory.
     """
     directory = ""
     if program.typed == tuple(rest):

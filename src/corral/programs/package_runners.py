@@ -170,8 +170,10 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
 
 
 def _is_installed(command: str) -> bool:
-    """Return whether a program is found through PATH or by an absolute path. Any other path could
-    lead to a program in the project.
+    """Return whether a program is found through PATH or by an absolute path.
+
+    Only such a program counts as a container client, whose command `wrap` leaves unchanged. Any
+    other path could lead to a program in a project that is only called `docker`, for example.
     """
     if not {"/", "\\", "$"}.intersection(command):
         return True

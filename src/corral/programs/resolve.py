@@ -64,8 +64,9 @@ def resolve(
     """Return the program for a command.
 
     If the user named a server's directory instead of a command, `root` is this directory. The
-    command then comes from the server's author. So files outside `root` become readable only if
-    they belong to a known runtime or are in one of `grants`.
+    command then comes from the server's author, who could name any of the user's files in it. So
+    files outside `root` become readable only if they belong to a known runtime or are in one of
+    `grants`.
     """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)

@@ -236,7 +236,8 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
     """Return whether a `.pth` file belongs to a Python installation of the host, and not to a
     server's venv.
 
-    corral's own environment counts as the host's, because corral itself imports from it.
+    corral's own environment counts as the host's, because corral runs the code in it outside of any
+    sandbox anyway.
     """
     scope = needed.scope
     if scope.is_writable(file):

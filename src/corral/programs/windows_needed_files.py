@@ -34,8 +34,9 @@ class Needs:
     """Collects the files of a command in `reads`, each with the reason.
 
     If the user named a server's directory instead of a command, `root` is this directory. The
-    command then comes from the server's author. So only `root` and runtimes are collected, and
-    `outside` lists the other programs and scripts that the command names.
+    command then comes from the server's author, who could name any of the user's files in it. So
+    only `root` and runtimes are collected, and `outside` lists the other programs and scripts that
+    the command names.
     """
 
     def __init__(
@@ -72,9 +73,12 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Collect the files of a runtime: the whole prefix of Python or Java unless the prefix is
-        shared, otherwise only the executable. For Python, also collect the virtual environment and
-        the editable installs. If the program is not a runtime, collect it as the server.
+        """Collect the files of the program that starts the server.
+
+        For Python and Java, collect the whole prefix. For other runtimes, or if `forbids` rejects
+        the prefix, collect only the executable. For Python, also collect the virtual environment
+        and the editable installs. If `kind` is "", the program is not a runtime, so it is the
+        server itself.
         """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")

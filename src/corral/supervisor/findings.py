@@ -55,7 +55,7 @@ def current_host(
     notify: Callable[[str], None] = lambda _: None,
 ) -> Host:
     """Return this machine with its findings. They come from the cache, unless something has changed
-    that can affect them, or `fresh` is set.
+    that can affect them, or `fresh` is set. A finding that is "unknown" is probed again.
 
     `wanted` returns the names of the capabilities to probe, such as "landlock"; () means all.
     Probing is slow on Windows, so `notify` is called there with a line of text first.

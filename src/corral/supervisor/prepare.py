@@ -95,8 +95,8 @@ def prepare(
     server: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Return the plan of a run. Refuse a grant that contains one of the `protected` files, such as
-    the run's report.
+    """Return the plan of a run. Refuse a write grant that contains one of the `protected` files,
+    such as the run's report.
 
     The server's state and denials are stored under the words `server`. If probing this machine is
     slow, `notify` is called with a line of text first.

@@ -42,7 +42,8 @@ def windows(monkeypatch):
 
 def test_the_access_list_of_a_private_directory_names_the_user_and_not_its_owner(windows, tmp_path):
     """Check that the access list names the user and not the directory's owner. If an elevated
-    process makes a directory, its owner is the administrators' group.
+    process makes a directory, its owner is the administrators' group, so without elevation the user
+    would have no access.
     """
     make_private_directory(str(tmp_path / "above" / "own"))
     assert windows == [

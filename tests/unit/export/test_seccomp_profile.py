@@ -14,8 +14,9 @@ from unit.platforms.linux.bpf_simulator import JEQ, JSET, decode, run
 
 MACHINES = ("x86_64", "aarch64")
 WIDE = (1 << 64) - 1
-# The profile differs from corral's filter in these calls for two reasons: in a container the target
-# is PID 1, and the runtime calls execve after it has installed the filter.
+# These calls have other rules in the profile. corral's filter protects PID 1 from the target, but
+# in a container the target itself is PID 1. And the runtime itself calls execve after it has
+# installed the filter.
 DIFFERENT = {*seccomp_rules.not_init(), "execve"}
 
 

@@ -51,8 +51,8 @@ def ask(sent: bytes) -> str:
 
 @pytest.mark.parametrize("asked", [0, 500])
 def test_a_server_that_does_not_read_cannot_make_the_client_wait_forever(asked, monkeypatch):
-    """Send many requests from a server that never reads, so that the client's refusals fill the
-    server's input. The error must be the same as without requests.
+    """Send many requests from a server that never reads. The client refuses each of them, and its
+    answers fill the pipe to the server. The error must be the same as without requests.
     """
     monkeypatch.setattr(messages, "ANSWER_SECONDS", 1.0)
     text = ask(line(id="x" * 900, method="roots/list") * asked)

@@ -17,8 +17,8 @@ def test_names_that_differ_in_case_are_two_files(tmp_path):
 def test_a_name_in_another_case_is_replaced_by_the_name_that_its_directory_lists(
     tmp_path, monkeypatch
 ):
-    """Imitate a directory that ignores case, with two hard links to one file. The directory lists
-    only one of the two.
+    """Make two hard links to one file, and let the directory list only one of them. For corral this
+    looks like one file in a directory that ignores case, so it must use the listed name.
     """
     (tmp_path / "Name").touch()
     os.link(tmp_path / "Name", tmp_path / "nAME")

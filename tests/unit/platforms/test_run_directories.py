@@ -1,5 +1,5 @@
-"""Test how private directories are removed while another process replaces files in them, and how a
-kept home gets its links to granted paths.
+"""Test how private directories are removed while another process replaces files in them. Also test
+how the home that a server keeps between runs gets its links to granted paths.
 """
 
 from __future__ import annotations
@@ -70,8 +70,9 @@ def test_a_leftover_directory_that_nothing_changes_is_removed_entirely(left):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
-    """Put another user's directory into a kept home. A target that runs as root may be able to move
-    a directory that it cannot empty. corral must not empty it either.
+    """Put another user's directory into the home that a server keeps between runs. A target that
+    runs as root may be able to move such a directory there, although it cannot delete the files in
+    it. When corral removes the home, it must not delete these files either.
     """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
@@ -254,8 +255,8 @@ def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
 )
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
     """Replace a directory that corral has just made with a hard link to another file. A target can
-    do so if another run uses the same kept home. corral must not change the owner of the linked
-    file.
+    do so while corral prepares another run with the same home. corral must not change the owner of
+    the linked file.
     """
     home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
     home.mkdir()
@@ -278,8 +279,8 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
 def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
-    """Use a name longer than 255 bytes, which the kernel refuses for every user. Like a full disk,
-    this is not the target's fault, so it is an error.
+    """Use a name longer than 255 bytes, which the kernel refuses for every user. The target cannot
+    have caused this, so corral must fail instead of skipping the link.
     """
     name = name.format(long="x" * 256)
     with pytest.raises(OSError, match="File name too long") as error:
@@ -290,8 +291,9 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
-    """Remove all permissions from a directory in a kept home. corral must skip the link in this
-    directory, because an error would also prevent every later run of the server.
+    """Remove all permissions from a directory in the server's home, as the server itself can do.
+    corral must skip the link in this directory, because an error would also prevent every later run
+    of the server.
     """
     (tmp_path / "closed").mkdir(mode=0)
     links = [("closed/notes", "/granted"), ("notes", "/granted")]

@@ -145,7 +145,8 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
 @POSIX
 def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, swept, monkeypatch):
     """Remove the records of dead runs after a new record is created, but before it is locked. At
-    this moment it looks like the record of a dead run.
+    this moment it looks like the record of a dead run, so it is removed too. corral must then write
+    it again.
     """
     lock_soon = private_directory._lock_soon
     names = []

@@ -83,8 +83,9 @@ def test_an_open_stream_gets_the_message(kind):
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_a_write_to_a_full_stream_does_not_wait_on_older_kernels(kind, monkeypatch):
-    """Imitate a kernel without RWF_NOWAIT, on which corral opens the stream again. A socket cannot
-    be opened again, so corral polls it instead.
+    """Imitate a kernel without RWF_NOWAIT. There corral opens the stream again, to get a
+    non-blocking descriptor that no other process shares. A socket cannot be opened again, so corral
+    polls it instead.
     """
 
     def absent(*_: object) -> int:

@@ -67,7 +67,7 @@ def test_a_changed_link_above_the_path_is_refused(home):
 
 def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
     """Use a directory in which other users may make files. corral does not remember paths directly
-    in such a directory, so it cannot know whether a link there is new.
+    in such a directory, so it cannot know whether a link there is new. The user must approve it.
     """
     (home / "project").chmod(0o1777)
     check(home, "project/data")

@@ -698,9 +698,9 @@ def test_flags_become_a_policy_without_slow_imports():
 
 
 def test_the_policy_lists_the_variables_that_a_servers_request_set():
-    """Check that `requested_names` lists the environment variables that a server's request sets. A
-    request could set a variable such as A_TOKEN to a host name. If corral masked this value as a
-    secret, the report of denials would not show the host.
+    """Check that `requested_names` lists the environment variables that a server's request sets.
+    corral does not mask their values as secrets in its messages. Otherwise a request could set
+    A_TOKEN to a host name, so that the report of denials would not show this host.
     """
     asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
     mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})

@@ -271,8 +271,9 @@ def test_sensitive_values_are_secrets_and_cannot_change_corral():
 
 
 def test_only_the_users_values_are_masked():
-    """Check that only the user's own value is masked. A default and the text around the value come
-    from the bundle. If they were masked too, the bundle could hide its denials.
+    """Check that only the user's own value is masked in corral's messages. A default and the text
+    around the value come from the bundle. If they were masked too, a bundle could use a host name
+    there, and the reports of denials would not show this host.
     """
     settings = {**SETTINGS, "host": {"type": "string", "sensitive": True, "default": "c2.example"}}
     start = {"command": "node", "env": {"A_TOKEN": "c2server.${user_config.key}"}}

@@ -142,8 +142,8 @@ def test_an_index_must_be_a_web_address_or_a_path(env, url):
 def test_only_the_registrys_hosts_and_ports_are_allowed():
     urls = ["http://127.0.0.1:4873/npm/", "https://[::1]:8443/", "http://127.0.0.1:4873/other"]
     assert sandboxed_install.urls_to_rules(urls) == ["127.0.0.1:4873", "[::1]:8443"]
-    # A registry on localhost also needs a rule for 127.0.0.1, because otherwise the address guard
-    # would refuse this address.
+    # A registry on localhost also needs a rule for 127.0.0.1, because corral refuses connections to
+    # loopback addresses that no rule names.
     assert set(sandboxed_install.urls_to_rules(["https://localhost:7777/"])) >= {
         "localhost:7777",
         "127.0.0.1:7777",

@@ -55,8 +55,8 @@ def test_setting_the_clock_neither_ends_nor_delays_a_run(person):
 
 @pytest.mark.parametrize("most", ["0", "1M"])
 def test_no_process_start_is_allowed_if_corrals_cgroup_has_no_memory_left(person, subtree, most):
-    """Use up the memory of corral's cgroup. The kernel may or may not kill the supervisor, but in both cases the target
-    must not get another process.
+    """Use up the memory of corral's cgroup. The kernel may or may not kill the supervisor, but in
+    both cases the target must not get another process.
     """
     (subtree / "cgroup.subtree_control").write_text("+memory")
     tight = subtree / f"tight-{most}"

@@ -101,8 +101,8 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     if disk or first or here != count:
         raise ArchiveError("the archive is split into several files")
     file.seek(max(0, start + at - LOCATOR_SIZE))
-    # If there is a zip64 locator, zipfile follows it even if the end record is complete without it,
-    # and then reads a different list of entries.
+    # If there is a zip64 locator, zipfile follows it even if the end record is complete without it.
+    # It would then read a different list of entries than the one that is checked here.
     is_zip64 = file.read(LOCATOR_SIZE).startswith(LOCATOR)
     if is_zip64 or count == 0xFFFF or offset == 0xFFFFFFFF or length == 0xFFFFFFFF:
         raise ArchiveError("the archive is in the zip64 format, which bundles may not use")

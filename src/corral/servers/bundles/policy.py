@@ -141,8 +141,8 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
     """Return a policy source that grants the paths in the user's own values. The source also
-    contains the names of the variables with the user's sensitive values, and variables such as
-    PYTHONPATH, if the bundle sets them to its own directories.
+    contains the names of the variables with the user's sensitive values. If the bundle sets a
+    variable such as PYTHONPATH to its own directories, the source sets this variable too.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)

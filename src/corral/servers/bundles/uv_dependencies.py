@@ -2,8 +2,7 @@
 contain them.
 
 The dependencies are installed like those of a package, into a virtual environment beside the
-bundle's files. corral does not read the bundle's own `uv.lock`, because it writes its own lock file
-with hashes.
+bundle's files. corral ignores the bundle's own `uv.lock`, and makes its own lock file with hashes.
 """
 
 import os

@@ -140,10 +140,8 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def refuse_missing_npm(reference: Reference, how: InstallOptions) -> None:
-    """Raise an error if npm is missing and a package still has to be installed with it.
-
-    If the user chose a version of node, do not check, because corral may have to start a node to
-    find out its version.
+    """Raise an error if npm is missing and a package still has to be installed with it. If the user
+    chose a version of node, do not check.
     """
     if reference.kind != "npm" or store.find(current_key(reference, how)):
         return
@@ -163,7 +161,7 @@ def _check_npm(reference: Reference, how: InstallOptions) -> None:
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
     """Return an installation of this package that was made when the user's settings named other
-    indexes, if all its packages came from the only index that the current settings name.
+    indexes. All its packages must have come from the only index that the current settings name.
 
     If the current settings name several indexes, return None, because another index may contain a
     different package of the same name.

@@ -156,9 +156,9 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 def _remove_repository_marks(downloads: str) -> None:
     """Remove the `.git` file that uv writes into its directory for sources.
 
-    If this file stayed, corral would mount it read-only to protect it, and uv could not rename
-    anything across that mount. Links are not followed, because a package may have made them while
-    it was built.
+    In every writable directory, corral protects `.git` with a read-only mount. If this file stayed,
+    uv could not rename anything across that mount in its next run. Links are not followed, because
+    a package may have made them while it was built.
     """
     if sys.platform == "win32":
         return  # uv is not used on Windows

@@ -63,8 +63,9 @@ def test_only_port_53_of_loopback_is_the_resolver():
     "option", [(), (socket.TCP_DEFER_ACCEPT, 1), (socket.TCP_QUICKACK, 0)], ids=str
 )
 def test_socket_options_that_the_target_set_cannot_delay_the_supervisor(option, monkeypatch):
-    """Set socket options that make the kernel delay the last packet of a handshake. The supervisor
-    must not wait for this packet.
+    """Let the supervisor connect a target's socket to its own listener. Before, set options on the
+    socket that delay the last packet of the handshake. The supervisor must not wait for this
+    packet.
     """
     monkeypatch.setattr(socket_broker, "ACCEPT_SECONDS", 0)
     step = BrokeredSockets(

@@ -23,8 +23,8 @@ def kept():
 
 @pytest.fixture
 def thread():
-    """Yield a caller whose listener is /dev/null instead of a seccomp listener. No call waits on
-    it, so corral must assume that the caller has ended.
+    """Yield a thread whose call seems to have ended: its listener is /dev/null instead of a seccomp
+    listener, so corral finds no waiting call there.
     """
     listener = os.open(os.devnull, os.O_RDONLY)
     request = Notification(id=1, pid=os.getpid(), number=0, arguments=(0,) * 6, listener=listener)

@@ -37,8 +37,8 @@ def refuse(monkeypatch, number, times):
 
 
 def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
-    """Imitate the kernel's error for a user whose processes have sent too many descriptors that
-    were not received yet.
+    """Make three attempts to send fail, as if the user's processes had sent too many descriptors
+    that were not received yet. corral must try again until it succeeds.
     """
     refused = refuse(monkeypatch, errno.ETOOMANYREFS, 3)
     channel.send("listener", [0])

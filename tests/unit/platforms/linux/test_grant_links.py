@@ -39,8 +39,8 @@ def links(tmp_path):
 
 
 def test_a_link_above_a_directory_of_the_sandbox_is_replaced_by_a_link_to_the_grant(links):
-    """Let `/home` be a link, as on image-based systems. If the sandbox has its own `/home/user`, its
-    `/home` must be a directory, so only the grant becomes a link.
+    """Let `/home` be a link, as on image-based systems. If the sandbox has its own `/home/user`,
+    its `/home` must be a directory. Only the granted path in it can then be a link.
     """
     grants = ("home/me/notes", "home/me/notes/inner")
     assert links(*grants) == {"home": "var/home"}

@@ -1,5 +1,5 @@
-"""Test the cache of compiled filters: a kept filter is not compiled again, but a damaged file or
-another user's file is ignored.
+"""Test the cache of compiled seccomp filters: a cached filter is not compiled again, but a damaged
+file or another user's file is ignored.
 """
 
 import os
@@ -43,8 +43,9 @@ def load(step=STEP):
 
 def test_a_second_run_compiles_nothing(compiled):
     first = load()
-    # QUIET is STEP without notices. The target gets it if a filter around corral, such as that of an
-    # outer sandbox, prevents a listener.
+    # STEP reports denied calls to the supervisor through a seccomp listener, and QUIET does not.
+    # The target gets QUIET if corral runs under a filter, such as an outer sandbox's, that forbids
+    # a listener.
     assert compiled == [STEP, QUIET]
     assert load() == first
     assert compiled == [STEP, QUIET]

@@ -1,5 +1,5 @@
-"""Check that the kernel continues a notified call only if corral's table allows this, whatever a
-decider answers. All call numbers are tried.
+"""Check that the kernel continues a notified call only if corral's table allows this, whatever the
+supervisor's functions that decide about calls answer. All call numbers are tried.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 def test_the_supervisor_lets_only_calls_continue_that_the_table_permits(machine, flags):
     """Check that the kernel continues a call after the supervisor's answer only in three cases:
     corral only watches the call, the call starts a task that corral only counts, or the call asks a
-    socket for a name or for received data. In these cases the target gains nothing if it changes
-    its memory after the decision.
+    socket for a name or for received data. A continued call reads its arguments from the target's
+    memory again, but in these cases the target gains nothing if it has changed them.
 
     Without namespaces, calls that change modes and times never continue, not even in `corral
     learn`.

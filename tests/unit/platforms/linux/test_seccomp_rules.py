@@ -661,8 +661,8 @@ def test_only_brokered_internet_sockets_exist(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_brokered_unix_sockets_are_streams(machine):
-    """Check that datagram sockets are denied, because the target could send each datagram to a
-    different socket.
+    """Check that unix datagram sockets are denied. The supervisor checks an address only when a
+    socket connects to it, but each datagram could name another address.
     """
     held = brokered(machine, unix_sockets=True)
     assert (held("socket", 1, 1, 0), held("socket", 1, 5, 0)) == (ALLOW, ALLOW)

@@ -64,8 +64,9 @@ def test_rows_of_smaps_rollup_are_added_up_and_converted_to_bytes():
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
-    """Check that segments of shared memory do not count as mappings, because they are already
-    counted as objects. A memfd still counts, even if its name looks like the name of a segment.
+    """Check that mappings of System V segments of shared memory do not count, because each segment
+    is already counted by itself. The mapping of a memfd must count, even if the memfd is named like
+    a segment.
     """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
@@ -74,9 +75,9 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """Check that only a file's own pages are left out when its mappings are counted. Two kinds of
-    pages still count: pages that the process has changed privately, and pages of a memfd without an
-    open descriptor.
+    """Check that the pages of a file in memory are left out when its mappings are counted, because
+    the file is counted by itself. Two kinds of pages must count: pages that the process has changed
+    privately, and pages of a memfd without an open descriptor.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 

@@ -360,7 +360,7 @@ def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
     """Let the number of processes grow after corral has asked for it and before corral reads the
-    list.
+    list. corral must read the list again, with more room.
     """
     living = list(range(1, 10001))
 
@@ -567,8 +567,8 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
     """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by
-    its profile or by its responsible process. If the responsible process's pid was reused, it does
-    not count.
+    its profile or by its responsible process. The latter counts only until the target is reaped,
+    because another process may then get the target's pid.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)

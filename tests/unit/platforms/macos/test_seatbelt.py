@@ -214,8 +214,8 @@ def test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason():
 
 @pytest.mark.parametrize("name", [name for name in needed_files.SYSTEM if name.startswith(("/usr", "/bin", "/sbin", "/nix", "/System"))])  # fmt: skip
 def test_system_paths_are_readable_without_a_grant(name):
-    """Check that the profile makes the system's paths readable, because the resolver does not grant
-    them.
+    """Check that every target may read the system's paths. They are not in the list of files that a
+    program needs.
     """
     for operation in ("file-read-data", "file-map-executable", "file-read-metadata"):
         assert made(ALONE).allows(Act(operation, f"{name}/x"))
@@ -546,7 +546,7 @@ def test_a_run_sees_its_files_and_grants():
 )
 def test_a_program_in_a_write_grant_is_protected_as_on_linux(granted, writes):
     """Check that the target may change its own files only if the user granted exactly their path,
-    not a directory around it. It may execute these files, but no other files in a grant.
+    not a directory around it. It may execute these files, but no other files in the directory.
     """
     main = f"{HOME}/p/server/main"
     program = Program(path=main, real=main, argv=(main,), reads=(f"{HOME}/p/server",))
@@ -591,8 +591,8 @@ def test_sh_may_execute_the_shell_that_the_system_selected_for_it(tmp_path, monk
 
 
 def test_libraries_of_package_managers_are_readable(tmp_path, monkeypatch):
-    """Use the layout of pyenv, whose python loads Homebrew's openssl. Intel Macs need no rule for
-    this, because every target may read /usr/local, where Homebrew is installed.
+    """Use the layout of pyenv, whose python loads Homebrew's openssl. If Homebrew is installed, the
+    target must be able to load this library.
     """
     top = os.path.realpath(tmp_path)
     monkeypatch.setattr(tier_seatbelt, "MANAGERS", ((f"{top}/Cellar", tier_seatbelt.HOMEBREW),))

@@ -1,9 +1,9 @@
-"""Imitate the driver's side of the minifilter protocol, including its size checks, over a socket
-pair.
+"""Imitate a minifilter, a Windows driver that asks corral about a target's file accesses.
 
-The socket pair takes the place of Windows's filter manager, which delivers each message as a whole.
-SOCK_SEQPACKET does the same. The first byte of each packet identifies the call that it stands for:
-M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A is the answer to S.
+The fake driver checks the sizes of messages as the real one does. A socket pair connects it to
+corral. Its type is SOCK_SEQPACKET, which delivers each message as a whole, as Windows's filter
+manager does. The first byte of each packet identifies the call that it stands for: M is
+FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A is the answer to S.
 """
 
 import queue

@@ -93,8 +93,9 @@ def test_inherited_entries_of_corral_are_removed_too():
 
 
 def test_a_grant_never_allows_changing_access_lists_or_deleting_its_root():
-    """Check the rights in a grant. It never contains WRITE_DAC, WRITE_OWNER or FILE_DELETE_CHILD.
-    It contains DELETE only for objects below the root of a write grant.
+    """Check the rights in the entries of a grant. They never contain WRITE_DAC, WRITE_OWNER or
+    FILE_DELETE_CHILD. They contain DELETE only for objects inside a directory that is granted for
+    writing, and not for this directory itself.
     """
     for access in ("read", "write"):
         for directory in (False, True):

@@ -128,7 +128,7 @@ def test_trees_with_links_are_refused():
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_file_with_several_names_can_only_be_read(access):
     """Check that the target cannot write to a hard link, because another name of the same file may
-    be outside the grant. uv and pnpm create such hard links.
+    be outside the granted directory. uv and pnpm create such hard links.
     """
     step = plan((grant("D:\\work", access), tree(file("twin", links=2))))
     assert entries(step, "twin", links=2) == (READ, 0)
@@ -536,9 +536,9 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
-    """Check that installed packages that the target uses as a copy, and files of other users, are
-    closed but do not count as secrets. The target gets no access to closed objects, but it does not
-    matter if every container can read them.
+    """Check that `node_modules`, which the target uses as a copy, and files of other users are
+    closed but do not count as secrets. The target gets no access to any closed object, but only for
+    secrets does it matter whether every container can read them.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

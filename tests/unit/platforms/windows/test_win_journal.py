@@ -144,7 +144,7 @@ own.end()
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
 def test_a_run_killed_while_writing_leaves_a_complete_or_empty_journal(tmp_path):
     """Kill a real process after it has locked its journal and written some bytes. The journal must
-    then be unlocked.
+    then be unlocked, and be read as complete or as empty.
     """
     source = os.path.dirname(os.path.dirname(corral.__file__))
     made = [
