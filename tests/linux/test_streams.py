@@ -308,6 +308,88 @@ def test_a_target_takes_only_what_it_reads_from_a_shared_stdin(user, kind):
     assert rest == data[5000:]
 
 
+ENLARGE = """
+import fcntl, os, select
+fcntl.fcntl(0, 1031, 1 << 20)
+seen = 0
+while chunk := os.read(0, 65536):
+    seen += len(chunk)
+print(seen)
+"""
+
+
+def test_a_larger_pipe_does_not_cut_a_shared_stdin(user):
+    read, write = os.pipe()
+    os.fchown(read, user.uid, user.uid)
+    os.write(write, b"x" * 60000)
+    argv = user.corral_argv("run", "--", user.python, "-c", ENLARGE)
+    process = user.popen(argv, stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.close(write)
+    out, err = process.communicate(timeout=60)
+    os.close(read)
+    assert (out, err) == (b"60000\n", b"")
+
+
+def test_a_slow_reader_gets_all_output_of_a_shared_stdout(user):
+    """Read the shared pipe only after corral has ended. The pipe holds less than the output."""
+    read, write = os.pipe()
+    os.fchown(write, user.uid, user.uid)
+    code = "import os; os.write(1, b'x' * 120000)"
+    argv = user.corral_argv("run", "--", user.python, "-c", code)
+    process = user.popen(argv, stdin=subprocess.DEVNULL, stdout=write, stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=60)
+    os.close(write)
+    with open(read, "rb") as file:
+        assert len(file.read()) == 120000
+    assert (process.returncode, err) == (0, b"")
+
+
+def test_an_orphan_gets_no_pipe_that_its_lost_parent_shared(ordinary):
+    """Start corral from a shell that ends at once, so that corral cannot find the program that
+    shares its stdin.
+    """
+    read, write = os.pipe()
+    os.fchown(read, ordinary.uid, ordinary.uid)
+    argv = ordinary.corral_argv("run", "--", ordinary.python, "-c", MISUSE, "write_to_stdin")
+    start = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+    shell = [ordinary.python, "-c", start, *argv]
+    process = ordinary.popen(shell, stdin=read, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=60)
+    os.write(write, b"end\n")
+    left = os.read(read, 100)
+    os.close(read)
+    os.close(write)
+    assert (out, left) == (b'"done"\n', b"end\n"), err
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_a_target_cannot_open_another_users_pipe(ordinary, mode):
+    """Give the target a pipe of root. If its mode lets all users open it, corral must copy it."""
+    read, write = os.pipe()
+    os.fchmod(write, mode)
+    os.write(write, b"token of another program\n")
+    misuse_shared(ordinary, "read_stderr", True, subprocess.DEVNULL, write)
+    os.write(write, b"end\n")
+    left = os.read(read, 100)
+    os.close(read)
+    os.close(write)
+    assert left == b"token of another program\nend\n"
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_write_end_on_stdin_is_shared_too(user, walls):
+    """Give the target the write end of a pipe as stdin, as `<&1` does."""
+    read, write = os.pipe()
+    os.fchown(write, user.uid, user.uid)
+    misuse_shared(user, "write_to_stdin", walls, write, subprocess.DEVNULL)
+    os.write(write, b"end\n")
+    lines = os.read(read, 100)
+    os.close(read)
+    os.close(write)
+    assert lines == (b"end\n" if walls else b"evil\nend\n")
+
+
 def test_the_end_of_a_shared_stdin_reaches_the_target(user):
     read, write = os.pipe()
     os.fchown(read, user.uid, user.uid)

@@ -18,7 +18,6 @@ import sys
 import time
 
 from corral.abi import linux as abi
-from corral.abi.signal_numbers import SIGKILL
 from corral.platforms import steps
 from corral.record import record, replace
 
@@ -35,9 +34,10 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 END_SECONDS = 1.0
-"""How long the copying may go on after the target has ended. The program that reads the copy may be
-slow, or may not read at all.
+"""How long corral waits for the copying after the target has ended. The program that reads the copy
+may be slow, or may not read at all.
 """
+RETRY_MS = 10
 F_SETPIPE_SZ, FIONREAD, SPLICE_F_NONBLOCK = 1031, 0x541B, 2
 MSG_PEEK, MSG_DONTWAIT = 2, 0x40
 SHAREABLE = ("pipe:", "socket:")
@@ -59,14 +59,15 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Wait until the target's last output is copied, but not longer than END_SECONDS."""
+        """Wait until the target's last output is copied, but not longer than END_SECONDS. A copying
+        process that needs longer goes on until it has written everything, or has no reader.
+        """
         self.started()
         deadline = time.monotonic() + END_SECONDS
         for pid in self.copying:
             pidfd = os.pidfd_open(pid)
-            select.select([pidfd], [], [], max(0, deadline - time.monotonic()))
-            os.kill(pid, SIGKILL)
-            os.waitpid(pid, 0)
+            if select.select([pidfd], [], [], max(0, deadline - time.monotonic()))[0]:
+                os.waitpid(pid, 0)
             os.close(pidfd)
 
 
@@ -81,9 +82,9 @@ def relay(stdio: Stdio, *, files: bool, private: Collection[int]) -> Relay | Non
     shareable = {
         number: link
         for number, link in links.items()
-        if link.startswith(SHAREABLE) and number not in private and _is_own(stdio[number])
+        if link.startswith(SHAREABLE) and number not in private and _may_be_opened(stdio[number])
     }
-    chosen = _find_shared(shareable) if shareable else set()
+    chosen = _find_shared(shareable, stdio) if shareable else set()
     for number, link in links.items():
         if link.startswith("/memfd:") or (files and link and _is_file(stdio[number])):
             chosen.add(number)
@@ -97,24 +98,30 @@ def _read_link(path: str) -> str:
         return ""  # the stream is closed
 
 
-def _is_own(fd: int) -> bool:
-    """Return whether this user made the pipe or socket. The target cannot open a pipe again that
-    belongs to another user.
+def _may_be_opened(fd: int) -> bool:
+    """Return whether this user made the pipe or socket, or other users may open the pipe. The
+    target cannot open any other pipe again.
     """
-    return os.fstat(fd).st_uid == os.geteuid()
+    seen = os.fstat(fd)
+    is_open = stat.S_ISFIFO(seen.st_mode) and seen.st_mode & 0o077
+    return seen.st_uid == os.geteuid() or bool(is_open)
 
 
 def _is_file(fd: int) -> bool:
     return stat.S_ISREG(os.fstat(fd).st_mode)
 
 
-def _find_shared(streams: dict[int, str]) -> set[int]:
+def _find_shared(streams: dict[int, str], stdio: Stdio) -> set[int]:
     """Return the numbers of the streams that a process above corral also has, or a child of corral.
     `streams` maps the numbers to links such as `pipe:[123]`.
 
-    Programs normally share a stream because a common parent gave it to them.
+    Programs normally share a stream because a common parent gave it to them. If this parent may
+    have ended, or belongs to another user, assume that all streams are shared.
     """
-    found = set()
+    if _is_orphan():
+        return set(streams)
+    modes = {number: fcntl.fcntl(stdio[number], fcntl.F_GETFL) for number in streams}
+    found: set[int] = set()
     for pid in _list_relatives():
         directory = f"/proc/{pid}/fd"
         try:
@@ -122,13 +129,30 @@ def _find_shared(streams: dict[int, str]) -> set[int]:
         except OSError:
             if pid == 1:
                 continue  # on most hosts PID 1 is root's, and has none of a client's streams
-            return set(streams)  # another user's process: assume that it has all of them
+            return set(streams)
         for name in names:
             link = _read_link(f"{directory}/{name}")
             for number, own in streams.items():
-                if link == own and _has_same_end(pid, name, number):
+                if link == own and _has_same_end(pid, name, modes[number]):
                     found.add(number)
+        if len(found) == len(streams):
+            break
     return found
+
+
+def _is_orphan() -> bool:
+    """Return whether the process that started corral may have ended. Then PID 1 or the user's
+    systemd is corral's parent, or the parent is in another session.
+    """
+    parent = os.getppid()
+    if parent <= 1:
+        return parent == 1
+    try:
+        name, _, rest = abi.read_file(f"/proc/{parent}/stat").rpartition(b")")
+    except OSError:
+        return True
+    is_systemd = name.endswith(b"(systemd")
+    return is_systemd or os.getsid(0) not in {os.getpid(), int(rest.split()[3])}
 
 
 def _list_relatives() -> Iterator[int]:
@@ -146,39 +170,47 @@ def _list_relatives() -> Iterator[int]:
             return
 
 
-def _has_same_end(pid: int, name: str, number: int) -> bool:
-    """Return whether a process's descriptor is the same end of the pipe as stream `number`. The
-    client has the other end, which does not count. A socket counts in any case, because its ends
-    have different links.
+def _has_same_end(pid: int, name: str, flags: int) -> bool:
+    """Return whether a process's descriptor is not just the other end of the same pipe, which the
+    client has. `flags` are those of corral's own descriptor. For a socket the result is always
+    true, because its ends have different links, and can both be read and written.
     """
     try:
         text = abi.read_file(f"/proc/{pid}/fdinfo/{name}")
     except OSError:
         return True
-    flags = int(text.partition(b"flags:")[2].split()[0], 8)
-    return flags & os.O_ACCMODE != (os.O_WRONLY if number == 0 else os.O_RDONLY)
+    theirs = int(text.partition(b"flags:")[2].split()[0], 8)
+    return {flags & os.O_ACCMODE, theirs & os.O_ACCMODE} != {os.O_RDONLY, os.O_WRONLY}
 
 
 def _start_all(stdio: Stdio, chosen: set[int]) -> Relay:
     streams, made = list(stdio), Relay(stdio=stdio, ends=[], copying=[])
     outputs: dict[tuple[int, int], int] = {}
-    for number in sorted(chosen):
-        if number == 0:
-            streams[0] = _start(made, stdio[0], feeds=True)
-            continue
-        # If stdout and stderr are the same file, as after `2>&1`, use a single pipe for both. With
-        # two pipes the order of the lines could change.
-        seen = os.fstat(stdio[number])
-        file = (seen.st_dev, seen.st_ino)
-        if file not in outputs:
-            outputs[file] = _start(made, stdio[number], feeds=False)
-        streams[number] = outputs[file]
+    try:
+        for number in sorted(chosen):
+            if number == 0:
+                streams[0] = _start(made, stdio[0], feeds=True)
+                continue
+            # If stdout and stderr are the same file, as after `2>&1`, use a single pipe for both.
+            # With two pipes the order of the lines could change.
+            seen = os.fstat(stdio[number])
+            file = (seen.st_dev, seen.st_ino)
+            if file not in outputs:
+                outputs[file] = _start(made, stdio[number], feeds=False)
+            streams[number] = outputs[file]
+    except OSError:
+        made.release()
+        raise
     return replace(made, stdio=(streams[0], streams[1], streams[2]))
 
 
 def _start(made: Relay, stream: int, *, feeds: bool) -> int:
-    """Start a copying process. Return the target's end of its pipe."""
-    read_end, write_end = os.pipe()
+    """Start a copying process. Return the target's end of its pipe.
+
+    A pipe for output keeps each write apart (O_DIRECT). Otherwise lines could be cut where other
+    programs write to the same stream.
+    """
+    read_end, write_end = os.pipe2(os.O_CLOEXEC | (0 if feeds else os.O_DIRECT))
     ours, theirs = (write_end, read_end) if feeds else (read_end, write_end)
     pid = os.fork()
     if pid == 0:
@@ -201,10 +233,15 @@ def _copy(stream: int, pipe: int, copy: Callable[[int, int], None]) -> NoReturn:
 
 
 def _drain(stream: int, pipe: int) -> None:
-    """Copy the target's output from the pipe to the stream."""
-    writable = select.poll()
+    """Copy the target's output from the pipe to the stream, until one of them is closed."""
+    waiting, writable = select.poll(), select.poll()
+    waiting.register(pipe, select.POLLIN)
+    waiting.register(stream, 0)  # reports only that the stream has no reader any more
     writable.register(stream, select.POLLOUT)
-    while chunk := os.read(pipe, CHUNK):
+    while stream not in dict(waiting.poll()):
+        chunk = os.read(pipe, CHUNK)
+        if not chunk:
+            return
         while chunk:
             try:
                 chunk = chunk[os.write(stream, chunk) :]
@@ -222,29 +259,46 @@ def _feed(stream: int, pipe: int) -> None:
     page = os.sysconf("SC_PAGE_SIZE")
     fcntl.fcntl(pipe, F_SETPIPE_SZ, page)
     peek, take = _choose_source(stream, pipe, page)
-    waiting, drained = select.poll(), select.poll()
+    waiting, empty = select.poll(), select.poll()
     waiting.register(stream, select.POLLIN)
     waiting.register(pipe, 0)  # reports only that the target has closed its stdin
-    drained.register(pipe, select.POLLOUT)
-    while pipe not in dict(waiting.poll()):
+    empty.register(pipe, select.POLLOUT)
+    count = 0  # bytes that were copied to the pipe, but not yet taken from the stream
+    while True:
+        is_closed = dict(empty.poll())[pipe] & select.POLLERR
+        unread = struct.unpack("i", fcntl.ioctl(pipe, FIONREAD, bytes(4)))[0]
+        take(count - unread)
+        count = min(count, unread)
+        if is_closed:
+            return
+        if unread:
+            _shrink(pipe, page)
+            continue
+        if pipe in dict(waiting.poll()):
+            return
         try:
             count = peek()
         except BlockingIOError:
-            continue  # another program has read the data
+            continue  # another program has read the data, or the target has filled the pipe
         if not count:
             return  # the stream has ended
-        drained.poll()
-        unread = struct.unpack("i", fcntl.ioctl(pipe, FIONREAD, bytes(4)))[0]
-        take(max(0, count - unread))
-        if unread:
-            return  # the target has closed its stdin before it read everything
+
+
+def _shrink(pipe: int, page: int) -> None:
+    """Give the pipe its size again, which the target has changed, and wait a moment."""
+    try:
+        fcntl.fcntl(pipe, F_SETPIPE_SZ, page)
+    except OSError:
+        pass  # it contains more than a page; try again when the target has read some of it
+    select.poll().poll(RETRY_MS)
 
 
 def _choose_source(
     stream: int, pipe: int, page: int
 ) -> tuple[Callable[[], int], Callable[[int], object]]:
     """Return two functions. The first copies at most `page` bytes from the stream to the pipe, and
-    returns the number of bytes. The second removes a number of bytes from the stream.
+    returns the number of bytes. The second removes a number of bytes from the stream. It does not
+    wait if another program has read them.
     """
     if _is_file(stream):
         return (
@@ -255,9 +309,21 @@ def _choose_source(
         socket = _socket.socket(fileno=stream)
         return (
             lambda: os.write(pipe, socket.recv(page, MSG_PEEK | MSG_DONTWAIT)),
-            lambda count: socket.recv(count, MSG_DONTWAIT) if count else b"",
+            lambda count: _discard(lambda left: len(socket.recv(left, MSG_DONTWAIT)), count),
         )
+    null = os.open(os.devnull, os.O_WRONLY)
     return (
         lambda: abi.syscall("tee", stream, pipe, page, SPLICE_F_NONBLOCK),
-        lambda count: os.read(stream, count) if count else b"",
+        lambda count: _discard(
+            lambda left: os.splice(stream, null, left, flags=SPLICE_F_NONBLOCK), count
+        ),
     )
+
+
+def _discard(remove: Callable[[int], int], count: int) -> None:
+    """Call `remove` until it has removed `count` bytes, or there are none left."""
+    try:
+        while count > 0 and (removed := remove(count)):
+            count -= removed
+    except BlockingIOError:
+        pass
