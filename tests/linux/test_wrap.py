@@ -4,6 +4,7 @@ then have its original bytes.
 
 import json
 import os
+import pathlib
 import shlex
 import shutil
 import subprocess
@@ -946,6 +947,63 @@ def test_a_dry_run_of_unwrap_says_what_would_be_restored(desk):
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     assert "  notes  would be restored\n" in desk.does("unwrap", "cursor", "--dry-run")
     assert "  notes  restored\n" in desk.does("unwrap", "cursor")
+
+
+def test_unwrap_all_restores_every_client_and_file(desk):
+    """Wrap servers of two clients and of a named file. A client whose servers are not wrapped must
+    stay unchanged, and a broken file must not stop the others from being restored.
+    """
+    entry = {"command": desk.user.python, "args": [str(desk.server)]}
+    names = (".cursor/mcp.json", ".gemini/settings.json", "mine/servers.json", ".lmstudio/mcp.json")
+    paths = [desk.put(name, json.dumps({"mcpServers": {"notes": entry}})) for name in names]
+    before = [path.read_bytes() for path in paths]
+    assert desk.does("unwrap", "--all") == "no servers are wrapped\n"
+    for word in ("cursor", "gemini", str(paths[2])):
+        desk.does("wrap", word, "--corral", str(desk.corral_path))
+    assert [path.read_bytes() == text for path, text in zip(paths, before, strict=True)] == [
+        False, False, False, True,
+    ]  # fmt: skip
+    refused = desk.corral("unwrap", "--all", "cursor")
+    assert (refused.returncode, b"--all takes no names: cursor" in refused.stderr) == (2, True)
+    desk.put(".kiro/settings/mcp.json", "{")
+    done = desk.corral("unwrap", "--all")
+    assert done.returncode != 0
+    assert done.stdout.count(b"  notes  restored\n") == 3
+    assert [path.read_bytes() for path in paths] == before
+
+
+STORED = """
+import os
+from corral.servers.store import store
+store.make_directories()
+place = store.make_staging("npm:thing@1")
+os.makedirs(f"{place}/lib")
+open(f"{place}/lib/main.js", "w").close()
+store.commit(place, {"key": "npm:thing@1", "kind": "npm", "name": "thing", "version": "1", "command": []})
+"""
+
+
+def test_the_quick_starts_command_removes_installed_servers(desk):
+    """Run the command as it is in the docs. As a check, `rm` alone fails, because the directories of
+    installed servers are read-only.
+    """
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "quick-start.md").read_text()
+    [command] = [line for line in text.splitlines() if line.startswith("chmod -R")]
+    code = f"import sys; sys.path.insert(0, {str(desk.user.package)!r})\n{STORED}"
+
+    def run(*argv):
+        environment = {**desk.environment(), "HOME": str(desk.home)}
+        environment.pop("XDG_CACHE_HOME", None)
+        with desk.user.popen(argv, env=environment, stderr=PIPE, cwd=desk.home) as process:
+            error = process.communicate(timeout=60)[1]
+        return process.returncode, error
+
+    assert run(desk.user.python, "-c", code) == (0, b"")
+    cache = desk.home / ".cache"
+    assert list(cache.glob("corral/store/trees/*/lib/main.js"))
+    assert b"Permission denied" in run("rm", "-rf", str(cache / "corral"))[1]
+    assert run("sh", "-c", command) == (0, b"")
+    assert list(cache.iterdir()) == []
 
 
 def test_status_says_what_a_profile_grants(desk):
