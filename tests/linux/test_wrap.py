@@ -875,7 +875,55 @@ def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
         others = ("--no-install", "--corral", str(desk.corral_path))
         text = desk.does("wrap", "--dry-run", str(path), *others)
         assert "a  would be wrapped" in text
-        assert text.count("hint: name the database's host with --allow-net HOST:5432") == hints
+        hint = "hint: name the database's host with --allow-net HOST:5432; to allow what it was denied: "
+        assert text.count(f"{hint}corral grant {path}:a\n") == hints
+
+
+def test_an_unknown_client_gets_a_hint_with_the_clients_here(desk):
+    """Type names that resemble several clients. The hint prefers the clients with settings here."""
+
+    def hint(word):
+        return desk.corral("wrap", word).stderr.decode().partition("hint: ")[2]
+
+    assert hint("code") == "did you mean codex?\n"  # Sanity check: no client has settings here
+    assert hint("claude") == "did you mean claude-code?\n"
+    for name in ("Code/User/mcp.json", "Claude/claude_desktop_config.json"):
+        desk.put(f".config/{name}", "{}")
+    assert hint("code") == "did you mean vscode?\n"
+    assert hint("claude") == "did you mean claude-desktop?\n"
+    assert hint("curser") == "did you mean cursor?\n"
+
+
+def test_a_missing_directory_in_the_arguments_is_named(desk):
+    server = "@modelcontextprotocol/server-filesystem"
+    words = [server, "~/Desktop", f"{desk.home}/notes", "https://example.com/x"]
+    desk.put("notes/a.md", "")
+    entry = {"command": "npx", "args": words}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"files": entry}}))
+    others = ("--no-install", "--corral", str(desk.corral_path))
+    done = desk.corral("wrap", "cursor", "--grant-arguments", *others)
+    assert b"files  wrapped" in done.stdout
+    named = [line for line in done.stderr.decode().splitlines() if "does not exist" in line]
+    [line] = named
+    assert "files: ~/Desktop does not exist, so the server cannot use it" in line
+
+
+def test_granting_a_directory_with_secrets_prints_a_warning(desk):
+    keys, notes = desk.put(".ssh/id_ed25519", "").parent, desk.put("notes/a.md", "").parent
+    entry = {"command": desk.user.python, "args": [str(desk.server)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    others = ("--corral", str(desk.corral_path))
+    warning = f"warning: {keys} may contain secrets, which the server can then read"
+    done = desk.corral("wrap", "cursor", "--read", str(keys), "--read", str(notes), *others)
+    assert done.stderr.decode().count("may contain secrets") == 1
+    assert warning in done.stderr.decode()
+    assert str(keys) in path.read_text()
+    assert (
+        warning
+        not in desk.corral("grant", "notes", "--remove", "--read", str(keys)).stderr.decode()
+    )
+    assert warning in desk.corral("grant", "notes", "--read", str(keys)).stderr.decode()
+    assert b"secrets" not in desk.corral("grant", "notes", "--write", str(notes)).stderr
 
 
 def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):

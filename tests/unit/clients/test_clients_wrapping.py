@@ -417,6 +417,8 @@ ENTRIES_NOT_UNDERSTOOD = {
     '{"command": "x", "arg\u017f": ["y"]}': "the case of its key 'arg\u017f'",
     '{"url": "https://x", "Command": "y"}': "the case of its key 'Command'",
     '{"command": {"path": "x", "Args": ["y"]}}': "the case of its key 'Args'",
+    '{"comand": "node", "args": []}': "did you mean command instead of 'comand'?",
+    '{"commands": "node"}': "did you mean command instead of 'commands'?",
     '{"command": 1}': "not a string",
     '{"command": ""}': "not a string",
     '{"command": [1, 2]}': "not a string",
