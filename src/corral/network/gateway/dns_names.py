@@ -9,7 +9,8 @@ The answer is not REFUSED, because the resolver of musl (the C library of Alpine
 wait and ask again.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
+
 from itertools import chain
 
 from corral.denials.records import allow_net
@@ -17,6 +18,10 @@ from corral.network.addresses import Network, address_or_none
 from corral.network.destinations import Destination, DestinationCheck, address_destination
 from corral.network.gateway import dns_messages as dns
 from corral.network.rules import is_host_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_NAMES = 4096
 REVERSE = ".in-addr.arpa"
