@@ -205,7 +205,7 @@ answer = {
     assert {code for code, _ in named.values()} == {NOERROR}
     assert named["control"] == named["upper case"]
     assert len({address for _, address in named.values()}) == 3
-    assert all(address.startswith("198.18.") for _, address in named.values())
+    assert all(address.startswith("192.31.196.") for _, address in named.values())
     empty = {name: held.pop(name) for name in ("AAAA", "TXT")}
     assert empty == {name: [NOERROR, ""] for name in empty}
     broken = {name: held.pop(name) for name in ("256 labels", "long label", "pointer")}
@@ -434,15 +434,15 @@ def test_an_allowed_name_is_denied_on_another_port(who, world, scratch):
 def test_addresses_that_no_lookup_returned_are_denied(who, world, scratch):
     code = """
 first = asked(wire(b"good", b"test"))[1]
-answer = [talked(first), talked("198.18.0.77"), talked("198.19.255.255"), talked("198.18.0.0")]
-answer += [talked("198.18.0.77", 81), talked(first, 81)]
+answer = [talked(first), talked("192.31.196.77"), talked("192.175.48.1"), talked("198.18.0.0")]
+answer += [talked("192.31.196.77", 81), talked(first, 81)]
 """
     world.name("good.test", PUBLIC)
-    flags = allow("good.test", "198.18.0.0/15")
+    flags = allow("good.test", "192.31.196.0/24", "192.175.48.0/24", "198.18.0.0/15")
     held, denials = run(who, scratch, TALK + code, flags=flags)
     assert held == ["welcome", *[refused(who)] * 3, *["ECONNREFUSED"] * 2]
-    # The gateway answers a lookup with a synthetic address, 198.18.x.y, that stands for the name.
-    # The report suggests only a rule for the name, because no rule can allow a synthetic address.
+    # The gateway answers a lookup with a synthetic address, which stands for the name. The report
+    # suggests only a rule for the name, because no rule can allow a synthetic address.
     rules = sorted((row["kind"], entry(row["allow"])) for row in denials)
     never = [("address", "")] * 3 + [by_tier(who, ("port", ""), ("address", ""))]
     assert rules == [*never, ("port", "good.test:81")]
@@ -567,7 +567,7 @@ def bound(address, port, *options):
         end.bind((address, port))
         end.listen()
 every = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
-answer = [tried(bound, address, 8080, *options) for address in ("0.0.0.0", "127.0.0.1", "198.18.0.1", "::")
+answer = [tried(bound, address, 8080, *options) for address in ("0.0.0.0", "127.0.0.1", "192.31.196.1", "::")
           for options in ((), every)]
 answer += [tried(bound, "127.0.0.1", 53), tried(bound, "127.0.0.1", 8081), talked("good.test", 8080)]
 """

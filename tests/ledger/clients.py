@@ -199,6 +199,18 @@ CLAIMS: tuple[Claim, ...] = (
         where=ANY,
     ),
     Claim(
+        id="unwrap-every",
+        sentence="So before you uninstall corral, unwrap the servers of all clients and files:",
+        tests=(f"{WRAP}::test_unwrap_all_restores_every_client_and_file",),
+        source="docs/quick-start.md",
+    ),
+    Claim(
+        id="uninstall-cache",
+        sentence="This command removes them, and unfinished installations:",
+        tests=(f"{WRAP}::test_the_quick_starts_command_removes_installed_servers",),
+        source="docs/quick-start.md",
+    ),
+    Claim(
         id="wrap-round-trip",
         sentence="After `wrap` and `unwrap` a file is byte for byte the same as before.",
         tests=(f"{WRAP}::test_a_wrapped_configuration_works_and_is_restored", f"{WRAP}::test_roots_clients_are_found"),

@@ -90,6 +90,14 @@ CLAIMS: tuple[Claim, ...] = (
         source=GATEWAY,
     ),
     Claim(
+        id="allow-public",
+        sentence="The first 508 names get addresses from 192.31.196.0/24 and 192.175.48.0/24, which Python counts as public.",
+        tests=(
+            "tests/unit/network/gateway/test_dns_names.py::test_servers_that_connect_only_to_public_addresses_accept_the_names",
+        ),
+        source=GATEWAY,
+    ),
+    Claim(
         id="allow-rebinding",
         sentence="It does this for each connection, so if the name has another address the next time, this address is checked, too.",
         tests=(

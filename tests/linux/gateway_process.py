@@ -58,7 +58,7 @@ check = DestinationCheck(
     parse_rules(told["allow"]), denials, admitted=[parse_network(text) for text in told["admitted"]],
     host_addresses=() if told["own"] is None else [bytes(map(int, text.split("."))) for text in told["own"]],
     proxy=proxy_from_environment(told["environment"]), tls_ports=frozenset(told["tls"]),
-    synthetic=parse_network("127.77.0.0/16"),
+    synthetic=(parse_network("127.77.0.0/16"),),
 )
 gateway = Gateway(
     check, listeners=told["listeners"], dns_udp=told["udp"], dns_tcp=told["tcp"], lookup=lookup,

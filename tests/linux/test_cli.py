@@ -48,7 +48,10 @@ def test_the_overview_groups_commands_by_task(ordinary):
 
 @pytest.mark.parametrize("flag", ["--version", "-V", "version"])
 def test_the_version_is_printed(ordinary, flag):
-    assert re.fullmatch(r"corral \d+\.\d+\.\d+\n", succeeds(ordinary.corral(flag)))
+    text = succeeds(ordinary.corral(flag))
+    assert re.fullmatch(r"corral \d+\.\d+\.\d+\n", text)
+    found = json.loads(succeeds(ordinary.corral(flag, "--json")))
+    assert f"corral {found['version']}\n" == text
 
 
 USAGE = {
@@ -92,6 +95,8 @@ USAGE = {
     ("completion", "tcsh"): "usage: corral completion",
     ("completion",): "usage: corral completion",
     ("doctor", "surplus"): "usage: corral doctor",
+    ("version", "--bogus"): "`corral version --help` lists the options",
+    ("--version", "surplus"): "usage: corral version",
     ("schema", "surplus"): "usage: corral schema",
     ("run", "--max-memory", "5X", "--", "true"): "`corral run --help` shows",
     ("run", "--timeout", "1", "--", "true"): "`corral run --help` shows",

@@ -113,6 +113,15 @@ def test_a_shell_completes_the_names_of_servers(servers, complete, line, complet
     assert complete(line) == {completed}
 
 
+def test_files_do_not_hide_the_servers_that_why_can_name(servers, complete, tmp_path, shell):
+    (tmp_path / ".issues-of-others").touch()
+    (tmp_path / "issues.json").touch()
+    assert complete("corral why iss") == {"issues"}
+    assert complete("corral status iss") == {"issues.json"}  # Sanity check: files can be completed
+    found = f"{tmp_path}/issues.json" if shell != "fish" else f"{tmp_path}/iss"
+    assert complete(f"corral why {tmp_path}/iss") <= {found}
+
+
 def test_a_shell_does_not_evaluate_the_name_of_a_server(servers, complete, tmp_path):
     found = complete("corral wrap cursor ev")
     assert any("evil" in word for word in found)  # Sanity check: the name was offered

@@ -216,7 +216,7 @@ def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
     """
     code, out, err = said["network"]
     assert code == 0, err
-    assert json.loads(out) == ["welcome", "ConnectionRefusedError", ["198.18.0.1"]]
+    assert json.loads(out) == ["welcome", "ConnectionRefusedError", ["192.31.196.1"]]
     assert said["published"] == "served"
     controls = json.loads(said["network explained"][1])["controls"]
     [network] = [held for held in controls if held["control"] == "network"]
@@ -239,7 +239,7 @@ import json, subprocess, sys
 sys.path.insert(0, "/corral")
 from corral.messages.client import Client
 flags = ["--profile", "fetch", "--allow-net", "page.example", "--read", "/srv/server", "--env", "PYTHONPATH=/srv/server"]
-server = ["/usr/bin/python3", "-m", "mcp_server_fetch", "--ignore-robots-txt", "--allow-private-ips"]
+server = ["/usr/bin/python3", "-m", "mcp_server_fetch", "--ignore-robots-txt"]
 argv = [sys.executable, "-c", {MAIN!r}, "run", *flags, "--report", "/tmp/report", "--", *server]
 process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
 client = Client(process.stdout, process.stdin)

@@ -585,9 +585,8 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
 
 
 def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(desk):
-    """Wrap a settings file that does not belong to a client. `why` cannot find the server of this
-    file by its name. Therefore the `why` command that `status` prints must contain the server's own
-    command.
+    """Wrap a file that does not belong to a client. The `why` command that `status` prints must name
+    the file and the server.
     """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
@@ -598,7 +597,35 @@ def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(de
     shown = desk.does("status", str(path))
     [hint] = [line for line in shown.splitlines() if "recent denials: 2" in line]
     why = shlex.split(hint.partition("; to see them: corral ")[2])
+    assert why == ["why", f"{path}:notes"]
     assert "denied: name api.x.com" in desk.does(*why)
+
+
+def test_why_takes_the_command_that_it_prints_with_its_options(desk):
+    """Run a command with an option, and type the name that `why` prints for it."""
+    command = (desk.user.python, str(desk.put("server.py", SERVER)), "--own-option")
+    done = desk.corral("run", "--allow-net", "example.com", "--", *command)
+    assert b"denied" in done.stderr
+    [title] = [
+        line for line in desk.does("why").splitlines() if "--own-option" in line and line[0] != " "
+    ]
+    assert tuple(shlex.split(title)) == command
+    assert "denied: name api.x.com" in desk.does("why", *command)
+    assert json.loads(desk.does("why", *command, "--json"))[0]["command"] == list(command)
+    refused = desk.corral("why", "--own-option", *command)
+    assert (refused.returncode, b"unknown option --own-option" in refused.stderr) == (2, True)
+
+
+def test_a_name_of_several_servers_that_are_not_wrapped_lists_all_of_them(desk):
+    entry = {"command": str(desk.user.python), "args": ["server.py"]}
+    for name in (".cursor/mcp.json", ".gemini/settings.json"):
+        desk.put(name, json.dumps({"mcpServers": {"notes": entry}}))
+    for words in (("why", "notes"), ("grant", "notes", "--read", "/usr/share")):
+        refused = desk.corral(*words).stderr.decode()
+        assert "notes of cursor is not wrapped: " in refused
+        assert "notes of gemini is not wrapped: " in refused
+        hint = "hint: corral wrap cursor notes; corral wrap gemini notes\n"
+        assert refused.endswith(hint)
 
 
 def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):

@@ -64,7 +64,7 @@ class Case:
             admitted=map(parse_network, self.admit),
             host_addresses=set(map(parse_address, self.own)),
             tls_ports=frozenset({port}) if self.tls else frozenset(),
-            synthetic=parse_network(SYNTHETIC),
+            synthetic=(parse_network(SYNTHETIC),),
         )
 
     def lookup(self, _name):

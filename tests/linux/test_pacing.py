@@ -58,7 +58,7 @@ class Setting:
         tcp = socket.create_server(self.dns, backlog=64)
         check = DestinationCheck(
             parse_rules([f"{NAME}:{self.port}"]), self.denials, admitted=[parse_network(LOCAL)],
-            host_addresses=(), synthetic=parse_network("127.77.0.0/16"),
+            host_addresses=(), synthetic=(parse_network("127.77.0.0/16"),),
         )  # fmt: skip
         self.gateway = gateway.Gateway(
             check, listeners=[end.detach() for end in inside], dns_udp=udp.detach(), dns_tcp=tcp.detach(),
@@ -336,7 +336,7 @@ def test_hundreds_of_waiting_connections_can_fail_at_once():
     denials = Denials()
     check = DestinationCheck(
         parse_rules(["0.0.0.0/0:80", f"{NAME}:443"]), denials, host_addresses=(),
-        synthetic=parse_network("127.77.0.0/16"),
+        synthetic=(parse_network("127.77.0.0/16"),),
     )  # fmt: skip
     tested = gateway.Gateway(check, listeners=(), max_connections=1)
     first, held = socket.socketpair()

@@ -4,6 +4,7 @@ then have its original bytes.
 
 import json
 import os
+import pathlib
 import shlex
 import shutil
 import subprocess
@@ -922,7 +923,55 @@ def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
         others = ("--no-install", "--corral", str(desk.corral_path))
         text = desk.does("wrap", "--dry-run", str(path), *others)
         assert "a  would be wrapped" in text
-        assert text.count("hint: name the database's host with --allow-net HOST:5432") == hints
+        hint = "hint: name the database's host with --allow-net HOST:5432; to allow what it was denied: "
+        assert text.count(f"{hint}corral grant {path}:a\n") == hints
+
+
+def test_an_unknown_client_gets_a_hint_with_the_clients_here(desk):
+    """Type names that resemble several clients. The hint prefers the clients with settings here."""
+
+    def hint(word):
+        return desk.corral("wrap", word).stderr.decode().partition("hint: ")[2]
+
+    assert hint("code") == "did you mean codex?\n"  # Sanity check: no client has settings here
+    assert hint("claude") == "did you mean claude-code?\n"
+    for name in ("Code/User/mcp.json", "Claude/claude_desktop_config.json"):
+        desk.put(f".config/{name}", "{}")
+    assert hint("code") == "did you mean vscode?\n"
+    assert hint("claude") == "did you mean claude-desktop?\n"
+    assert hint("curser") == "did you mean cursor?\n"
+
+
+def test_a_missing_directory_in_the_arguments_is_named(desk):
+    server = "@modelcontextprotocol/server-filesystem"
+    words = [server, "~/Desktop", f"{desk.home}/notes", "https://example.com/x"]
+    desk.put("notes/a.md", "")
+    entry = {"command": "npx", "args": words}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"files": entry}}))
+    others = ("--no-install", "--corral", str(desk.corral_path))
+    done = desk.corral("wrap", "cursor", "--grant-arguments", *others)
+    assert b"files  wrapped" in done.stdout
+    named = [line for line in done.stderr.decode().splitlines() if "does not exist" in line]
+    [line] = named
+    assert "files: ~/Desktop does not exist, so the server cannot use it" in line
+
+
+def test_granting_a_directory_with_secrets_prints_a_warning(desk):
+    keys, notes = desk.put(".ssh/id_ed25519", "").parent, desk.put("notes/a.md", "").parent
+    entry = {"command": desk.user.python, "args": [str(desk.server)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    others = ("--corral", str(desk.corral_path))
+    warning = f"warning: {keys} may contain secrets, which the server can then read"
+    done = desk.corral("wrap", "cursor", "--read", str(keys), "--read", str(notes), *others)
+    assert done.stderr.decode().count("may contain secrets") == 1
+    assert warning in done.stderr.decode()
+    assert str(keys) in path.read_text()
+    assert (
+        warning
+        not in desk.corral("grant", "notes", "--remove", "--read", str(keys)).stderr.decode()
+    )
+    assert warning in desk.corral("grant", "notes", "--read", str(keys)).stderr.decode()
+    assert b"secrets" not in desk.corral("grant", "notes", "--write", str(notes)).stderr
 
 
 def test_a_file_that_does_not_exist_gets_a_hint_with_the_clients_here(desk):
@@ -994,6 +1043,63 @@ def test_a_dry_run_of_unwrap_says_what_would_be_restored(desk):
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     assert "  notes  would be restored\n" in desk.does("unwrap", "cursor", "--dry-run")
     assert "  notes  restored\n" in desk.does("unwrap", "cursor")
+
+
+def test_unwrap_all_restores_every_client_and_file(desk):
+    """Wrap servers of two clients and of a named file. A client whose servers are not wrapped must
+    stay unchanged, and a broken file must not stop the others from being restored.
+    """
+    entry = {"command": desk.user.python, "args": [str(desk.server)]}
+    names = (".cursor/mcp.json", ".gemini/settings.json", "mine/servers.json", ".lmstudio/mcp.json")
+    paths = [desk.put(name, json.dumps({"mcpServers": {"notes": entry}})) for name in names]
+    before = [path.read_bytes() for path in paths]
+    assert desk.does("unwrap", "--all") == "no servers are wrapped\n"
+    for word in ("cursor", "gemini", str(paths[2])):
+        desk.does("wrap", word, "--corral", str(desk.corral_path))
+    assert [path.read_bytes() == text for path, text in zip(paths, before, strict=True)] == [
+        False, False, False, True,
+    ]  # fmt: skip
+    refused = desk.corral("unwrap", "--all", "cursor")
+    assert (refused.returncode, b"--all takes no names: cursor" in refused.stderr) == (2, True)
+    desk.put(".kiro/settings/mcp.json", "{")
+    done = desk.corral("unwrap", "--all")
+    assert done.returncode != 0
+    assert done.stdout.count(b"  notes  restored\n") == 3
+    assert [path.read_bytes() for path in paths] == before
+
+
+STORED = """
+import os
+from corral.servers.store import store
+store.make_directories()
+place = store.make_staging("npm:thing@1")
+os.makedirs(f"{place}/lib")
+open(f"{place}/lib/main.js", "w").close()
+store.commit(place, {"key": "npm:thing@1", "kind": "npm", "name": "thing", "version": "1", "command": []})
+"""
+
+
+def test_the_quick_starts_command_removes_installed_servers(desk):
+    """Run the command as it is in the docs. As a check, `rm` alone fails, because the directories of
+    installed servers are read-only.
+    """
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "quick-start.md").read_text()
+    [command] = [line for line in text.splitlines() if line.startswith("chmod -R")]
+    code = f"import sys; sys.path.insert(0, {str(desk.user.package)!r})\n{STORED}"
+
+    def run(*argv):
+        environment = {**desk.environment(), "HOME": str(desk.home)}
+        environment.pop("XDG_CACHE_HOME", None)
+        with desk.user.popen(argv, env=environment, stderr=PIPE, cwd=desk.home) as process:
+            error = process.communicate(timeout=60)[1]
+        return process.returncode, error
+
+    assert run(desk.user.python, "-c", code) == (0, b"")
+    cache = desk.home / ".cache"
+    assert list(cache.glob("corral/store/trees/*/lib/main.js"))
+    assert b"Permission denied" in run("rm", "-rf", str(cache / "corral"))[1]
+    assert run("sh", "-c", command) == (0, b"")
+    assert list(cache.iterdir()) == []
 
 
 def test_status_says_what_a_profile_grants(desk):

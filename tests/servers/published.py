@@ -119,7 +119,9 @@ SERVERS = (
         reference="pypi:mcp-server-fetch==2026.10.24",
         profile="fetch",
         runtime="python",
+        # The page's URL contains a loopback address, which the server refuses by default.
         arguments=("--ignore-robots-txt", "--allow-private-ips"),
+        bare_env=(("PATH", "/nonexistent"),),
         policy=(("network", {"allow": ["{host}"]}),),
         subprocess=True,
         calls=(("fetch", {"url": "{url}"}, "a page of the host"),),

@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,10 +24,13 @@ import rigs
 from servers import sdk
 from servers.conftest import STARTS
 from servers.published import SERVERS
+from users import User
+from world import PUBLIC, Inhabitant, make_world
 
 pytestmark = pytest.mark.rig("servers")
 MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; main()"
 PAGE = b"<html><body><p>a page of the host</p></body></html>"
+ANSWER = b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n" + PAGE
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
@@ -236,6 +240,52 @@ def test_a_published_server_cannot_do_forbidden_acts(
             environment, "run", "--profile", server.profile, "--policy", policy, "--", *argv
         )
         assert tried.returncode not in {0, 125, 126, 127}, (act, tried.stderr)
+
+
+FETCH = """
+import json, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from corral.messages.client import Client
+process = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+client = Client(process.stdout, process.stdin)
+client.connect()
+answers = [client.call_tool("fetch", {"url": f"http://{host}/"}) for host in ("page.test", "127.0.0.1")]
+process.stdin.close()
+process.wait()
+print(json.dumps([[answer.error, answer.text] for answer in answers]))
+"""
+
+
+@pytest.mark.rig("node")
+def test_the_fetch_profile_makes_pages_readable_without_npm(
+    environment, tmp_path, tmp_path_factory
+):
+    """Fetch an HTML page by name. Check that the server needs no argument for that, does not start
+    npm although it is installed, and still refuses an address that is not public.
+    """
+    assert shutil.which("npm", path=environment["PATH"])
+    server = next(one for one in SERVERS if one.profile == "fetch")
+    environment = {**environment, "HOME": str(tmp_path)}
+    installed = corral(environment, "explain", server.reference)  # the world has no registries
+    assert installed.returncode == 0, installed.stderr
+    for world in make_world(tmp_path_factory.mktemp("world")):
+        world.name("page.test", PUBLIC)
+        world.serve(lambda end: end.recv(4096) and end.sendall(ANSWER), port=80)
+        root = Inhabitant(User("root", 0, tmp_path, sdk.SOURCE, ""), world)
+        argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), "run", "--profile", "fetch"]
+        argv += ["--allow-net", "page.test", "--allow-net", "127.0.0.1", server.reference]
+        talk = [sys.executable, "-c", FETCH, str(sdk.SOURCE), *argv, "--ignore-robots-txt"]
+        with root.popen(
+            talk, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            out, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err.decode()
+        fetched, refused = json.loads(out)
+        assert not fetched[0], err.decode()
+        assert "a page of the host" in fetched[1]
+        assert "not a public address" in refused[1]
+        assert b"npm" not in err
+        assert world.arrived == [(PUBLIC, 80)]
 
 
 def test_the_memory_server_keeps_its_own_state_between_runs(environment, client, home):

@@ -90,7 +90,7 @@ def test_the_search_finds_unquoted_paths(source, unquoted):
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 PROGRAMS = {
-    "corral", "for", "git", "kubectl", "mcp-scanner", "mkdir", "pip", "pipx", "podman", "pytest", "python3", "ruff",
+    "chmod", "corral", "for", "git", "kubectl", "mcp-scanner", "mkdir", "pip", "pipx", "podman", "pytest", "python3", "ruff",
     "runc", "uv",
 }  # fmt: skip
 

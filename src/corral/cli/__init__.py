@@ -26,7 +26,7 @@ GROUPS = (
     ("Run", ("run", "learn", "inspect", "explain", "demo", "doctor")),
     ("Clients", ("wrap", "unwrap", "status", "grant", "why")),
     ("Policies", ("profiles", "approve", "check", "schema", "export")),
-    ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion")),
+    ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion", "version")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
 # These commands take the command line of another program. All options after that program's name
@@ -40,7 +40,7 @@ usage: corral COMMAND [OPTIONS] ...
 Runs untrusted MCP servers in a sandbox.
 {commands}
 
-`corral COMMAND --help` describes a command; `corral version` prints the version.
+`corral COMMAND --help` describes a command.
 Start with `corral demo`, or with `corral wrap CLIENT --dry-run`."""
 
 
@@ -108,12 +108,9 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in {"-h", "--help", "help"}:
         output.write_lines(format_overview())
         return 0
-    if words[0] in {"-V", "--version", "version"}:
-        from corral import __version__
-
-        output.write_line(f"corral {__version__}")
-        return 0
     name = words.pop(0)
+    if name in {"-V", "--version"}:
+        name = "version"
     if name not in COMMANDS:
         raise _unknown_command(name, words)
     try:
@@ -129,7 +126,9 @@ def _parse_and_run(name: str, words: list[str]) -> int:
     anywhere = name not in COMMAND_LINES
     has_options = bool(words) and words[0].startswith("-") and words[0] != "--"
     flags = (*command.FLAGS, HELP) if anywhere or has_options else ()
-    chosen, rest = option_parser.parse(flags, words, anywhere=anywhere)
+    # The name of a server may be its whole command, such as `npm:NAME --option`.
+    keep_unknown = name == "why"
+    chosen, rest = option_parser.parse(flags, words, anywhere=anywhere, keep_unknown=keep_unknown)
     if chosen.has("--help"):
         return show_help(name)
     # `export` is left out, because it still parses its own words in `rest`.

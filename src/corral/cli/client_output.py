@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from shlex import quote
 
 from corral.cli import interrupts, output, run, what_to_run
-from corral.cli.option_parser import Options, UsageError, parse, suggest
+from corral.cli.option_parser import Options, UsageError, find_nearest, parse
 from corral.cli.wrapped_servers import Row, list_unwrapped, list_wrapped, name_target
 from corral.clients import catalogue, safe_write
 from corral.clients.configured_servers import mask_command
@@ -14,6 +14,7 @@ from corral.clients.edit_file import FileEdit, read_client_file
 from corral.clients.file_formats import load_format
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.server_needs import is_sensitive_path
+from corral.clients.wrap import find_granted
 from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.policy import profiles
@@ -136,8 +137,8 @@ def find_files(word: str) -> list[str]:
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
             return [word]
-        known = _suggest_server(word) or "clients: " + ", ".join(catalogue.NAMES)
-        hint = suggest(word.partition(":")[0], catalogue.NAMES, known)
+        hint = _suggest_client(word.partition(":")[0]) or _suggest_server(word)
+        hint = hint or "clients: " + ", ".join(catalogue.NAMES)
         raise UsageError(f"{word} is neither a known client nor a file", hint=hint)
     found = list_existing(client)
     if not found:
@@ -149,6 +150,16 @@ def find_files(word: str) -> list[str]:
     return found
 
 
+def _suggest_client(word: str) -> str:
+    """Return a hint with the client that `word` most likely means, or "" if no name is similar.
+    Prefer the clients that have settings here.
+    """
+    here = _list_clients_here()
+    near = [name for name in here if len(word) > 2 and word in name]
+    near = near or [find_nearest(word, here) or find_nearest(word, catalogue.NAMES)]
+    return f"did you mean {' or '.join(near)}?" if near[0] else ""
+
+
 def _suggest_server(word: str) -> str:
     """If `word` is only the name of a server, return a hint that names its client too, such as "did
     you mean cursor github?". Otherwise return "".
@@ -158,8 +169,12 @@ def _suggest_server(word: str) -> str:
     return f"did you mean {found}?" if found else ""
 
 
+def _list_clients_here() -> list[str]:
+    return [one.name for one in catalogue.CLIENTS if list_existing(one)]
+
+
 def _name_clients() -> str:
-    here = [one.name for one in catalogue.CLIENTS if list_existing(one)]
+    here = _list_clients_here()
     return f"clients found here: {', '.join(here)}" if here else ""
 
 
@@ -180,6 +195,12 @@ def list_existing(client: Client) -> list[str]:
 def format_flags(flags: Sequence[str]) -> str:
     """Return flags of `run` as a user would type them, with secrets masked."""
     return " ".join(map(quote, mask_command(("run", *flags, "--"))[1:-1])) or "no flags"
+
+
+def warn_of_secrets(flags: Sequence[str]) -> None:
+    """Warn the user about each path in flags of `run` that may contain secrets."""
+    for path in filter(is_sensitive_path, find_granted(flags)):
+        output.warn(f"{path} may contain secrets, which the server can then read")
 
 
 def note_differences(found: Sequence[Row]) -> None:
@@ -276,7 +297,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         if outcome.hint:
             output.write_line(f"    hint: {outcome.hint}")
         if outcome.state in {"wrapped", "already", "changed"}:
-            _print_permissions(outcome)
+            _print_permissions(outcome, word)
     if show_diff and edit.diff:
         output.write_lines(line.expandtabs(4) for line in edit.diff.split("\n"))
     if edit.backup:
@@ -293,14 +314,17 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
             )
 
 
-def _print_permissions(outcome: ServerOutcome) -> None:
+def _print_permissions(outcome: ServerOutcome, word: str) -> None:
     command = outcome.command
     end = command.index("--") if "--" in command else len(command)
     flags = command[1:end]
     output.write_lines(describe_permissions(flags, command[end + 1 :]).lines())
     profile = parse(run.FLAGS, flags)[0].get("--profile") if outcome.state == "wrapped" else None
     if profile and (note := profiles.load(profile).note):
-        output.write_line(f"    hint: {note}")
+        change = (
+            f"; to allow what it was denied: corral grant {last_words(f'{word}:{outcome.name}')}"
+        )
+        output.write_line(f"    hint: {note}{change if '--' in note else ''}")
 
 
 def _note_project_files(word: str, verb: str) -> None:

@@ -57,7 +57,7 @@ _corral() {{
 {cases}
     esac
     [[ $current == -* ]] && return
-    COMPREPLY+=($(compgen -f -- "$current"))
+    [[ ${{COMP_WORDS[1]}} == why && $current != */* ]] || COMPREPLY+=($(compgen -f -- "$current"))
     [[ " {naming} " == *" ${{COMP_WORDS[1]}} "* ]] || return
     # Bash splits CLIENT:SERVER at the colon, and replaces only the part after the colon.
     local before= at=$COMP_CWORD
@@ -79,7 +79,7 @@ _corral() {{
 {cases}
     esac
     [[ $PREFIX == -* ]] && return
-    _files
+    [[ $words[2] == why && $PREFIX != */* ]] || _files
     [[ " {naming} " == *" $words[2] "* ]] || return
     compadd -- ${{(f)"$(corral completion names -- "${{(@)words[2,CURRENT-1]}}" 2>/dev/null)"}}
 }}
@@ -164,7 +164,7 @@ def _fish() -> list[str]:
             for flag in flags
         ]
     for name, more in WORDS.items():
-        only = " -f" if name in {"completion", "profiles"} else ""
+        only = " -f" if name in {"completion", "profiles", "why"} else ""
         lines.append(f"complete -c corral{only} -n {SEEN.format(name)} -a '{' '.join(more)}'")
     typed = "(commandline -opc)[2..]"
     call = f"command -q corral; and corral completion names -- {typed} 2>/dev/null"

@@ -68,6 +68,8 @@ def main(options: Options, rest: list[str]) -> int:
     remove = options.has("--remove")
     if remove:
         _refuse_absent(servers, change)
+    else:
+        client_output.warn_of_secrets(change)
     chosen = {(path, server.key_path) for _, path, server in found}
 
     def edit(path: str) -> FileEdit:

@@ -66,11 +66,16 @@ class Options:
 
 
 def parse(
-    flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
+    flags: Sequence[Flag],
+    arguments: Sequence[str],
+    *,
+    anywhere: bool = False,
+    keep_unknown: bool = False,
 ) -> tuple[Options, list[str]]:
     """Split arguments into options and other words.
 
     Options may come after other words only if `anywhere` is true. After `--`, no word is an option.
+    With `keep_unknown`, an unknown option after the first word is also a word.
     """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})
@@ -87,6 +92,9 @@ def parse(
             continue
         name, equals, value = word.partition("=")
         flag = known.get(name)
+        if flag is None and keep_unknown and words:
+            words.append(word)
+            continue
         if flag is None:
             raise UsageError(f"unknown option {name}", hint=_nearest(name, known))
         if flag.value and not equals:

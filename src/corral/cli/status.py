@@ -295,9 +295,8 @@ def _print_file(file: FileStatus) -> None:
             permissions = client_output.Permissions(may=server.may, guard=server.guard)
             output.write_lines(permissions.lines())
         if server.denials:
-            # `why` finds servers by name only in the files of known clients.
             known = catalogue.find_client(file.client)
-            asked = last_words(server.name) if known else shlex.join(server.command)
+            asked = last_words(server.name if known else f"{file.path}:{server.name}")
             output.write_line(
                 f"    recent denials: {server.denials}; to see them: corral why {asked}"
             )

@@ -364,7 +364,8 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
         notify=output.note,
     )
     opened = open_reference(reference, rest[1:], choices)
-    if complete and not options.has("--profile") and not options.has("--policy"):
+    # `wrap` adds --state or --no-state. It has already used the profile, unless the user refused.
+    if complete and not any(map(options.has, ("--profile", "--policy", "--state", "--no-state"))):
         from corral.policy import profiles
 
         if found := profiles.fitting(f"{reference.kind}:{reference.name}"):

@@ -142,21 +142,25 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
 def _find_unwrapped(word: str) -> list[ServerId]:
     """Return the servers named `word` that have stored runs but are no longer wrapped.
 
-    If a server with this name has no stored runs, raise an error with the command that wraps it.
+    If none of the servers with this name has stored runs, raise an error with the commands that
+    wrap them.
     """
-    found: list[ServerId] = []
-    for row in wrapped_servers.list_unwrapped(word):
-        _, _, server = row
-        package = parse_runner(server.argv[0], server.argv[1:])
-        start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
-        used = package.used if isinstance(package, Package) else 0
-        stored = identify_command(name_server([*start, *server.argv[1 + used :]]))
-        text, hint = wrapped_servers.describe_unwrapped(row)
-        if not kept.load_server(stored):
-            raise SandboxError(text, hint=hint or None)
-        output.note(f"{text}; hint: {hint}" if hint else text)
-        found.append(stored)
+    rows = wrapped_servers.list_unwrapped(word)
+    if not rows:
+        return []
+    error = wrapped_servers.refuse_unwrapped(rows)
+    found = [one for _, _, server in rows if kept.load_server(one := _identify_unwrapped(server))]
+    if not found:
+        raise error
+    output.note(f"{error.message}; hint: {error.hint}" if error.hint else error.message)
     return found
+
+
+def _identify_unwrapped(server: ConfiguredServer) -> ServerId:
+    package = parse_runner(server.argv[0], server.argv[1:])
+    start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
+    used = package.used if isinstance(package, Package) else 0
+    return identify_command(name_server([*start, *server.argv[1 + used :]]))
 
 
 def identify(server: ConfiguredServer) -> ServerId:

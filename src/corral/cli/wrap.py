@@ -25,6 +25,7 @@ from corral.clients.wrap import (
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
 from corral.platforms import current
+from corral.policy import profiles
 from corral.policy.pins import find_pinned, keep_pins
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
@@ -92,6 +93,7 @@ def main(options: Options, rest: list[str]) -> int:
         keep_state=not options.has("--state") and not options.has("--no-state"),
     )
 
+    client_output.warn_of_secrets(request.flags)
     unwalled: list[str] = []
 
     def edit(path: str) -> FileEdit:
@@ -211,6 +213,7 @@ def check(
             pinned, program = pin_package(proposal.package, proposal.flags)
             command = (*program, *proposal.arguments)
             proposal = replace(proposal, package=pinned) if pin else proposal
+        _note_missing_paths(proposal)
         if install and not dry_run:
             rehearse(proposal, command)
     except UnchosenReadsError as error:
@@ -231,6 +234,19 @@ def _note_missing_files(proposal: Proposal, path: str) -> None:
         output.note(
             f"{server.name} would not start: {missing}; install it, or correct it in {path}"
         )
+
+
+def _note_missing_paths(proposal: Proposal) -> None:
+    """Tell the user which paths in a server's arguments its profile cannot grant, because they do
+    not exist.
+    """
+    name = parse(run_flags.FLAGS, proposal.flags)[0].get("--profile")
+    if not name or not profiles.load(name).arguments:
+        return
+    server = proposal.server.name
+    for path in profiles.missing_paths(proposal.arguments):
+        why = f"{path} does not exist, so the server cannot use it"
+        output.note(f"{server}: {why}; create it, and restart the client")
 
 
 def _pin_directory(proposal: Proposal, project: str) -> Proposal:

@@ -133,9 +133,8 @@ def find_wrapped(word: str) -> list[Row]:
     refuse_ambiguous(word, found)
     if found:
         return found
-    for row in list_unwrapped(word):
-        text, hint = describe_unwrapped(row)
-        raise SandboxError(text, hint=hint or None)
+    if rows := list_unwrapped(word):
+        raise refuse_unwrapped(rows)
     names = [server.name for _, _, server in (*list_wrapped(), *list_recorded())]
     listed = ", ".join(dict.fromkeys(names))
     hint = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
@@ -187,10 +186,17 @@ def list_unwrapped(word: str) -> list[Row]:
     return [row for row in rows if not row[2].is_wrapped and row[2].argv and _is_named(row, word)]
 
 
-def describe_unwrapped(row: Row) -> tuple[str, str]:
-    """Return why corral does not start a server, and a hint that says how to wrap it. The hint is
-    "" if the server cannot be wrapped.
+def refuse_unwrapped(rows: Iterable[Row]) -> SandboxError:
+    """Return an error that says why corral does not start these servers, with a hint that says how
+    to wrap them. There is no hint if none of them can be wrapped.
     """
+    texts, hints = zip(*map(_describe_unwrapped, rows), strict=True)
+    return SandboxError(
+        "; ".join(texts), hint="; ".join(dict.fromkeys(filter(None, hints))) or None
+    )
+
+
+def _describe_unwrapped(row: Row) -> tuple[str, str]:
     client, path, server = row
     refused, hint = find_wrap_refusal(*row)
     why = server.why or refused or "corral does not start it"

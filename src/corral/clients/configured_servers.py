@@ -279,6 +279,11 @@ def _find_obstacle(
     if kind not in LOCAL:
         return f"corral does not support servers of type {kind!r}", False
     if command is None:
+        from difflib import get_close_matches
+
+        others = [name for name in names if name not in KEYS and _text(entry, name)]
+        if near := get_close_matches("command", others, 1, 0.8):
+            return f"it has no command; did you mean command instead of {shown(near[0])}?", False
         return "it has no command: an extension or the client itself starts it", True
     if not isinstance(command.data, str) or not command.data:
         return "its command is not a string", False

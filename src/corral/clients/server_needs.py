@@ -371,8 +371,11 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
         )
 
 
-def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets, except those that `flags` names already.
+def environment_flags(
+    server: ConfiguredServer, flags: Sequence[str], profile: Profile | None
+) -> Iterator[str]:
+    """Yield a flag for each variable that the client sets, except those that `flags` names already
+    and those that the profile sets to a value of its own.
 
     If the client takes more variables from a file, raise UnfitError unless `flags` names at least
     one variable, because corral does not read this file.
@@ -386,6 +389,7 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
             " not read",
             hint="name each of these variables: --secret NAME or --env NAME",
         )
+    given |= {name for name, _ in (profile and profile.manifest.set_values) or ()}
     for name in dict.fromkeys([*server.env, *server.forwarded]):
         if name in given or name.upper() in SET_BY_CORRAL:
             continue

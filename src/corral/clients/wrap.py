@@ -136,7 +136,7 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
             *(("--profile", profile.name) if profile else ()),
             *(package.flags if package else ()),
             *(("--state",) if request.keep_state else ()),
-            *server_needs.environment_flags(server, request.flags),
+            *server_needs.environment_flags(server, request.flags, profile),
             *request.flags,
             *(word for path in granted if request.grant_arguments for word in ("--read", path)),
         )

@@ -11,7 +11,7 @@ from corral.units import is_digits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 HEX = frozenset("0123456789abcdefABCDEF")
@@ -39,6 +39,10 @@ class Network:
     def __str__(self) -> str:
         text = format_address(self.address)
         return text if self.bits == len(self.address) * 8 else f"{text}/{self.bits}"
+
+
+def is_in_any(address: bytes, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)
 
 
 def parse_address(text: str) -> bytes:

@@ -15,7 +15,7 @@ if there can be such an entry.
 from __future__ import annotations
 
 from corral.denials.records import Denials, allow_net
-from corral.network.addresses import Network, format_address, parse_network, unmap
+from corral.network.addresses import Network, format_address, is_in_any, parse_network, unmap
 from corral.network.guard import HostAddresses, find_refusal, is_admissible
 from corral.network.host_proxy import Proxy, proxy_from_environment
 from corral.network.rules import SYNTHETIC, Rules, format_host_port, is_host_name, parse_rules
@@ -58,8 +58,8 @@ class DestinationCheck:
 
     `admitted` are networks from the user's config, and allowed names may resolve to addresses in
     them. `host_addresses` are the host's own addresses. They are refused, unless the policy or the
-    config names the exact address or, for loopback, its network. `synthetic` is the network from
-    which the gateway assigns an address to each name.
+    config names the exact address or, for loopback, its network. `synthetic` are the networks
+    from which the gateway assigns an address to each name.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DestinationCheck:
         host_addresses: Container[bytes] | None = None,
         proxy: Proxy | None = None,
         tls_ports: frozenset[int] = TLS_PORTS,
-        synthetic: Network = SYNTHETIC,
+        synthetic: tuple[Network, ...] = SYNTHETIC,
     ) -> None:
         self.rules = rules
         self.denials = denials
@@ -87,7 +87,7 @@ class DestinationCheck:
         if address is not None:
             if self.rules.allows_address(address, port) is not None:
                 return True
-            why = "no name has this address" if address in self.synthetic else ""
+            why = "no name has this address" if is_in_any(address, self.synthetic) else ""
             allow = allow_net(self.remedy(destination))
             self.denials.add("address", str(destination), allow=allow, why=why)
         else:
@@ -103,7 +103,9 @@ class DestinationCheck:
         allow it.
         """
         address = destination.address
-        if address is not None and (address in self.synthetic or not is_admissible(address)):
+        if address is not None and (
+            is_in_any(address, self.synthetic) or not is_admissible(address)
+        ):
             return ""
         return str(destination)
 

@@ -15,7 +15,7 @@ hosts.
 
 from __future__ import annotations
 
-from corral.network.addresses import Network, format_address, parse_network, unmap
+from corral.network.addresses import Network, format_address, is_in_any, parse_network, unmap
 from corral.record import record
 from corral.safe_text import shown
 from corral.units import is_digits
@@ -35,9 +35,17 @@ MAX_PORTS = 64
 """The maximum number of ports in all entries together. There is a limit because each port needs a
 listener in the sandbox.
 """
-SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
-"""The network from which the gateway assigns an address to each name. No entry can allow an address
-in this network.
+SYNTHETIC = (
+    Network(address=bytes((192, 31, 196, 0)), bits=24),
+    Network(address=bytes((192, 175, 48, 0)), bits=24),
+    Network(address=bytes((198, 18, 0, 0)), bits=15),
+)
+"""The networks from which the gateway assigns an address to each name, in this order. No entry can
+allow an address in these networks.
+
+The first two belong to AS112 (RFC 7534, RFC 7535). Only DNS servers for private addresses use them,
+so no server needs them, but Python's `ipaddress` counts them as global. Servers that connect only
+to public addresses would refuse the third network, which is reserved for benchmarking.
 """
 
 
@@ -93,7 +101,7 @@ class Rules:
         """
         address = unmap(address)
         for network, item in self.networks:
-            if address in network and item.has_port(port) and address not in SYNTHETIC:
+            if address in network and item.has_port(port) and not is_in_any(address, SYNTHETIC):
                 return item
         return None
 

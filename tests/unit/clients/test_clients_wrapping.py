@@ -417,6 +417,8 @@ ENTRIES_NOT_UNDERSTOOD = {
     '{"command": "x", "arg\u017f": ["y"]}': "the case of its key 'arg\u017f'",
     '{"url": "https://x", "Command": "y"}': "the case of its key 'Command'",
     '{"command": {"path": "x", "Args": ["y"]}}': "the case of its key 'Args'",
+    '{"comand": "node", "args": []}': "did you mean command instead of 'comand'?",
+    '{"commands": "node"}': "did you mean command instead of 'commands'?",
     '{"command": 1}': "not a string",
     '{"command": ""}': "not a string",
     '{"command": [1, 2]}': "not a string",
@@ -681,6 +683,17 @@ def test_a_package_gets_its_profile_unless_turned_off():
     assert words_of(entry, use_profiles=False)[1] == ["run", "--", "pypi:mcp-server-time", "--x"]
     mine = words_of(entry, flags=("--profile", "fetch"))[1]
     assert mine == ["run", "--profile", "fetch", "--", "pypi:mcp-server-time", "--x"]
+
+
+def test_a_variable_that_the_profile_sets_is_not_taken_from_the_client():
+    env = {"PATH": "/usr/bin", "LANG": "C"}
+    entry = {"command": "uvx", "args": ["mcp-server-fetch"], "env": env}
+    name = "pypi:mcp-server-fetch"
+    assert words_of(entry)[1] == ["run", "--profile", "fetch", "--env", "LANG", "--", name]
+    mine = words_of(entry, flags=("--env", "PATH=/bin"))[1]
+    assert mine == ["run", "--profile", "fetch", "--env", "LANG", "--env", "PATH=/bin", "--", name]
+    plain = words_of(entry, use_profiles=False)[1]
+    assert plain == ["run", "--env", "PATH", "--env", "LANG", "--", name]
 
 
 def test_a_profile_that_grants_arguments_needs_the_users_consent(tmp_path):

@@ -1,6 +1,6 @@
 """Answer the target's DNS queries, so that none of them leaves the host.
 
-Each allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
+Each allowed name gets its own address in SYNTHETIC for the whole run, so a connection to that
 address is a connection to that name. A name has only an A record. A query for another type gets an
 empty answer, so that the client uses the A record at once.
 
@@ -9,11 +9,19 @@ The answer is not REFUSED, because the resolver of musl (the C library of Alpine
 wait and ask again.
 """
 
+from __future__ import annotations
+
+from itertools import chain
+
 from corral.denials.records import allow_net
-from corral.network.addresses import address_or_none
+from corral.network.addresses import Network, address_or_none
 from corral.network.destinations import Destination, DestinationCheck, address_destination
 from corral.network.gateway import dns_messages as dns
 from corral.network.rules import is_host_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_NAMES = 4096
 REVERSE = ".in-addr.arpa"
@@ -28,6 +36,7 @@ class Names:
         self._max_names = max_names
         self._addresses: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
+        self._unassigned = chain.from_iterable(map(_host_addresses, check.synthetic))
 
     def destination(self, address: bytes, port: int) -> Destination:
         """Return the destination of a connection to an address: the name to which the address was
@@ -44,8 +53,7 @@ class Names:
         """
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
-            first = int.from_bytes(self.check.synthetic.address, "big")
-            found = (first + len(self._names) + 1).to_bytes(4, "big")
+            found = next(self._unassigned)
             self._addresses[name] = found
             self._names[found] = name
         return found
@@ -88,6 +96,13 @@ class Names:
             self.check.denials.add("limit", f"more than {self._max_names} names")
             return dns.build_answer(query, dns.SERVFAIL)
         return dns.build_answer(query, dns.NOERROR, (dns.Answer(kind=dns.A, data=address),))
+
+
+def _host_addresses(network: Network) -> Iterator[bytes]:
+    """Yield the addresses of an IPv4 network, without its first and its last address."""
+    first = int.from_bytes(network.address, "big")
+    last = first + (1 << 32 - network.bits) - 1
+    return (number.to_bytes(4, "big") for number in range(first + 1, last))
 
 
 def _reverse_name_to_address(name: str) -> bytes:

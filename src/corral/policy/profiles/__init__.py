@@ -99,8 +99,22 @@ def paths(arguments: Sequence[str]) -> list[str]:
 
     A word without a slash does not count as a path, even if a directory has that name.
     """
+    return [word for word in _written_paths(arguments) if os.path.exists(os.path.expanduser(word))]
+
+
+def missing_paths(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments and option values that are written as absolute paths, but do not
+    exist.
+    """
+    found = {word: os.path.expanduser(word) for word in _written_paths(arguments)}
+    return [
+        word for word, path in found.items() if os.path.isabs(path) and not os.path.exists(path)
+    ]
+
+
+def _written_paths(arguments: Sequence[str]) -> list[str]:
     written = [word.partition("=")[2] if word.startswith("-") else word for word in arguments]
-    return [word for word in written if _is_path(word) and os.path.exists(os.path.expanduser(word))]
+    return [word for word in written if _is_path(word)]
 
 
 def _is_path(word: str) -> bool:

@@ -1,5 +1,6 @@
 """Test the answers to the target's DNS queries."""
 
+import ipaddress
 import socket
 import struct
 
@@ -39,13 +40,13 @@ def test_an_allowed_name_has_one_address_for_the_whole_run():
     told = names("api.example.com", "*.example.org:8443")
     first = ask(told, "api.example.com")
     second = ask(told, "a.b.example.org")
-    assert first == (dns_messages.NOERROR, socket.inet_aton("198.18.0.1"))
-    assert second == (dns_messages.NOERROR, socket.inet_aton("198.18.0.2"))
+    assert first == (dns_messages.NOERROR, socket.inet_aton("192.31.196.1"))
+    assert second == (dns_messages.NOERROR, socket.inet_aton("192.31.196.2"))
     assert ask(told, "API.example.com") == first
     assert told.destination(first[1], 443) == Destination(host="api.example.com", port=443)
     assert told.destination(second[1], 8443) == Destination(host="a.b.example.org", port=8443)
-    other = socket.inet_aton("198.18.0.3")
-    assert told.destination(other, 1) == Destination(host="198.18.0.3", port=1, address=other)
+    other = socket.inet_aton("192.31.196.3")
+    assert told.destination(other, 1) == Destination(host="192.31.196.3", port=1, address=other)
     assert denied(told) == []
 
 
@@ -89,9 +90,9 @@ def test_invalid_names_do_not_exist(labels):
 
 def test_reverse_lookups_find_synthetic_addresses_only():
     told = names("api.example.com")
-    assert ask(told, "1.0.18.198.in-addr.arpa", dns_messages.PTR) == (dns_messages.NXDOMAIN, None)
+    assert ask(told, "1.196.31.192.in-addr.arpa", dns_messages.PTR) == (dns_messages.NXDOMAIN, None)
     ask(told, "api.example.com")
-    assert ask(told, "1.0.18.198.in-addr.arpa", dns_messages.PTR) == (
+    assert ask(told, "1.196.31.192.in-addr.arpa", dns_messages.PTR) == (
         dns_messages.NOERROR,
         dns_messages.build_name("api.example.com"),
     )
@@ -113,8 +114,20 @@ def test_the_number_of_names_is_limited():
     for number in range(4096):
         assert ask(told, f"n{number}.example.com")[0] == dns_messages.NOERROR
     assert ask(told, "more.example.com") == (dns_messages.SERVFAIL, None)
-    assert ask(told, "n7.example.com") == (dns_messages.NOERROR, socket.inet_aton("198.18.0.8"))
+    assert ask(told, "n7.example.com") == (dns_messages.NOERROR, socket.inet_aton("192.31.196.8"))
     assert denied(told) == [("limit", "more than 4096 names")]
+
+
+def test_servers_that_connect_only_to_public_addresses_accept_the_names():
+    """Check that Python counts the addresses of the first 508 names as public. Further names get
+    addresses that are reserved for benchmarking.
+    """
+    told = names("*.example.com")
+    found = [ask(told, f"n{number}.example.com")[1] for number in range(509)]
+    assert len(set(found)) == 509
+    public = [ipaddress.ip_address(address).is_global for address in found]
+    assert public == [True] * 508 + [False]
+    assert socket.inet_ntoa(found[-1]) == "198.18.0.1"
 
 
 @pytest.mark.parametrize("name", ["_dmarc.example.com", "a_b.test", "2130706433", ""])
