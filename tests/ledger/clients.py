@@ -232,6 +232,13 @@ CLAIMS: tuple[Claim, ...] = (
         where=LINUX,
     ),
     Claim(
+        id="why-directory",
+        sentence="But if a command may start another server in another directory, as `python -m server` may, `why` shows only the runs in the directory of this entry.",
+        tests=(f"{GRANT}::test_a_projects_server_has_no_denials_of_another_projects_server", f"{GRANT}::test_why_says_that_the_file_does_not_name_the_directory_of_a_run"),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
         id="wrap-broken",
         sentence="If a file is broken, empty, half-written, read-only or larger than 32 MiB, corral reports an error that says where the problem is.",
         tests=(f"{CLIENT_FILES}::test_a_broken_file_is_reported_and_not_changed", f"{CLIENT_FILES}::test_a_half_written_file_is_an_error_or_is_complete", f"{CLIENT_FILES}::test_a_read_only_file_is_refused_for_every_user", f"{CLIENT_FILES}::test_a_huge_file_is_refused_without_reading_it"),

@@ -13,6 +13,7 @@ PACKAGES = "tests/linux/test_packages.py"
 REGISTRIES = "tests/linux/test_registry_failures.py"
 INSTALLER = "tests/linux/test_installer_process.py"
 SERVERS_PAGE = "docs/servers.md"
+HOMES = "tests/inside/test_kept_homes.py"
 STORE = "tests/unit/servers/test_store.py"
 SUPPLY = "tests/linux/test_supply_chain.py"
 
@@ -482,6 +483,35 @@ CLAIMS: tuple[Claim, ...] = (
                 (f"{STORE}::test_a_changed_tree_is_refused_at_the_first_use_after_a_boot",),
             ),
         )
+    ),
+    Claim(
+        id="home-unused",
+        sentence="`corral status` says if a package has homes that no configured server uses.",
+        tests=("tests/linux/test_grant.py::test_status_counts_homes_of_a_package_that_no_configured_server_uses",),
+        source=SERVERS_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="home-directory",
+        sentence="If the server can see the directory in which it starts, such a command has a home for each of these directories, so that one project cannot read or change the home of another project's server.",
+        tests=(
+            f"{HOMES}::test_projects_with_the_same_command_do_not_share_a_home",
+            f"{HOMES}::test_projects_that_preload_a_module_into_node_do_not_share_a_home",
+            f"{HOMES}::test_a_project_with_a_module_of_an_installed_servers_name_has_its_own_home",
+        ),
+        source=SERVERS_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="home-anywhere",
+        sentence="All other commands have the same home wherever they start: packages, bundles, and scripts, because corral makes a script's path absolute.",
+        tests=(
+            f"{HOMES}::test_a_server_with_an_absolute_script_keeps_its_home_in_every_workspace",
+            f"{HOMES}::test_a_server_that_cannot_see_its_start_directory_keeps_its_home",
+            "tests/unit/programs/test_identity.py::test_the_home_of_a_package_does_not_depend_on_the_start_directory",
+        ),
+        source=SERVERS_PAGE,
+        where=LINUX,
     ),
     Claim(
         id="package-windows",

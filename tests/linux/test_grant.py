@@ -12,6 +12,7 @@ from test_wrap import at, entries
 from corral.cli import entry_flags
 from corral.errors import PolicyError
 from corral.policy.pins import keep_pins
+from corral.policy.server_identity import identify_command
 
 SERVER = """\
 import os, socket, sys
@@ -402,13 +403,13 @@ def test_why_names_the_server_of_the_client_that_was_asked_for(desk):
     path = configure(desk, "cursor", "opencode")
     assert desk.does("why", "opencode:notes").endswith("corral wrap --learn 2h opencode notes\n")
     run(desk, path)
-    assert desk.does("why", "notes").endswith("to allow some of these: corral grant notes\n")
+    assert desk.does("why", "notes").endswith("to allow some of these: corral grant cursor:notes\n")
     assert desk.does("why", "opencode:notes").endswith("corral grant opencode:notes\n")
     names = ("--allow-net", "api.x.com", "--allow-net", "hunter2.y.com")
     desk.does("grant", "opencode:notes", *names)
     assert desk.does("why", "opencode:notes").count("(granted since)") == 2
     assert desk.does("why", "cursor:notes").endswith("corral grant cursor:notes\n")
-    assert desk.does("why", "notes").endswith("to allow some of these: corral grant notes\n")
+    assert desk.does("why", "notes").endswith("to allow some of these: corral grant cursor:notes\n")
 
 
 @pytest.mark.parametrize(
@@ -495,7 +496,8 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
         return shlex.split(learn.partition("hours: ")[2]), shlex.split(grant.partition(": ")[2])
 
     learn = ["corral", "wrap", "--learn", "2h"]
-    assert last_words("notes") == ([*learn, "cursor", "notes"], ["corral", "grant", "notes"])
+    notes = ["corral", "grant", "cursor:notes"]  # vscode has a server of this name, too
+    assert last_words("notes") == ([*learn, "cursor", "notes"], notes)
     assert last_words("mine") == ([*learn, "vscode", "mine"], ["corral", "grant", "mine"])
     for one in ("mine", "notes"):
         named = f"{file}:{one}"
@@ -503,6 +505,133 @@ def test_why_names_the_entry_that_was_asked_for_and_not_another_with_the_same_co
         desk.does("grant", named, "--allow-net", "api.x.com")
         assert "api.x.com" in entries(file)[one]["args"]
     assert "api.x.com" not in entries(path)["notes"]["args"]  # sanity check
+
+
+LOOKUP = "import socket\ntry: socket.getaddrinfo('{host}', 443)\nexcept OSError: print('denied')\n"
+
+
+def wrap_projects(desk, args, *flags):
+    """Wrap the same command in the settings of two projects. Return {name: the project's file}."""
+    files = {}
+    for name in ("honest", "evil"):
+        desk.put(f"{name}/server.py", LOOKUP.format(host=f"{name}.x.com"))
+        entry = {"command": str(desk.user.python), "args": args}
+        file = desk.put(f"{name}/.mcp.json", json.dumps({"mcpServers": {name: entry}}))
+        desk.does("wrap", str(file), *flags, "--corral", str(desk.corral_path))
+        files[name] = file
+    return files
+
+
+def run_in(desk, place, words):
+    process = desk.user.popen(
+        words, env=desk.environment(), cwd=place, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
+    )
+    return process.communicate()[0].decode()
+
+
+def start_project(desk, file, name):
+    entry = entries(file)[name]
+    return run_in(desk, file.parent, [entry["command"], *entry["args"]])
+
+
+@pytest.mark.parametrize("args", [["-m", "server"], ["server.py"]], ids=["module", "script"])
+def test_a_projects_server_has_no_denials_of_another_projects_server(desk, args):
+    files = wrap_projects(desk, args)
+    assert "denied" in start_project(desk, files["evil"], "evil")
+    assert "evil.x.com" not in desk.does("why", "honest")
+    assert b"no denial is recorded for honest" in desk.corral("grant", "honest").stderr
+    assert "recent denials" not in desk.does("status", str(files["honest"]))
+    desk.does("cache", "rm-home", "evil")
+    # Sanity checks: each server's own denials and home are found.
+    assert "denied" in start_project(desk, files["evil"], "evil")
+    assert "denied" in start_project(desk, files["honest"], "honest")
+    for name, other in (("honest", "evil"), ("evil", "honest")):
+        shown = desk.does("why", name)
+        assert f"{name}.x.com" in shown
+        assert f"{other}.x.com" not in shown
+        assert f"corral grant {name} --allow-net {name}.x.com" in (
+            desk.corral("grant", name).stderr.decode()
+        )
+        assert "recent denials: 1" in desk.does("status", str(files[name]))
+    [row] = [one for one in json.loads(desk.does("why", "--json")) if one["names"] == [
+        f"{files['evil']}:evil"
+    ]]  # fmt: skip
+    assert row["directory"] == str(files["evil"].parent)
+    command = [str(desk.user.python), *args]
+    shown = desk.does("why", "--", *command)
+    assert all(f"{name}/.mcp.json:{name}\n" in shown for name in files)
+    assert all(f"{name}.x.com" in shown for name in files)
+    done = desk.corral("cache", "rm-home", "--", *command)
+    assert (done.returncode, b"starts 2 servers that keep a home" in done.stderr) == (125, True)
+    desk.does("cache", "rm-home", "honest")
+    [home] = json.loads(desk.does("cache", "homes", "--json"))
+    assert home["directory"] == str(files["evil"].parent)
+    assert f" (in {files['evil'].parent})" in desk.does("cache", "homes")
+
+
+def test_why_says_that_the_file_does_not_name_the_directory_of_a_run(desk):
+    """Wrap a command in a client's own file, which does not say where the client starts it."""
+    desk.put("evil/server.py", LOOKUP.format(host="evil.x.com"))
+    entry = {"command": str(desk.user.python), "args": ["-m", "server"]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"mine": entry}}))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    words = [entries(path)["mine"]["command"], *entries(path)["mine"]["args"]]
+    assert "denied" in run_in(desk, desk.home / "evil", words)
+    shown = desk.does("why", "mine")
+    assert "evil.x.com" not in shown
+    assert f"its command was run in {desk.home / 'evil'}, but" in shown
+    command = shown.partition("to see these runs: ")[2].splitlines()[0]
+    assert "evil.x.com" in desk.does(*shlex.split(command)[1:])
+    # A refused run counts, because corral did not find out whether it depends on its directory.
+    bad = [*words[: words.index("--")], "--read", "/absent", *words[words.index("--") :]]
+    assert "/absent" in run_in(desk, desk.home / "evil", bad)
+    assert "corral did not start it" in desk.does("why", "mine")
+    # Sanity check: runs that do not see the directory are shown.
+    run_in(desk, desk.put("empty/file", "").parent, words)
+    assert "it ended with exit code 1" in desk.does("why", "mine")
+
+
+def test_status_counts_homes_of_a_package_that_no_configured_server_uses(desk):
+    """Change the arguments of a package's server, which choose its home."""
+    base = desk.home / ".local/state/corral/servers"
+    for number, words in enumerate((("npm:notes",), ("npm:notes", "a"), ("npm:other", "a"))):
+        digest = identify_command(words).digest
+        desk.put(f".local/state/corral/servers/{number:032}.server", "\0".join((digest, *words)))
+        (base / f"{number:032}").mkdir(mode=0o700)
+        os.chown(base / f"{number:032}", desk.user.uid, desk.user.uid)
+    base.chmod(0o700)
+
+    def configure(*servers):
+        entries = {
+            str(number): {
+                "command": str(desk.corral_path),
+                "args": ["run", "--state", "--", *words],
+            }
+            for number, words in enumerate(servers)
+        }
+        desk.put(".cursor/mcp.json", json.dumps({"mcpServers": entries}))
+        return desk.does("status", "cursor")
+
+    text = "homes of this package that no configured server uses"
+    assert f"{text}: 1; to see them: corral cache homes" in configure(("npm:notes", "a"))
+    assert text not in configure(("npm:notes", "a"), ("npm:notes",))  # the control
+    assert f"{text}: 2" in configure(("npm:notes", "b"))
+
+
+def test_why_names_one_client_if_several_share_the_denials(desk):
+    path = configure(desk, "cursor", "opencode")
+    run(desk, path)
+    shown = desk.does("why", "notes")
+    assert "these servers share the denials above" in shown
+    grant = shlex.split(shown.splitlines()[-1].partition(": ")[2])
+    assert grant == ["corral", "grant", "cursor:notes"]
+    desk.does(*grant[1:], "--allow-net", "api.x.com")
+    assert "api.x.com" in entries(path)["notes"]["args"]
+    other = (desk.home / ".config/opencode/opencode.json").read_text()
+    assert "api.x.com" not in other
+    # Sanity check: without a client, the grant changes both.
+    desk.does("grant", "notes", "--allow-net", "hunter2.y.com")
+    assert "hunter2.y.com" in (desk.home / ".config/opencode/opencode.json").read_text()
 
 
 def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):

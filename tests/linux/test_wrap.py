@@ -901,6 +901,28 @@ def test_wrap_says_how_to_pin_the_tools_of_a_server_that_is_already_wrapped(desk
     assert desk.tools(entries(path)["a"]) == []
 
 
+def test_wrap_does_not_replace_the_pins_of_another_server_with_the_same_command(desk):
+    """Wrap the same words with `--pin-tools` in two directories. The second server has other tools,
+    so corral must not pin them instead of the first server's tools.
+    """
+    wrapped = {}
+    for name, word in (("honest", "a"), ("evil", "b"), ("alike", "a")):
+        desk.put(f"{name}/server.py", SERVER.replace("argument-", word))
+        entry = {"command": str(desk.user.python), "args": ["server.py", "/absent", "x"]}
+        servers = {name: {**entry, "cwd": str(desk.home / name)}}
+        file = desk.put(f"{name}/settings.json", json.dumps({"mcpServers": servers}))
+        done = desk.corral("wrap", "--pin-tools", "--corral", str(desk.corral_path), str(file))
+        wrapped[name] = (done.returncode, "--pins" in file.read_text())
+        if name == "evil":
+            said = done.stderr.decode() + done.stdout.decode()
+            assert "its tools differ from those that are pinned for the same command" in said
+            assert "corral inspect --pin " in said
+            assert json.loads(file.read_text())["mcpServers"] == servers
+    assert wrapped["evil"][0] != 0
+    # Sanity checks: the first server is pinned, and an equal one is accepted.
+    assert (wrapped["honest"], wrapped["alike"]) == ((0, True), (0, True))
+
+
 def test_a_wrapped_program_that_is_gone_is_not_mended_by_wrapping_it_again(desk):
     program = desk.put("venv/bin/server", f"#!{desk.user.python}\n", mode=0o755)
     path = desk.put(

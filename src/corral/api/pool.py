@@ -129,7 +129,10 @@ def _shape(plan: Plan) -> Plan:
     """Return a plan without its command, environment and streams, to compare it with the plan of a
     spare.
     """
-    program = replace(plan.program, argv=(), typed=(), cwd="", notes=(), environment=())
+    program = replace(
+        plan.program, argv=(), typed=(), own_file="", directory="", home_per_directory=False,
+        cwd="", notes=(), environment=(),
+    )  # fmt: skip
     return replace(
         plan, program=program, environment=(), run="", ungranted=(), secret_names=(), warnings=(),
         private_streams=(),

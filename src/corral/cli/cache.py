@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from corral.cli import interrupts, output, why, wrapped_servers
+from corral.cli import interrupts, output, wrapped_servers
 from corral.cli.option_parser import Flag, Options, UsageError, suggest
 from corral.errors import SandboxError
 from corral.platforms import states
@@ -89,12 +89,16 @@ def _remove(words: list[str], *, as_json: bool) -> int:
 
 def _list_homes(*, as_json: bool) -> int:
     homes = states.list_states()
-    found = [(one.server.command, states.measure(one.path), one.path) for one in homes]
+    found = [(one.server, states.measure(one.path), one.path) for one in homes]
     if as_json:
-        keys = ("server", "bytes", "path")
-        output.write_json([dict(zip(keys, row, strict=True)) for row in found])
+        output.write_json(
+            [
+                {"server": one.command, "directory": one.directory, "bytes": size, "path": path}
+                for one, size, path in found
+            ]
+        )
     else:
-        rows = [(shlex.join(words), f"{size / 1e6:.1f} MB", path) for words, size, path in found]
+        rows = [(one.describe(), f"{size / 1e6:.1f} MB", path) for one, size, path in found]
         output.write_table(rows, "no server keeps a home directory", header=HOMES_HEADER)
     return 0
 
@@ -106,17 +110,19 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
     homes = states.list_states()
     # The words together may be one command that the user has not quoted.
     found = [one for one in homes if one.server.command == tuple(words)]
+    _refuse_several(shlex.join(words), found)
     for word in () if found else words:
         rows = wrapped_servers.match_wrapped(word)
         wrapped_servers.refuse_different(word, rows)
-        named = [why.identify(one) for _, _, one in rows]
+        named = [wrapped_servers.identify_entry(path, one) for _, path, one in rows]
         started = [one for one in homes if any(map(one.server.is_started_by, named))]
-        _refuse_several(word, started)
         fitting = [
             one
             for one in homes
             if one in started or word in {one.path, shlex.join(one.server.command)}
-        ] or _find_by_program(word, homes)
+        ]
+        _refuse_several(word, fitting)
+        fitting = fitting or _find_by_program(word, homes)
         if not fitting:
             raise SandboxError(
                 f"no kept home directory matches {word}",
@@ -143,9 +149,10 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
 
 def _refuse_several(word: str, homes: list[states.State]) -> None:
     """Refuse a name that matches the homes of different servers, such as a program that starts
-    several servers, or a server whose command contains variables of its client.
+    several servers, a command that starts another server in another directory, or a server whose
+    command contains variables of its client.
     """
-    if len({one.server.command for one in homes}) > 1:
+    if len({(one.server.command, one.server.directory) for one in homes}) > 1:
         raise SandboxError(
             f"{word} starts {len(homes)} servers that keep a home directory",
             hint="`corral cache homes` lists them; name one by its command or its path",

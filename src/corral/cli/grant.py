@@ -17,10 +17,8 @@ from corral.clients.server_needs import is_sensitive_path
 from corral.denials import kept
 from corral.denials.records import Denial
 from corral.errors import SandboxError
-from corral.policy.server_identity import identify_command
 from corral.record import fields, record
 from corral.safe_text import last_words
-from corral.servers.reference import name_server
 
 SUMMARY = "change what a wrapped server may do"
 USAGE = (
@@ -60,7 +58,7 @@ def main(options: Options, rest: list[str]) -> int:
     paths = tuple(dict.fromkeys(path for _, path, _ in found))
     with client_output.report_interrupt(paths):
         servers = [server for _, _, server in found]
-        change = entry_flags.select_flags(options) or _ask(rest[0], servers, options)
+        change = entry_flags.select_flags(options) or _ask(rest[0], found, options)
     if not change:
         output.write_line("nothing was granted")
         return 0
@@ -191,9 +189,9 @@ def split_flags(words: Sequence[str]) -> list[FlagWords]:
     return found
 
 
-def list_open_denials(server: ConfiguredServer) -> list[kept.SeenDenial]:
+def list_open_denials(path: str, server: ConfiguredServer) -> list[kept.SeenDenial]:
     """Return the denials of a server's stored runs that its current flags do not allow."""
-    runs = kept.load_server(identify_command(name_server(server.inner_argv)))
+    runs = kept.load_server(wrapped_servers.identify_entry(path, server))
     has = split_flags(server.run_flags)
     return [one for one in merge_runs(runs) if not is_granted(one, has)]
 
@@ -254,15 +252,15 @@ def _find_missing(allow: str) -> str:
     return next((path for path in paths if not os.path.exists(path)), "")
 
 
-def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
+def _ask(word: str, found: Sequence[wrapped_servers.Row], options: Options) -> list[str]:
     """Ask about each recent denial that is not granted yet. Return the flags that the user accepts.
 
     Raise an error if there is nothing to ask about or no terminal.
     """
     rows: dict[str, kept.SeenDenial] = {}
-    for server in servers:
-        found = list_open_denials(server)
-        rows |= {one.denial.allow: one for one in found if parse_allow(one.denial.allow)}
+    for _, path, server in found:
+        denials = list_open_denials(path, server)
+        rows |= {one.denial.allow: one for one in denials if parse_allow(one.denial.allow)}
     if options.has("--remove"):
         raise UsageError("--remove needs the flags to remove", hint=USAGE.partition("\n")[0])
     if not rows:

@@ -102,19 +102,25 @@ def format_inspection(found: Inspection, uncompared: Sequence[str]) -> list[str]
 
 
 def pin(server: tuple[str, ...], found: Inspection, *, yes: bool) -> int:
-    """Store a server's current definitions as pins. If they differ from older pins, ask the user
-    first, unless `yes` is set.
-    """
-    before, pins = find_pinned(server), found.pins()
-    changes = compare_pins(before.pins, pins) if before else []
-    for line in changes:
-        output.note(f"since {before.pinned if before else ''}: {line}")
-    if changes and not yes:
+    """Store a server's current definitions as pins, unless `may_pin` refuses."""
+    if not may_pin(server, found, yes=yes):
         if not approve.is_on_terminal():
             output.note("not pinned: --yes pins these changes")
-            return 1
-        if not approve.ask("pin its current definitions?"):
-            return 1
+        return 1
+    pins = found.pins()
     keep_pins(server, pins)
     output.note(f"pinned {len(pins)} definitions; runs with `--pins refuse` compare them")
     return 0
+
+
+def may_pin(server: tuple[str, ...], found: Inspection, *, yes: bool = False) -> bool:
+    """Return whether a server's current definitions may become its pins. If they differ from older
+    pins, ask the user, unless `yes` is set.
+    """
+    before = find_pinned(server)
+    changes = compare_pins(before.pins, found.pins()) if before else []
+    for line in changes:
+        output.note(f"since {before.pinned if before else ''}: {line}")
+    if not changes or yes:
+        return True
+    return approve.is_on_terminal() and approve.ask("pin its current definitions?")

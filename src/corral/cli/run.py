@@ -329,7 +329,8 @@ class _KeptDenials:
     def _server(self) -> ServerId:
         from corral.policy.server_identity import identify_command
 
-        return identify_command(self._program.server or self._program.typed)
+        program = self._program
+        return identify_command(program.server or program.typed, program.directory)
 
     def _flags(self) -> Sequence[str]:
         """Return the words of the flags that grant something. Secrets in them are masked."""

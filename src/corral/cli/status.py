@@ -3,7 +3,7 @@
 import os
 import shlex
 
-from corral.cli import client_output, grant, output, why, wrapped_servers
+from corral.cli import client_output, grant, output, wrapped_servers
 from corral.cli.option_parser import Flag, Options
 from corral.clients import backups, catalogue
 from corral.clients.backups import Original
@@ -27,6 +27,7 @@ from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
 from corral.record import record, replace
 from corral.safe_text import last_words
+from corral.servers.reference import SEPARATORS
 from corral.supervisor.report import to_json
 
 SUMMARY = "show which servers of which clients are wrapped, and what each may do"
@@ -48,6 +49,7 @@ class ServerStatus:
     walled: bool | None = False  # whether this corral starts the server; None for a remote server
     denials: int = 0  # recent denials that the server's flags do not allow yet
     state_bytes: int | None = None  # size of the home that the server keeps; None without one
+    unused_homes: int = 0  # homes of the same package that no configured server uses
     refused: str = ""  # why the server would not start now, or ""
     mend: str = ""  # the command that repairs the server's entry, or ""
     hint: str = ""  # what to do before the server can be wrapped, or ""
@@ -140,8 +142,7 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     records, text = backups.load(file.content.path), file.content.text
     servers: list[ServerStatus] = []
     for one in file.servers:
-        original = records.get(one.key_path)
-        shown = _read_server(one, text, original, catalogue.find_project(path))
+        shown = _read_server(one, text, records.get(one.key_path), path)
         if find_refusals:
             refused, mend = find_refusal(client, file, one)
             shown = replace(shown, refused=refused, mend=mend)
@@ -154,7 +155,7 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
 
 
 def _read_server(
-    server: ConfiguredServer, text: str, original: Original | None, project: str
+    server: ConfiguredServer, text: str, original: Original | None, path: str
 ) -> ServerStatus:
     status = ServerStatus(
         name=server.name, state="not wrapped", scope=server.scope, off=server.disabled
@@ -162,15 +163,17 @@ def _read_server(
     if server.is_wrapped and server.understood:
         own = _is_this_corral(text, server, original)
         described = client_output.describe_permissions(server.run_flags, server.inner_argv)
+        state_bytes, unused = _measure_homes(path, server)
         return replace(
             status,
             state="wrapped",
-            why=_find_doubt(server, project, own=own),
+            why=_find_doubt(server, catalogue.find_project(path), own=own),
             corral=server.argv[0],
             own=own,
             walled=own,
-            denials=_count_denials(server),
-            state_bytes=_measure_state(server),
+            denials=_count_denials(path, server),
+            state_bytes=state_bytes,
+            unused_homes=unused,
             may=described.may,
             guard=described.guard,
             command=masked(server.inner_argv),
@@ -192,19 +195,29 @@ def _read_server(
     )
 
 
-def _count_denials(server: ConfiguredServer) -> int:
+def _count_denials(path: str, server: ConfiguredServer) -> int:
     try:
-        return len(grant.list_open_denials(server)) if server.inner_argv else 0
+        return len(grant.list_open_denials(path, server)) if server.inner_argv else 0
     except SandboxError:
         return 0  # the server has unknown flags, and cannot start
 
 
-def _measure_state(server: ConfiguredServer) -> int | None:
+def _measure_homes(path: str, server: ConfiguredServer) -> tuple[int | None, int]:
+    """Return the size of the home that a server keeps, or None if it keeps none. Also return how
+    many other homes its package has that no configured server uses. Such a home exists after the
+    user changed the server's arguments, because they choose its home.
+    """
     if not server.inner_argv:
-        return None
-    wanted = why.identify(server)
-    found = [one for one in states.list_states() if one.server.is_started_by(wanted)]
-    return sum(states.measure(one.path) for one in found) if found else None
+        return None, 0
+    wanted, homes = wrapped_servers.identify_entry(path, server), states.list_states()
+    found = [one for one in homes if one.server.is_started_by(wanted)]
+    same = [one for one in homes if one.server.command[:1] == wanted.command[:1]]
+    unused = 0
+    if wanted.command[0].partition(":")[0] in SEPARATORS and same != found:
+        rows = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
+        used = [wanted, *(wrapped_servers.identify_entry(file, one) for _, file, one in rows)]
+        unused = sum(not any(map(one.server.is_started_by, used)) for one in same)
+    return sum(states.measure(one.path) for one in found) if found else None, unused
 
 
 def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
@@ -303,6 +316,11 @@ def _print_file(file: FileStatus) -> None:
         if server.state_bytes is not None:
             output.write_line(
                 f"    home directory, kept between runs: {server.state_bytes / 1e6:.1f} MB"
+            )
+        if server.unused_homes:
+            output.write_line(
+                f"    homes of this package that no configured server uses: {server.unused_homes};"
+                " to see them: corral cache homes"
             )
         if server.refused:
             output.write_line(f"    it does not start: {server.refused}")

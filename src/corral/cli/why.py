@@ -13,6 +13,7 @@ from corral.cli.option_parser import Flag, Options, UsageError, suggest
 from corral.clients.catalogue import NAMES, find_client
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
+from corral.clients.server_needs import find_identity_directory
 from corral.denials import kept
 from corral.denials.records import Denial
 from corral.denials.server_id import ServerId
@@ -39,6 +40,8 @@ class ServerDenials:
     """
 
     command: tuple[str, ...]
+    directory: str = ""  # the start directory, if the command may mean another server elsewhere
+    elsewhere: tuple[str, ...] = ()  # directories of other runs of the command
     names: tuple[str, ...] = ()
     runs: int = 0
     last_run: int = 0
@@ -55,8 +58,8 @@ def main(options: Options, rest: list[str]) -> int:
     if rest:
         found = _find(rest, configured)
     else:
-        servers = {run.server.digest: run.server for run in kept.load_all()}
-        found = [_describe(server, configured) for server in servers.values()]
+        servers = dict.fromkeys(run.server for run in kept.load_all())
+        found = [_describe(server, configured) for server in servers]
     if options.has("--json"):
         output.write_json(to_json(tuple(found)))
         return 0
@@ -85,7 +88,9 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         named = wrapped_servers.match_wrapped(rest[0]) or _list_of_client(rest[0], configured)
         if named:
             configured = [*configured, *(row for row in named if row not in configured)]
-            servers = dict.fromkeys(identify(server) for _, _, server in named)
+            servers = dict.fromkeys(
+                wrapped_servers.identify_entry(path, server) for _, path, server in named
+            )
             return [
                 _describe(server, configured, named)
                 for server in servers
@@ -132,9 +137,9 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
     only in secrets.
     """
     words = typed.command
-    stored = {run.server.digest: run.server for run in kept.load_all()}
-    found = [one for one in stored.values() if one.command[: len(words)] == words]
-    if typed.digest not in stored:
+    stored = dict.fromkeys(run.server for run in kept.load_all())
+    found = [one for one in stored if one.command[: len(words)] == words]
+    if not any(one.digest == typed.digest for one in stored):
         return found
     return [one for one in found if one.command != words or one.digest == typed.digest]
 
@@ -149,23 +154,20 @@ def _find_unwrapped(word: str) -> list[ServerId]:
     if not rows:
         return []
     error = wrapped_servers.refuse_unwrapped(rows)
-    found = [one for _, _, server in rows if kept.load_server(one := _identify_unwrapped(server))]
+    found = [run.server for row in rows for run in kept.load_server(_identify_unwrapped(row))]
     if not found:
         raise error
     output.note(f"{error.message}; hint: {error.hint}" if error.hint else error.message)
     return found
 
 
-def _identify_unwrapped(server: ConfiguredServer) -> ServerId:
+def _identify_unwrapped(row: wrapped_servers.Row) -> ServerId:
+    _, path, server = row
     package = parse_runner(server.argv[0], server.argv[1:])
     start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
     used = package.used if isinstance(package, Package) else 0
-    return identify_command(name_server([*start, *server.argv[1 + used :]]))
-
-
-def identify(server: ConfiguredServer) -> ServerId:
-    """Return the identity under which a wrapped server's runs are stored."""
-    return identify_command(name_server(server.inner_argv))
+    words = name_server([*start, *server.argv[1 + used :]])
+    return identify_command(words, find_identity_directory(server, path))
 
 
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
@@ -176,13 +178,21 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     first, because hints use the first name.
     """
     runs = kept.load_server(stored)
-    starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
+    if not named:  # `stored` is the identity of runs, not that of an entry
+        runs = [run for run in runs if run.server == stored]
+    starters = [
+        one
+        for one in configured
+        if stored.is_started_by(wrapped_servers.identify_entry(one[1], one[2]))
+    ]
     seen = grant.merge_runs(runs)
     asked = [one for one in starters if one in named] or starters
     flags = [_split_flags(server) for _, _, server in asked]
     refused, mend = _find_refusal(asked) if named else ("", "")
     return ServerDenials(
         command=stored.command,
+        directory=stored.directory,
+        elsewhere=() if runs else _list_directories(stored),
         names=tuple(
             dict.fromkeys(f"{client}:{server.name}" for client, _, server in (*asked, *starters))
         ),
@@ -197,6 +207,14 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
         refused=refused,
         mend=mend,
     )
+
+
+def _list_directories(server: ServerId) -> tuple[str, ...]:
+    """Return the directories in which a server's command was run, if the client's file does not say
+    which of them is the server's.
+    """
+    runs = [] if server.directory else kept.load_command(server)
+    return tuple(dict.fromkeys(run.server.directory for run in runs))
 
 
 def _split_flags(server: ConfiguredServer) -> list[grant.FlagWords]:
@@ -219,18 +237,28 @@ def _find_refusal(rows: Configured) -> tuple[str, str]:
 
 def _print(found: ServerDenials, word: str) -> None:
     """Print the denials. `word` is the server's name as the user typed it, which hints repeat."""
-    title = ", ".join(found.names) or shlex.join(found.command)
+    stored = ServerId(digest="", command=found.command, directory=found.directory)
+    title = ", ".join(found.names) or stored.describe()
     output.write_line(output.Painted(title, "bold"))
     if found.refused:
         output.write_line(f"  it does not start: {found.refused}")
         mend = found.mend or "correct its path in the client's settings"
         output.write_line(f"  hint: {mend}")
     if not found.runs:
-        output.write_line("  no denial and no failed run is recorded; other runs are not recorded")
-        if found.names:
+        if found.elsewhere:
             output.write_line(
-                "  a client uses corral only after it was restarted once, after `corral wrap`"
+                f"  its command was run in {', '.join(found.elsewhere)}, but the client's file does"
+                " not say where the server starts; to see these runs: corral why --"
+                f" {stored.describe()}"
             )
+        else:
+            output.write_line(
+                "  no denial and no failed run is recorded; other runs are not recorded"
+            )
+            if found.names:
+                output.write_line(
+                    "  a client uses corral only after it was restarted once, after `corral wrap`"
+                )
         _point_to_learn(found, word)
         return
     when = grant.format_time(found.last_run)
@@ -242,6 +270,10 @@ def _print(found: ServerDenials, word: str) -> None:
             output.write_line(f"  it had no denials{cause}")
         _point_to_learn(found, word)
         return
+    _print_denials(found, word)
+
+
+def _print_denials(found: ServerDenials, word: str) -> None:
     missing: dict[str, None] = {}
     rows = zip(found.denials, found.granted, found.times, strict=True)
     for denial, granted, seen in rows:
@@ -253,10 +285,13 @@ def _print(found: ServerDenials, word: str) -> None:
         output.write_line(f"  {denial.describe()}{added}")
         if denial.allow and not granted:
             missing[denial.allow] = None
+    if len(found.names) > 1:
+        output.write_line(
+            "  these servers share the denials above, because they start the same command"
+        )
     _point_to_learn(found, word)
     if missing and found.names:
-        named = _match_named(found, word)
-        server = word if any(row[2].name != word for row in named) else _shorten(found.names[0])
+        server = _name_first(found, word)
         output.write_line(f"  to allow some of these: corral grant {last_words(server)}")
 
 
@@ -276,10 +311,15 @@ def _match_named(found: ServerDenials, word: str) -> list[wrapped_servers.Row]:
     return [row for row in rows if f"{row[0]}:{row[2].name}" in found.names]
 
 
-def _shorten(name: str) -> str:
-    """Shorten CLIENT:SERVER to SERVER, but return FILE:SERVER unchanged."""
-    client, _, server = name.partition(":")
-    return server if find_client(client) else name
+def _name_first(found: ServerDenials, word: str) -> str:
+    """Return a name for the first server, which a hint can use. Shorten CLIENT:SERVER to SERVER,
+    unless a server of another client has this name, because a grant would change both.
+    """
+    if any(row[2].name != word for row in _match_named(found, word)):
+        return word
+    client, _, server = found.names[0].partition(":")
+    is_unique = len(wrapped_servers.match_wrapped(server)) == 1
+    return server if find_client(client) and is_unique else found.names[0]
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from corral.cli import approve, client_output, output, run_flags, status, what_to_run
 from corral.cli.entry_flags import check_run, find_missing_file, prepare_run, select_flags
-from corral.cli.inspect import TIME_LIMIT
+from corral.cli.inspect import TIME_LIMIT, may_pin
 from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients import catalogue
@@ -25,8 +25,7 @@ from corral.clients.wrap import (
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
 from corral.platforms import current
-from corral.policy import profiles
-from corral.policy.pins import find_pinned, keep_pins
+from corral.policy import pins, profiles
 from corral.programs.package_runners import Package
 from corral.record import fields, replace
 from corral.safe_text import last_words
@@ -305,8 +304,8 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
 
 
 def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Start a server in its sandbox, and store the definitions of its tools as pins. A dry run does
-    not start it.
+    """Start a server in its sandbox, and store the definitions of its tools as pins. If the command
+    has other pins, ask the user first, or refuse the server. A dry run does not start it.
     """
     if proposal.outcome is not None:
         return proposal
@@ -324,7 +323,12 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
                 server=what_to_run.name_server(rest),
             )
             found = inspect_server(plan)
-            keep_pins(plan.pinned_as, found.pins())
+            if not may_pin(plan.pinned_as, found):
+                raise SandboxError(
+                    "its tools differ from those that are pinned for the same command",
+                    hint=f"to pin these instead: {pins.format_pinning(plan.pinned_as)}",
+                )
+            pins.keep_pins(plan.pinned_as, found.pins())
         except SandboxError as error:
             return refuse(proposal, error)
         for mark in found.marks:
@@ -343,7 +347,7 @@ def _note_unpinned(proposals: Sequence[Proposal], word: str, file: ClientFile) -
         if one.outcome is None or one.outcome.state != "already" or not server.inner_argv:
             continue
         compares = "--pins" in server.run_flags
-        if compares and find_pinned(name_server(server.inner_argv)) is not None:
+        if compares and pins.find_pinned(name_server(server.inner_argv)) is not None:
             continue
         command = format_pinning(word, file.content.path, server)
         if not compares:

@@ -15,8 +15,11 @@ from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.clients.file_formats import identify
+from corral.clients.server_needs import find_identity_directory
 from corral.clients.wrap import WrapRequest, propose
+from corral.denials.server_id import ServerId
 from corral.errors import SandboxError
+from corral.policy.server_identity import identify_command
 from corral.safe_text import last_words
 from corral.servers.reference import name_server
 
@@ -67,6 +70,13 @@ def list_recorded() -> list[Row]:
 
 def _select_wrapped(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row[2].is_wrapped and row[2].inner_argv]
+
+
+def identify_entry(path: str, server: ConfiguredServer) -> ServerId:
+    """Return the identity under which the runs and the home of a wrapped server in a client's file
+    are stored.
+    """
+    return identify_command(name_server(server.inner_argv), find_identity_directory(server, path))
 
 
 def _list_servers(

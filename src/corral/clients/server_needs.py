@@ -283,6 +283,15 @@ def find_start_directory(server: ConfiguredServer, project: str) -> str:
     return here if os.path.isabs(here) and "${" not in here else ""
 
 
+def find_identity_directory(server: ConfiguredServer, path: str) -> str:
+    """Return the real path of the directory in which the client starts a server of the file `path`.
+    Return '' if the file does not say it, because then the client starts the server anywhere.
+    """
+    project = catalogue.find_project(path) or server.scope
+    here = find_start_directory(server, project) if server.cwd else project
+    return os.path.realpath(here) if here else ""
+
+
 def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
     """Return the script that the command would start, or ''.
 

@@ -133,7 +133,12 @@ def _new_path(directory: str, now: float) -> str:
 def _format_head(server: ServerId, flags: Sequence[str], failure: str = "") -> str:
     import json
 
-    head = {"command": list(server.command), "flags": list(flags), "failure": failure}
+    head = {
+        "command": list(server.command),
+        "directory": server.directory,
+        "flags": list(flags),
+        "failure": failure,
+    }
     return json.dumps(head) + "\n"
 
 
@@ -150,10 +155,28 @@ def load(directory: str) -> list[KeptRun]:
 
 
 def load_server(server: ServerId) -> list[KeptRun]:
-    """Return the stored runs of a server, oldest first."""
-    if server.has_variables:
-        return [run for run in load_all() if run.server.is_started_by(server)]
-    return load(kept_directory(server))
+    """Return the stored runs of a server, oldest first. If its directory is unknown, leave out the
+    runs that depend on a directory. But include those that corral refused, because then it did not
+    find out whether they depend on it.
+    """
+    return [run for run in load_command(server) if _is_run_of(server, run)]
+
+
+def _is_run_of(server: ServerId, run: KeptRun) -> bool:
+    refused = run.failure.startswith(NOT_STARTED) and not server.directory
+    found = replace(run.server, directory="") if refused else run.server
+    return found.is_started_by(server)
+
+
+def load_command(server: ServerId) -> list[KeptRun]:
+    """Return the stored runs of a server's command in all directories, oldest first."""
+    if not server.has_variables:
+        return load(kept_directory(server))
+    return [
+        run
+        for run in load_all()
+        if replace(run.server, directory=server.directory).is_started_by(server)
+    ]
 
 
 def load_all() -> list[KeptRun]:
@@ -242,7 +265,9 @@ def _read(path: str) -> KeptRun | None:
         digest, command = os.path.basename(directory), tuple(map(str, first["command"]))
         return KeptRun(
             time=int(name.partition("-")[0]) // 1_000_000,
-            server=ServerId(digest=digest, command=command),
+            server=ServerId(
+                digest=digest, command=command, directory=str(first.get("directory", ""))
+            ),
             denials=tuple(Denial(**row) for row in rows),
             flags=tuple(map(str, first.get("flags", ()))),
             failure=str(first.get("failure", "")),

@@ -18,7 +18,9 @@ HOME_VARIABLES = ("${userHome}", "${env:HOME}", "${HOME}")
 @record
 class ServerId:
     """The identity of a server. The secrets in `command` are masked. `digest` is the hash of the
-    unmasked command, so servers that differ only in secrets have different digests.
+    unmasked command, so servers that differ only in secrets have different digests. `directory` is
+    the real start directory if the command may mean another server in another directory. It is
+    empty if it does not, or if only a client knows the directory.
 
     If `has_variables` is true, `command` contains variables that a client replaces before it starts
     the server. When corral runs the server, its command and digest are therefore different.
@@ -26,12 +28,21 @@ class ServerId:
 
     digest: str
     command: tuple[str, ...]
+    directory: str = ""
     has_variables: bool = False
+
+    def describe(self) -> str:
+        import shlex
+
+        place = f" (in {self.directory})" if self.directory else ""
+        return shlex.join(self.command) + place
 
     def is_started_by(self, wanted: ServerId) -> bool:
         """Return whether `wanted`, an entry in a client's configuration, may have started this
         server.
         """
+        if self.directory not in {"", wanted.directory}:
+            return False
         if self.digest and not wanted.has_variables:
             return self.digest == wanted.digest
         return len(self.command) == len(wanted.command) and all(

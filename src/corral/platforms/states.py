@@ -18,6 +18,7 @@ from corral.record import record
 from corral.safe_text import is_digest, shell_word
 
 MAX_ENTRIES = 100_000
+DIGITS = 64  # of a digest
 
 
 @record
@@ -67,8 +68,9 @@ def _read_server(path: str) -> ServerId:
             first, *words = os.fsdecode(file.read()).split("\0")
     except OSError:
         return ServerId(digest="", command=())
-    if is_digest(first):
-        return ServerId(digest=first, command=tuple(words))
+    digest, directory = first[:DIGITS], first[DIGITS:]
+    if is_digest(digest) and (not directory or os.path.isabs(directory)):
+        return ServerId(digest=digest, command=tuple(words), directory=directory)
     return ServerId(digest="", command=(first, *words))
 
 

@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def identify_command(words: Sequence[str]) -> ServerId:
-    """Return the identity of a command, with its secrets masked. `words` must not be masked yet,
-    because the digest is made from the original command.
+def identify_command(words: Sequence[str], directory: str = "") -> ServerId:
+    """Return the identity of a command in a start directory, with its secrets masked. `words` must
+    not be masked yet, because the digest is made from the original command.
     """
     return ServerId(
         digest=digest_command(words),
         command=masked(words),
+        directory=directory,
         has_variables=any(VARIABLE in word for word in words),
     )

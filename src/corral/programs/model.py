@@ -17,7 +17,11 @@ class Program:
     in the sandbox. The target starts in `cwd`, which is empty if the caller's directory is not
     visible in the sandbox. `search` is the target's PATH. `server` identifies the server of a
     package, and is the same for all versions of the package. It is empty if the command itself
-    identifies the server. If corral executes a program in place of its launcher, `environment`
+    identifies the server. `own_file` is the absolute path of the file that is the server, such as
+    a script. It is empty if the command only says where to find the server, as in `python -m NAME`
+    and `env NAME`. `directory` is the real start directory if `typed` may mean another server in
+    another directory, otherwise empty. `home_per_directory` says whether the server has a kept home
+    for each such directory. If corral executes a program in place of its launcher, `environment`
     contains the environment variables that the launcher would have set.
 
     Files can be replaced between resolving and mounting, so their identities are checked again in
@@ -34,6 +38,9 @@ class Program:
     cwd: str = ""
     typed: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
+    own_file: str = ""
+    directory: str = ""
+    home_per_directory: bool = False
     real: str = ""
     device: int = 0
     inode: int = 0

@@ -96,6 +96,7 @@ def resolve(
         search=tuple(dict.fromkeys((*own, *STANDARD_SEARCH))),
         cwd=real_cwd if visible else "",
         typed=tuple(argv),
+        own_file=find_own_file(chain, arguments),
         real=found.real,
         device=found.device,
         inode=found.inode,
@@ -320,6 +321,20 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
     for site in sites:
         runtimes.bind_editables(needed, site, caller.home)
     return arguments
+
+
+def find_own_file(chain: Chain, arguments: Sequence[str]) -> str:
+    """Return the path of the file that is the server: its script, or a program that is neither a
+    runtime nor the system's. Return "" if the command only says where to find the server.
+    """
+    found = chain.found
+    kind = detect_kind(found.path, found.real)
+    at = read_arguments(kind, arguments).script
+    if at is not None and arguments[at].startswith("/"):
+        return arguments[at]
+    if chain.scripts:
+        return chain.scripts[0]
+    return "" if kind or is_system(found.real) else found.path
 
 
 def collect_script(

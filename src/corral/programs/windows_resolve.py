@@ -130,6 +130,7 @@ def resolve(
         search=(ntpath.dirname(end.path), ntpath.join(needs.windows, "System32"), needs.windows),
         cwd=caller.disk.real(cwd) if visible else "",
         typed=tuple(argv),
+        own_file=_find_own_file(end, kind, arguments, needs),
         real=real,
         device=device,
         inode=inode,
@@ -366,6 +367,16 @@ def _collect(end: Hop, kind: options.Kind, caller: Caller, needs: Needs) -> tupl
         return end.arguments
     needs.server(script, kind)
     return (*end.arguments[: found.script], script, *end.arguments[found.script + 1 :])
+
+
+def _find_own_file(end: Hop, kind: options.Kind, arguments: Sequence[str], needs: Needs) -> str:
+    """Return the path of the file that is the server, as `find_own_file` does on POSIX systems."""
+    at = options.read_arguments(kind, arguments).script
+    if at is not None and ntpath.isabs(arguments[at]):
+        return arguments[at]
+    if end.scripts:
+        return end.scripts[0]
+    return "" if kind or is_inside(end.path, needs.windows) else end.path
 
 
 def _refused(path: str, why: str, hint: str) -> CommandError:

@@ -111,7 +111,12 @@ def prepare(
     )
     controls = decide(policy, machine, chains)
     named = find_start_directory(subject, sources, cwd)
-    made = system.compose(policy, replace(program, cwd=named), controls, home=subject.home)
+    program = replace(program, cwd=named)
+    if named or program.own_file:
+        from corral.programs.identity import with_directory
+
+        program = with_directory(program, cwd=cwd)
+    made = system.compose(policy, program, controls, home=subject.home)
     start_in = made.start_in or named or made.home
     # Pins are stored under the server's directory and command, because servers in different
     # directories may have the same command.
@@ -139,7 +144,7 @@ def prepare(
         mcp=policy.mcp,
         pins=_load_pins(policy.mcp, pinned_as),
         pinned_as=pinned_as,
-        ungranted=_find_ungranted(subject, environment, cwd=program.cwd or cwd),
+        ungranted=_find_ungranted(subject, environment, cwd=subject.program.cwd or cwd),
         warnings=(
             *warnings(controls),
             *made.warnings,

@@ -125,6 +125,7 @@ def _state(program: Program, layout: Layout, links: tuple[tuple[str, str], ...])
         path=layout.state,
         inside=layout.state,
         server=program.server or program.typed,
+        start_directory=program.directory,
         links=links,
         owner=(layout.who.outside_uid, layout.who.outside_gid) if layout.who.drop_groups else None,
     )

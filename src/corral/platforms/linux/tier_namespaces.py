@@ -210,9 +210,16 @@ def _state(policy: Policy, program: Program, layout: Layout) -> list[Step]:
         return []
     from corral.platforms.posix.run_directories import State
 
-    server = program.server or program.typed
     links = host_files.home_links(policy, layout)
-    return [State(path=layout.state, inside=STATE, server=server, links=links)]
+    return [
+        State(
+            path=layout.state,
+            inside=STATE,
+            server=program.server or program.typed,
+            start_directory=program.directory,
+            links=links,
+        )
+    ]
 
 
 def _network(policy: Policy) -> list[Step]:

@@ -115,8 +115,12 @@ def compose(
 
 
 def _state(path: str, program: Program) -> run_directories.State:
-    server = program.server or program.typed
-    return run_directories.State(path=path, inside=path, server=server)
+    return run_directories.State(
+        path=path,
+        inside=path,
+        server=program.server or program.typed,
+        start_directory=program.directory,
+    )
 
 
 def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) -> rlimits.Rlimits:

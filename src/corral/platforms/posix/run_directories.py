@@ -116,6 +116,7 @@ class State:
     path: str
     inside: str
     server: tuple[str, ...] = ()
+    start_directory: str = ""
     links: tuple[tuple[str, str], ...] = ()
     owner: tuple[int, int] | None = None
     stage: Stage = "supervisor"
@@ -179,8 +180,8 @@ class State:
         make_private_directory(self.path)
         from corral.policy.server_identity import identify_command
 
-        server = identify_command(self.server)
-        name = os.fsencode("\0".join((server.digest, *server.command)))
+        server = identify_command(self.server, self.start_directory)
+        name = os.fsencode("\0".join((server.digest + server.directory, *server.command)))
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
@@ -308,15 +309,14 @@ def _make_alike(name: str, above: int) -> None:
 def state_path(program: Program) -> str:
     """Return the path of a server's state directory, the home that it keeps between runs.
 
-    Two commands count as the same server if they have the same program and arguments. All versions
-    of a package count as one server. A file next to the directory, whose name ends in
-    NAME_OF_STATE, contains the digest of the command as typed, and the command with its secrets
-    masked.
+    Two commands count as the same server if they have the same `home_words`. A file next to the
+    directory, whose name ends in NAME_OF_STATE, contains the digest of the command as typed, the
+    directory to which the server belongs, and the command with its secrets masked.
     """
-    import hashlib
+    from corral.formats.light import sha256
+    from corral.programs.identity import home_words
 
-    words = "\0".join(program.server or (program.real or program.path, *program.argv[1:]))
-    digest = hashlib.sha256(os.fsencode(words)).hexdigest()[:32]
+    digest = sha256(os.fsencode("\0".join(home_words(program)))).hexdigest()[:32]
     return os.path.join(directories().state, "servers", digest)
 
 

@@ -49,6 +49,7 @@ from corral.platforms.windows.options import (
 from corral.platforms.windows.relay import start as relay
 from corral.platforms.windows.runtime_copies import store
 from corral.policy.model import Policy
+from corral.programs.identity import home_words
 from corral.programs.model import Program
 from corral.programs.windows_disk import HostDisk
 
@@ -224,7 +225,7 @@ def _minifilter(
 
 
 def digest(program: Program) -> str:
-    text = "\0".join(program.server or program.typed or program.argv)
+    text = "\0".join(home_words(program))
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
