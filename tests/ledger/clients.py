@@ -5,6 +5,7 @@ from __future__ import annotations
 from ledger.claim import ANY, LINUX, Claim
 
 APPROVE = "tests/linux/test_approve.py"
+CHECK = "tests/linux/test_wrap_check.py"
 CLIENT_FILES = "tests/unit/clients/test_clients_files.py"
 CLIENT_PAGE = "docs/clients/README.md"
 GRANT = "tests/linux/test_grant.py"
@@ -69,6 +70,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (f"{WRAP}::test_an_entry_that_no_longer_starts_is_listed_with_its_remedy",),
             ),
             ("status-unwrapped", "In any directory, `corral status` lists the servers in such files that you wrapped and that are no longer wrapped.", (f"{GRANT}::test_status_shows_a_server_that_its_project_has_unwrapped",)),
+            ("check-unknown", "So the check fails for each key in a server's entry, and for each form of its value, that corral does not know to be harmless, and names the key.", (f"{CHECK}::test_the_check_reports_an_entry_that_could_start_something_else", f"{CHECK}::test_the_check_accepts_the_entries_that_clients_write", f"{CHECK}::test_the_check_reports_the_parts_of_a_file_that_it_does_not_know")),
             ("status-inventory", "every server of every client on this machine, wrapped or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
             ("kept-denials", "For each server corral keeps at most 600 lines, with secrets masked, from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_reports_of_denials_do_not_contain_the_value_of_a_secret")),

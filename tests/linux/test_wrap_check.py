@@ -85,7 +85,7 @@ def test_the_check_fails_for_a_server_that_wrap_refuses(user, scratch, project, 
 )
 def test_the_check_finds_servers_whose_keys_have_another_case(user, scratch, keys):
     path = scratch / "crush.json"
-    path.write_text(json.dumps({keys[0]: {"own": {keys[1]: "x"}, "settings": {"a": 1}}}))
+    path.write_text(json.dumps({keys[0]: {"own": {keys[1]: "x"}, "settings": {"enabled": 1}}}))
     done = check(user, scratch)
     assert done.returncode == 1
     assert done.stdout.endswith(b"files checked: 1, findings: 1\n")
@@ -111,7 +111,7 @@ def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     path = tmp_path / ".mcp.json"
-    path.write_text('{ /* : 1, "mcpServers": [ {name: other, command: x} ], y: \n# */ "z": 1\n}')
+    path.write_text('{ /* : 1, "mcpServers": [ {name: other, command: x} ], y: \n# */ "name": 1\n}')
     assert main(["wrap", "--check"]) == 0
     assert "files checked: 1, findings: 0\n" in capsys.readouterr().out
     (tmp_path / ".continue").mkdir()
@@ -177,6 +177,216 @@ def test_the_check_reads_the_files_that_are_named(user, scratch, project):
     assert check(user, scratch, str(broken)).returncode == 1
 
 
+@pytest.fixture
+def checked(tmp_path, monkeypatch, capsys):
+    """Return a function that writes a project's file, runs the check in this process, and returns
+    what the check reports.
+    """
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+
+    def run(name, content):
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        code = main(["wrap", "--check"])
+        path.unlink()
+        said = capsys.readouterr().out
+        assert code == int("findings: 0" not in said)
+        assert "files checked: 1," in said
+        return said.splitlines()[:-1]
+
+    return run
+
+
+RUN = ["run", "-i", "--rm", "-e", "TOKEN", "image"]
+BOX = {"command": "docker", "args": RUN, "env": {"TOKEN": "x", "PATH": "/usr/bin:/bin"}}
+ACCEPTED_ENTRIES = {
+    ".mcp.json": [
+        BOX,
+        {"command": "podman", "args": ["run", "-it", "-v", "a:/b", "--net=none", "-p8:8", "x", "-y"]},
+        {"command": "docker", "args": ["exec", "-i", "box", "server", "--runtime", "x"]},
+        {"command": "docker", "args": ["mcp", "gateway", "run"]},
+        {"type": "http", "url": "https://e.example", "headers": {"A": "Bearer ${TOKEN}"}},
+        {"type": "http", "url": "https://e.example", "oauth": {"clientId": "x", "callbackPort": 1}},
+        {**WRAPPED, "type": "stdio", "env": {"A": "1"}, "timeout": 5, "alwaysLoad": True},
+        {**WRAPPED, "tools": ["*"], "description": "runs `x`"},
+        {**WRAPPED, "disabled": False, "autoApprove": ["read"], "watchPaths": ["dist"]},
+        {**WRAPPED, "trust": False, "includeTools": ["a"], "cwd": ".", "env": {"NODE_ENV": "x"}},
+    ],
+    ".warp/.mcp.json": [{**WRAPPED, "working_directory": ".", "start_on_launch": True}],
+    ".vscode/mcp.json": [
+        {**PLAIN, "sandboxEnabled": True, "sandbox": {"network": {"allowedDomains": ["a.example"]}}},
+        {"type": "http", "url": "https://e.example", "version": "1.0", "gallery": True},
+    ],
+}  # fmt: skip
+
+
+def table_of(name):
+    return "servers" if name.startswith(".vscode") else "mcpServers"
+
+
+@pytest.mark.parametrize(
+    ("name", "entry"), [(name, one) for name, found in ACCEPTED_ENTRIES.items() for one in found]
+)
+def test_the_check_accepts_the_entries_that_clients_write(checked, name, entry):
+    assert checked(name, {table_of(name): {"x": entry}}) == []
+
+
+REFUSED_ENTRIES = [
+    # Variables and directories from which the program that starts the container would come.
+    ({**BOX, "env": {"PATH": "bin:/usr/bin:/bin"}}, "PATH in the server's env contains bin"),
+    ({**BOX, "env": {"PATH": ":/usr/bin"}}, "PATH in the server's env contains ."),
+    ({**BOX, "env": {"PATH": "${X}/bin"}}, "could replace docker"),
+    ({**BOX, "env": {"PATH": "{env:PWD}/bin"}}, "could replace docker"),
+    ({**BOX, "env": {"LD_PRELOAD": "./evil.so"}}, "would change docker itself"),
+    ({**BOX, "env": {"DOCKER_CONFIG": "./dc"}}, "would change docker itself"),
+    ({**BOX, "env": {"CONTAINERS_CONF": "./c"}}, "would change docker itself"),
+    ({**BOX, "env": {"STORAGE_OPTS": "mount_program=./evil"}}, "would change docker itself"),
+    ({**BOX, "envFile": ".env"}, "could change docker itself"),
+    ({**BOX, "command": "/proc/self/cwd/docker"}, ""),
+    ({**BOX, "command": "/{env:PWD}/docker"}, "which the project itself may contain"),
+    # Commands of engines that start something on this machine.
+    ({**BOX, "args": ["--config", "./dc", "foo"]}, "starts only a container"),
+    ({**BOX, "args": ["foo"]}, "starts only a container"),
+    ({**BOX, "args": []}, "starts only a container"),
+    ({**BOX, "args": ["compose", "run", "x"]}, "starts only a container"),
+    ({**BOX, "args": ["mcp", "gateway", "run", "--interceptor=before:exec:./evil"]}, "container"),
+    ({"command": "podman", "args": ["--runtime", "./evil", "run", "x"]}, "starts only a container"),
+    ({"command": "podman", "args": ["run", "--runtime", "./evil", "x"]}, "starts only a container"),
+    ({"command": "podman", "args": ["run", "--hooks-dir=h", "x"]}, "starts only a container"),
+    ({"command": "podman", "args": ["run", "--pull", "--runtime=./evil", "x"]}, "only a container"),
+    ({"command": "podman", "args": ["run", "${NO:---runtime=./evil}", "x"]}, "only a container"),
+    ({"command": "podman", "args": ["run", "{file:option}", "x"]}, "starts only a container"),
+    ({"command": "podman", "args": ["run", "-c", "x", "x"]}, "starts only a container"),
+    # Keys because of which a client starts something.
+    ({**REMOTE, "headersHelper": "sh -c id"}, "does not know its key 'headersHelper'"),
+    ({**REMOTE, "headers": {"A": "$(./evil)"}}, "its key 'headers' contains $("),
+    ({**REMOTE, "headers": {"A": {"command": "./evil"}}}, "this form of its key 'headers'"),
+    ({**REMOTE, "oauth": {"helper": "./evil"}}, "this form of its key 'oauth'"),
+    ({**REMOTE, "requestOptions": {"proxy": "x"}}, "this form of its key 'requestOptions'"),
+    ({**WRAPPED, "env": {"A": "$(./evil)"}}, "its key 'env' contains $("),
+    ({**WRAPPED, "env": {"A": "`./evil`"}}, "its key 'env' contains `"),
+    ({**WRAPPED, "env": {"A": "${command:x}"}}, "its key 'env' contains ${command:"),
+    ({**WRAPPED, "env": ["LD_PRELOAD=./evil.so"]}, "this form of its key 'env'"),
+    ({**WRAPPED, "env": {"L{env:ZZ}D_PRELOAD": "./evil.so"}}, "this form of its key 'env'"),
+    ({**WRAPPED, "dev": {"debug": {"debugpyPath": "./evil"}}}, "does not know its key 'dev'"),
+    ({**WRAPPED, "extends": "./evil.json"}, "does not know its key 'extends'"),
+    ({**WRAPPED, "comm{env:ZZ}and": ["./evil"]}, "does not know its key 'comm{env:ZZ}and'"),
+    ({**WRAPPED, "cmd": "./evil"}, "several keys of the same meaning ('command', 'cmd')"),
+    ({**WRAPPED, "env": {}, "environment": {"LD_PRELOAD": "./evil.so"}}, "of the same meaning"),
+    ({"command": {"path": "/usr/bin/corral", "args": WRAPPED["args"]}, "args": []}, "same meaning"),
+    ({"settings": {"path": "./evil"}}, "this form of its key 'settings'"),
+    # Variables that make corral, or the shell script of this name on PATH, run other code.
+    *(
+        ({**WRAPPED, "env": {name: "./evil.sh"}}, f"{name} in the server's env would change corral")
+        for name in (
+            "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "BASH_FUNC_exec%%", "ZDOTDIR"
+        )
+    ),
+    (
+        {**WRAPPED, "command": "corral", "env": {"PYENV_HOOK_PATH": "hooks"}},
+        "PYENV_HOOK_PATH in the server's env would change corral",
+    ),
+    ({**WRAPPED, "command": "/{env:PWD}/bin/corral"}, "which the project itself may contain"),
+    # A server that is left alone for a reason that only one client knows.
+    ({"type": "inline_python", "code": "import os"}, "servers of type 'inline_python'"),
+    ({"uses": "file://./evil.yaml"}, "does not know its key 'uses'"),
+    ("./evil", "is not a table"),
+    (["./evil"], "is not a table"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("entry", "why"), REFUSED_ENTRIES)
+def test_the_check_reports_an_entry_that_could_start_something_else(checked, entry, why):
+    """Use entries because of which some client starts a program outside of corral and of the
+    container. The controls are in ACCEPTED_ENTRIES.
+    """
+    said = checked(".mcp.json", {"mcpServers": {"x": entry, "box": BOX, "held": WRAPPED}})
+    found = [line for line in said if line.startswith("./.mcp.json: ")]
+    assert any(why in line for line in found)
+    assert not any(line.startswith(("./.mcp.json: box:", "./.mcp.json: held:")) for line in found)
+    assert len(said) > len(found)  # there is a hint
+
+
+def test_only_vs_codes_file_makes_a_client_use_its_own_sandbox(checked):
+    """Warp also reads the key `servers`, but it does not know `sandboxEnabled`."""
+    boxed = {**PLAIN, "sandboxEnabled": True}
+    assert checked(".vscode/mcp.json", {"servers": {"x": boxed}}) == []
+    assert "only VS Code" in checked(".warp/.mcp.json", {"servers": {"x": boxed}})[0]
+    for env in ({"NODE_OPTIONS": "--import ./evil.mjs"}, {"PATH": "bin"}):
+        said = checked(".vscode/mcp.json", {"servers": {"x": {**boxed, "env": env}}})
+        assert "the client's sandbox" in said[0]
+
+
+SERVER = {"type": "local", "command": ["./evil"]}
+HELD = {"type": "local", "command": ["/usr/bin/corral", "run", "--", "x"]}
+ACCEPTED_FILES = [
+    ("opencode.json", {"mcp": {"x": {**HELD, "environment": {"A": "{env:A} {file:./a}"}}}}),
+    ("opencode.json", {"mcp": {"x": {"enabled": False}}, "permission": {"my-mcp*": "ask"}}),
+    ("opencode.json", '// text\n{"mcp": {}, "experimental": {"mcp_timeout": 5}}'),
+    (".gemini/settings.json", {"mcp": {"allowed": ["a"]}, "allowMCPServers": ["a"], "ui": {"a": "b"}}),
+    (".vscode/mcp.json", {"servers": {}, "inputs": [{"type": "promptString", "id": "a"}]}),
+    (".continue/mcpServers/x.json", {"mcpServers": {"x": WRAPPED}}),
+    (".continue/mcpServers/x.yaml", "name: a\nversion: 0.0.1\nschema: v1\nmcpServers: []\n"),
+    (".codex/config.toml", 'mcp_oauth_credentials_store = "keyring"\nmodel = "x"\n'),
+]  # fmt: skip
+REPORTED_FILES = [
+    ("opencode.json", {"m{env:ZZ}cp": {"evil": SERVER}}, "a part of its key 'm{env:ZZ}cp'"),
+    ("opencode.json", {"m{file:empty}cp": {"evil": SERVER}}, "a part of its key"),
+    ("opencode.json", {"a": "{env:", "mcp": {"x": HELD}}, "opencode replaces this text"),
+    ("opencode.json", '/* {file:x} "mcp": {} /* */ {"mcp": {}}', "opencode replaces this text"),
+    (".gemini/settings.json", {"mcp": {"serverCommand": "sh -c id"}}, "mcp.serverCommand"),
+    (".gemini/settings.json", {"mcpServerCommand": "id", "mcpServers": {}}, "mcpServerCommand"),
+    (".gemini/settings.json", {"mcpservers": {"x": {"url": "a"}}}, "mcpservers"),
+    (".warp/.mcp.json", {"x": {**REMOTE, "headersHelper": "id"}}, "x: corral does not know this key"),
+    (".vscode/mcp.json", {"inputs": [{"type": "command", "command": "x"}]}, "inputs: corral does not"),
+    (".continue/config.yaml", "mcpServers: [{uses: a/b}]", "in the list mcpServers has no name"),
+    (".continue/config.yaml", "mcpServers: [{name: 5, command: x}]", "has no name"),
+    (".continue/config.yaml", "mcpServers: [./evil.yaml]", "in the list mcpServers has no name"),
+    (".continue/mcpServers/x.json", {"mcpServers": {"x": PLAIN}}, "does not start through corral"),
+    (".continue/mcpServers/a/.x.json", {"mcpServers": {"x": PLAIN}}, "does not start through corral"),
+    (".continue/mcpServers/x.json", {"command": "./evil"}, "command: corral does not know this key"),
+    (".continue/agents/x.yaml", "mcpServers: [{name: a, command: x}]", "does not start through"),
+    ("crush.json", {"mcp": {"x": {**WRAPPED, "env": {"A": "$(./evil)"}}}}, "contains $("),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content"), ACCEPTED_FILES)
+def test_the_check_accepts_the_other_parts_of_clients_files(checked, name, content):
+    assert checked(name, content) == []
+
+
+@pytest.mark.parametrize(("name", "content", "why"), REPORTED_FILES)
+def test_the_check_reports_the_parts_of_a_file_that_it_does_not_know(checked, name, content, why):
+    """Use files with a server that is not in a usual entry. The controls are in ACCEPTED_FILES."""
+    found = [line for line in checked(name, content) if not line.startswith("hint: ")]
+    assert len(found) == 1
+    assert why in found[0]
+
+
+def test_the_check_reports_a_link_to_a_directory_of_servers(tmp_path, monkeypatch, capsys):
+    """A client may follow the link. Sanity check: the check reads a directory without a link."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / ".continue/mcpServers/here").mkdir(parents=True)
+    assert main(["wrap", "--check"]) == 0
+    (tmp_path / ".continue/mcpServers/there").symlink_to(tmp_path / "real")
+    assert main(["wrap", "--check"]) == 1
+    assert ".continue/mcpServers/there: the file: " in capsys.readouterr().out
+
+
+def test_status_and_wrap_report_the_entries_that_the_check_reports(user, scratch, project):
+    path = project(".mcp.json", x={**REMOTE, "headersHelper": "id"}, far=REMOTE)
+    for words in (["status"], ["wrap", "--dry-run", "--corral", user.python]):
+        done = user.corral(*words, str(path), cwd=scratch)
+        assert done.returncode == 1, done.stderr
+        assert b"does not know its key 'headersHelper'" in done.stdout
+        assert done.stdout.count(b"does not know") == 1
+
+
 def test_the_hook_runs_the_check_on_clients_files():
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert hook["entry"] == "corral wrap --check"
@@ -187,6 +397,7 @@ def test_the_hook_runs_the_check_on_clients_files():
         assert files.search(path), path
         assert files.search(f"packages/one/{path}"), path
         assert not files.search(f"{path}.bak"), path
+    assert files.search(".continue/mcpServers/a/x.yml")
     for other in ("package.json", "settings.json", ".vscode/settings.json", "xmcp.json"):
         assert not files.search(other), other
 

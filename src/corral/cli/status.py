@@ -10,18 +10,10 @@ from corral.clients.backups import Original
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.corral_path import find_corral, is_same_program
 from corral.clients.edit_file import read_client_file
+from corral.clients.entry_check import find_unknown_parts, refuse_doubtful
 from corral.clients.file_formats import identify
-from corral.clients.server_needs import (
-    UnfitError,
-    refuse_elsewhere,
-    refuse_project_program,
-    refuse_project_variables,
-    refuse_unencodable,
-    refuse_unsafe_variables,
-)
 from corral.clients.unwrap import is_untouched
-from corral.clients.wrap import find_granted
-from corral.errors import SandboxError, UnchosenReadsError
+from corral.errors import SandboxError
 from corral.platforms import states
 from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
@@ -97,29 +89,37 @@ def check_files(words: list[str], *, as_json: bool) -> int:
     """Find servers that are not wrapped, in the named files or else in this project's files.
 
     Print each of these servers, each wrapped server that `wrap` would now refuse, and each file
-    that cannot be read. Ignore servers that `wrap` leaves alone, such as remote servers. Return 1
-    if anything was printed, otherwise 0.
+    that cannot be read. Ignore servers that `wrap` leaves alone, such as remote servers, if corral
+    knows every part of their entries. Return 1 if anything was printed, otherwise 0.
     """
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     files = [_read_file(client, path) for client, path in named or _find_project_files()]
     bad = [
-        (file.path, server.name, server.why or "does not start through corral")
+        (file.path, server)
         for file in files
         for server in file.servers
         if server.state in {"not wrapped", NOT_UNDERSTOOD}
         or (server.state == "wrapped" and server.why)
     ]
-    unread = [(file.path, "", file.error) for file in files if file.error]
+    found = [(path, one.name, one.why or "does not start through corral") for path, one in bad]
+    found += [(file.path, "the file", file.error) for file in files if file.error]
     if as_json:
         output.write_json(to_json(tuple(files)))
     else:
-        found = [*bad, *unread]
-        output.write_lines(f"{path}: {name or 'the file'}: {why}" for path, name, why in found)
-        hints = [f"corral wrap {shlex.quote(path)}" for path, _, _ in bad]
+        output.write_lines(f"{path}: {name}: {why}" for path, name, why in found)
+        hints = [_advise(path, server) for path, server in bad]
         hints += [file.hint for file in files if file.hint]
         output.write_lines(f"hint: {hint}" for hint in dict.fromkeys(hints))
         output.write_line(f"files checked: {len(files)}, findings: {len(found)}")
-    return int(bool(bad or unread))
+    return int(bool(found))
+
+
+def _advise(path: str, server: ServerStatus) -> str:
+    """Return the hint for a server that the check does not accept."""
+    if server.state == "not wrapped":
+        return f"corral wrap {shlex.quote(path)}"
+    by_hand = f"change it by hand in {path}, because corral cannot wrap it as it is"
+    return f"{server.name}: {server.hint or by_hand}"
 
 
 def _find_project_files() -> list[tuple[str, str]]:
@@ -140,9 +140,17 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     from corral.cli.stale_entries import find_missing_npm, find_refusal
 
     records, text = backups.load(file.content.path), file.content.text
-    servers: list[ServerStatus] = []
+    strict = not find_refusals or bool(catalogue.find_project(path))
+    parts = find_unknown_parts(path, file.form.load(text), text) if strict else ()
+    known = {one.key_path[0] for one in file.servers}
+    servers = [
+        ServerStatus(name=name, state=NOT_UNDERSTOOD, why=reason, hint=hint)
+        for name, reason, hint in parts
+        if name not in known
+    ]
     for one in file.servers:
-        shown = _read_server(one, text, records.get(one.key_path), path)
+        original = records.get(one.key_path)
+        shown = _read_server(one, text, original, path, strict=strict)
         if find_refusals:
             refused, mend = find_refusal(client, file, one)
             shown = replace(shown, refused=refused, mend=mend)
@@ -155,19 +163,21 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
 
 
 def _read_server(
-    server: ConfiguredServer, text: str, original: Original | None, path: str
+    server: ConfiguredServer, text: str, original: Original | None, path: str, *, strict: bool
 ) -> ServerStatus:
     status = ServerStatus(
         name=server.name, state="not wrapped", scope=server.scope, off=server.disabled
     )
     if server.is_wrapped and server.understood:
         own = _is_this_corral(text, server, original)
+        why, hint = _find_doubt(server, path, own=own, strict=strict)
         described = client_output.describe_permissions(server.run_flags, server.inner_argv)
         state_bytes, unused = _measure_homes(path, server)
         return replace(
             status,
             state="wrapped",
-            why=_find_doubt(server, catalogue.find_project(path), own=own),
+            why=why,
+            hint=hint,
             corral=server.argv[0],
             own=own,
             walled=own,
@@ -182,15 +192,20 @@ def _read_server(
     refusal = package if isinstance(package, Refusal) and not server.why else None
     why = refusal.why if refusal else server.why
     is_left = refusal.leave_alone if refusal else bool(server.why)
-    state = "left alone" if is_left else "not wrapped"
+    state, hint = "left alone" if is_left else "not wrapped", refusal.hint if refusal else ""
+    if not server.understood:
+        state = NOT_UNDERSTOOD
+    elif is_left:
+        doubt, hint = _find_doubt(server, path, own=False, strict=strict)
+        state, why = (NOT_UNDERSTOOD, doubt) if doubt else (state, why)
     if original is not None:  # corral wrapped this server, but its entry was changed since
         why = "; ".join(filter(None, (CHANGED, why)))
     return replace(
         status,
-        state=state if server.understood else NOT_UNDERSTOOD,
+        state=state,
         walled=None if server.is_remote else False,
         why=why,
-        hint=refusal.hint if refusal and not is_left else "",
+        hint=hint,
         command=masked(server.argv) if server.command else (),
     )
 
@@ -220,24 +235,13 @@ def _measure_homes(path: str, server: ConfiguredServer) -> tuple[int | None, int
     return sum(states.measure(one.path) for one in found) if found else None, unused
 
 
-def _find_doubt(server: ConfiguredServer, project: str, *, own: bool) -> str:
-    """Return why `wrap` would refuse this wrapped server, or "" if it would accept the server.
-
-    `own` is false if another program named corral starts the server. `wrap` accepts this, because
-    the file may have been wrapped on another machine. It refuses the server if the project itself
-    may contain this other program.
-    """
+def _find_doubt(server: ConfiguredServer, path: str, *, own: bool, strict: bool) -> tuple[str, str]:
+    """Return why a server is not accepted, and a hint, or two empty strings if it is accepted."""
     try:
-        if not own or not os.path.dirname(server.argv[0]):
-            refuse_project_program(server, project)
-        if not own:
-            refuse_project_variables(server, project)
-        refuse_unencodable(server)
-        refuse_unsafe_variables(server)
-        refuse_elsewhere(server, project, find_granted(server.run_flags))
-    except (UnfitError, UnchosenReadsError) as error:
-        return error.message
-    return ""
+        refuse_doubtful(server, path, own=own, strict=strict)
+    except SandboxError as error:
+        return error.message, error.hint or ""
+    return "", ""
 
 
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:

@@ -12,6 +12,7 @@ from corral.clients import catalogue
 from corral.clients.configured_servers import SHAPES
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
+from corral.clients.entry_check import refuse_doubtful
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.server_needs import UnfitError, find_start_directory, refuse_elsewhere
 from corral.clients.wrap import (
@@ -197,8 +198,9 @@ def check(
     project = catalogue.find_project(path) if path else ""
     try:
         if proposal.outcome is not None:
-            if proposal.outcome.state == "already":
-                refuse_elsewhere(proposal.server, project, find_granted(proposal.server.run_flags))
+            is_left = proposal.outcome.state == "left" and not proposal.server.disabled
+            if is_left or proposal.outcome.state == "already":
+                refuse_doubtful(proposal.server, path, own=not is_left, strict=bool(project))
             return proposal
         proposal = _check_state(proposal)
         command: Sequence[str] = proposal.server.argv

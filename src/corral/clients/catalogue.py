@@ -52,7 +52,19 @@ def own_files(
 
 
 def project_files(client: Client, directory: str) -> list[str]:
-    return [os.path.join(directory, *path.split("/")) for path in client.project]
+    """Return the paths of the client's files in a project. A path with `*` is replaced by the files
+    that match it, and by links to directories, which corral does not follow.
+    """
+    found: list[str] = []
+    for name in client.project:
+        above, star, ending = name.partition("*")
+        top = os.path.join(directory, *above.split("/"))
+        for here, below, files in os.walk(top) if star else ():
+            links = [one for one in below if os.path.islink(os.path.join(here, one))]
+            matching = [one for one in files if one.endswith(ending)]
+            found += (os.path.join(here, one) for one in sorted((*links, *matching)))
+        found += () if star else (top,)
+    return found
 
 
 def find_project(path: str) -> str:
@@ -64,4 +76,8 @@ def find_project(path: str) -> str:
     if os.path.realpath(path) in own:
         return ""
     ends = [os.path.join(os.sep, *name.split("/")) for one in CLIENTS for name in one.project]
-    return next((path.removesuffix(end) for end in ends if path.endswith(end)), "")
+    for above, star, ending in (end.partition("*") for end in ends):
+        project, found, rest = path.rpartition(above)
+        if found and rest.endswith(ending) and bool(star) == bool(rest):
+            return project
+    return ""

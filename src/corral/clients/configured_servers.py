@@ -7,7 +7,7 @@ a file is reported as not understood, so that the user does not overlook it.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from corral.clients.backups import Part
 from corral.clients.corral_path import is_corral
@@ -35,13 +35,18 @@ REMOTE = frozenset((
     "streamable_http",
 ))  # fmt: skip
 LOCAL = frozenset(("", "stdio", "local"))
-PARTS_OF_CLIENT = frozenset(("builtin", "platform", "frontend", "inline_python"))
+PARTS_OF_CLIENT = frozenset(("builtin", "platform", "frontend"))
 """The types of Goose's built-in extensions."""
 KEYS = frozenset((
-    "command", "cmd", "path", "args", "cwd", "env", "envs", "environment", "env_vars", "env_keys",
-    "envFile",
+    "command", "cmd", "path", "args", "cwd", "working_directory", "env", "envs", "environment",
+    "env_vars", "env_keys", "envFile",
 ))  # fmt: skip
 """The keys of a server that decide what a client starts on this machine."""
+SYNONYMS = (
+    ("command", "cmd"), ("args",), ("env", "envs", "environment"), ("env_vars", "env_keys"),
+    ("cwd", "working_directory"),
+)  # fmt: skip
+"""Keys with the same meaning. Each client reads only one of them, so an entry may have only one."""
 KEYS_IGNORING_CASE = frozenset(map(str.casefold, KEYS))
 """Clients that are written in Go ignore the case of keys, so that a project could write the command
 that they start beside the command that corral reads.
@@ -50,6 +55,7 @@ MARKS = frozenset(map(str.casefold, ("command", "cmd", "type", "transport", *ADD
 MAX_DEPTH = 12
 NOTHING = Value(data=None)
 IS_TWIN = "another server has the same name"
+IS_SANDBOXED = "the client runs it in its own sandbox (sandboxEnabled)"
 IS_REMOTE = "it is remote, so it does not run on this machine"
 
 
@@ -58,6 +64,7 @@ class ConfiguredServer:
     name: str
     key_path: tuple[str, ...]  # the keys from the top of the file to the server
     table: Value  # the table that contains `command` and `args`
+    entry: Mapping[str, object] = {}  # the whole entry
     command: Value | None = None
     args: Value | None = None
     joined: bool = False  # whether `args` is one list that begins with the program
@@ -174,7 +181,7 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
     contain settings or a table `servers`.
     """
     for name, entry in (value.members or {}).items():
-        if keys == ("mcp",) and MARKS.isdisjoint(map(str.casefold, entry.members or {})):
+        if keys == ("mcp",) and not is_entry(entry.members or {}):
             continue
         if entry.members is not None:
             yield _read_server(name, (*keys, name), entry)
@@ -185,31 +192,50 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
             yield _read_server(name, (*keys, name), entry, twin=names[name] > 1)
 
 
+def is_entry(names: Iterable[object]) -> bool:
+    """Return whether a table with these keys looks like a server."""
+    return not MARKS.isdisjoint(str(name).casefold() for name in names)
+
+
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
     """Yield entries that look like servers, but are at a place that SHAPES does not list, or are in
     a list and have no name. Search only below keys that contain "mcp" or "modelcontext".
+
+    Also yield each entry among servers that is not a table, and each key that a client may change
+    before it reads the file.
     """
     in_list = isinstance(data, list)
     if isinstance(data, list):
         data = {str(at): item for at, item in enumerate(data)}
     if not isinstance(data, dict) or len(keys) > MAX_DEPTH:
         return
+    among = keys[-1:] not in {("mcp",), ("extensions",)} and any(_fits(one, keys) for one in SHAPES)
     for name, entry in data.items():
-        path = (*keys, str(name))
+        path, place = (*keys, str(name)), ".".join(keys)
         below = any("mcp" in key.lower() or "modelcontext" in key.lower() for key in path[:-1])
         named = entry if below and isinstance(entry, dict) else {}
         command = next((named[key] for key in named if str(key).casefold() == "command"), None)
-        if isinstance(command, str) or _is_list_of_texts(command):
-            nameless = in_list and not isinstance(entry.get("name"), str)
-            if nameless or not any(_fits(shape, path[:-1]) for shape in SHAPES):
-                place = ".".join(path[:-1])
-                why = f"corral does not support servers in this part of a file ({place})"
-                why = f"its entry in the list {place} has no name" if nameless else why
-                yield ConfiguredServer(
-                    name=str(name), key_path=path, table=NOTHING, why=why, understood=False
-                )
-            continue
-        yield from _find_unknown(entry, path)
+        is_server = isinstance(command, str) or _is_list_of_texts(command)
+        called = entry.get("name") if isinstance(entry, dict) else None
+        nameless = not (isinstance(called, str) and called)
+        variables = ("{env:", "{file:", "${", "{{") if below or not keys else ("{env:", "{file:")
+        if any(mark in str(name) for mark in variables):
+            yield _not_understood(path, f"a client may replace a part of its key {shown(path[-1])}")
+        elif in_list and nameless and (among or is_server):
+            yield _not_understood(path, f"its entry in the list {place} has no name")
+        elif among and isinstance(entry, str | list):
+            yield _not_understood(path, f"its entry in {place} is not a table")
+        elif not is_server:
+            yield from _find_unknown(entry, path)
+        elif not any(_fits(shape, keys) for shape in SHAPES):
+            why = f"corral does not support servers in this part of a file ({place})"
+            yield _not_understood(path, why)
+
+
+def _not_understood(key_path: tuple[str, ...], why: str) -> ConfiguredServer:
+    return ConfiguredServer(
+        name=key_path[-1], key_path=key_path, table=NOTHING, why=why, understood=False
+    )
 
 
 def _is_list_of_texts(value: object) -> bool:
@@ -244,6 +270,7 @@ def _read_server(
         name=name,
         key_path=key_path,
         table=table,
+        entry=entry.data if isinstance(entry.data, dict) else {},
         command=command,
         args=args,
         joined=joined,
@@ -253,7 +280,7 @@ def _read_server(
         env={str(key): str(value) for key, value in values.items() if value is not None},
         forwarded=_read_names(members.get("env_vars") or members.get("env_keys")),
         env_file=_text(entry, "envFile"),
-        cwd=_text(entry, "cwd"),
+        cwd=_text(entry, "cwd") or _text(entry, "working_directory"),
     )
 
 
@@ -267,6 +294,9 @@ def _find_obstacle(
     for name in names:
         if name not in KEYS and name.casefold() in KEYS_IGNORING_CASE:
             return f"some clients ignore the case of its key {shown(name)}, others do not", False
+    for synonyms in SYNONYMS:
+        if len(given := [shown(name) for name in names if name in synonyms]) > 1:
+            return f"it has several keys of the same meaning ({', '.join(given)})", False
     kind = _text(entry, "type") or _text(entry, "transport")
     if command is None and (kind in REMOTE or any(_text(entry, key) for key in ADDRESSES)):
         return IS_REMOTE, True
@@ -292,7 +322,7 @@ def _find_obstacle(
     if any(part is not None and part.shared for part in (entry, command, args)):
         return "it shares its lines with other entries of the file (an alias)", False
     if _is_set_to(entry, "sandboxEnabled", True) and "servers" in keys[:-1]:
-        return "the client runs it in its own sandbox (sandboxEnabled)", True
+        return IS_SANDBOXED, True
     return "", True
 
 

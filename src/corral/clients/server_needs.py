@@ -7,6 +7,7 @@ in a client's settings is not a permission.
 
 import ntpath
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from corral.policy.requests import describe_requests
 from corral.policy.secret_paths import CEILINGS, is_sensitive
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret, masked
+from corral.programs.advice import CONTAINERS, program_name
 from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.needed_files import home_names, is_shared, is_system
 from corral.programs.package_runners import Package, format_runner, parse_runner
@@ -40,6 +42,8 @@ RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 # may also occur in corral's own flags.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PROJECT = "${workspaceFolder}"
+OPENCODE_VARIABLE = re.compile(r"\$?\{(?=(?:env|file):)")
+"""The beginning of a variable that opencode writes without `$`, such as `{env:HOME}`."""
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 NO_DATA = frozenset(("VIRTUAL_ENV", "CONDA_PREFIX", "PWD", "OLDPWD"))
 """Variables whose directory is not the server's data."""
@@ -49,9 +53,11 @@ DEVICES = ("/dev/", "/proc/", "/sys/")
 # variables are refused because they would change corral itself: its code and settings, the
 # certificates that the server may read, the host's proxy, the addresses to which allowed host names
 # resolve, the file to which TLS keys are written, or the directories of version managers, whose
-# links corral trusts.
+# links corral trusts. Variables that make a shell run other code are refused too, because the
+# program `corral` may be a version manager's shell script.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
+    "BASH_FUNC_",
 )  # fmt: skip
 UNSAFE_NAMES = frozenset((
     "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "APPDATA",
@@ -59,14 +65,22 @@ UNSAFE_NAMES = frozenset((
     "DBUS_SESSION_BUS_ADDRESS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
     "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT",
     "AWS_CA_BUNDLE", "HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", "LOCPATH", "SSLKEYLOGFILE",
-    *MANAGED_BY_VARIABLE,
+    "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4", "ZDOTDIR", *MANAGED_BY_VARIABLE,
 ))  # fmt: skip
+MANAGER_PREFIXES = ("VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_")
+"""Variables of version managers. They choose which corral starts, if it is found through PATH."""
+CLIENTS_SANDBOX = "the client's sandbox"
+ENGINE_PREFIXES = (
+    "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "CONTAINER_CONNECTION", "_CONTAINERS_", "PODMAN_", "NERDCTL_", "BUILDX_", "BUILDKIT_", "CNI_",
+    "STORAGE_DRIVER", "STORAGE_OPTS",
+)  # fmt: skip
+"""Variables that choose which programs a container engine runs on the host."""
 HOMES = ("HOME", "USERPROFILE")
 # These variables choose where packages come from and which npm or uv installs them. All values are
 # refused. Even a value that looks harmless may contain the name of another variable, such as a
 # token. The client would fill in the token, and npm or uv could send it to another host.
 PACKAGE_SOURCE_PREFIXES = (
-    "NPM_CONFIG_", "PIP_", "UV_", "VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_", "XDG_DATA_HOME",
+    "NPM_CONFIG_", "PIP_", "UV_", "XDG_DATA_HOME", *MANAGER_PREFIXES,
 )  # fmt: skip
 HARMLESS = frozenset((
     "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE",
@@ -77,7 +91,7 @@ HARMLESS = frozenset((
 is not among them, because it could name the module `antigravity`, and importing this module runs
 the program in BROWSER.
 """
-WINDOWS_PROGRAMS = frozenset(f"corral.{ending}" for ending in ("exe", "com", "cmd", "bat"))
+WINDOWS_ENDINGS = ("exe", "com", "cmd", "bat")
 UNKNOWN = "${unknown}"
 """A placeholder for an argument whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
@@ -124,19 +138,27 @@ def refuse_one_word(server: ConfiguredServer) -> None:
 
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
-    """Refuse a server's variables if they would change what corral loads, trusts or installs."""
-    found_by_path = server.is_wrapped and not os.path.isabs(server.argv[0])
-    names = [name for name, value in server.env.items() if _is_unsafe(name, value)]
-    names += [name for name in server.env if name.upper() == "PATH" and found_by_path]
+    """Refuse a server's variables if they would change what corral loads, trusts or installs. If
+    the server does not start through corral, its container engine takes the place of corral.
+    """
+    starter = _name_starter(server)
+    is_found = server.is_wrapped and not os.path.isabs(server.argv[0])
+    choosing = ("PATH", *MANAGER_PREFIXES) if is_found else ()
+    unsafe = (*UNSAFE_PREFIXES, *choosing)
+    names = [name for name, value in server.env.items() if _is_unsafe(name, value, unsafe, starter)]
     if names:
+        flag = "--env" if starter == "corral" else "-e"
+        otherwise = (
+            f"; if only the server needs it, add {flag} {names[0]}=VALUE, and if {starter} needs"
+            " it, set it in your own environment"
+        )
         raise UnfitError(
-            f"{', '.join(names)} in the server's env would change corral itself, which is not"
+            f"{', '.join(names)} in the server's env would change {starter} itself, which is not"
             " sandboxed",
-            hint="remove it from the file; if only the server needs it, add"
-            f" --env {names[0]}=VALUE, and if corral needs it, set it in your own environment",
+            hint=f"remove it from the file{'' if starter == CLIENTS_SANDBOX else otherwise}",
         )
     is_package = _is_package(server)
-    _refuse_foreign_path(server.env, is_package=is_package)
+    _refuse_foreign_path(server.env, starter, is_package=is_package)
     if not is_package:
         return
     if names := [name for name in server.env if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
@@ -148,20 +170,39 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
         )
 
 
-def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
+def is_container(server: ConfiguredServer) -> bool:
+    return program_name(server.argv[0]) in CONTAINERS
+
+
+def _name_starter(server: ConfiguredServer) -> str:
+    """Return the program that the client starts outside of any walls. For a server that is left
+    alone, this is not corral but the program that sets up the server's other sandbox.
+    """
+    if server.is_wrapped or not server.command:
+        return "corral"
+    if is_container(server):
+        return program_name(server.argv[0])
+    return CLIENTS_SANDBOX if server.why else "corral"
+
+
+def _refuse_foreign_path(given: Mapping[str, str], starter: str, *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
     If the server is a package, an `npm` or `uv` in this directory would install it, and other
     servers would use the result from the cache. If the server is a command, corral makes its
     program readable, with the files to which the program leads. A link or script in this directory
-    could lead to any file. Directories of version managers are refused only for packages.
+    could lead to any file. Directories of version managers are refused only for packages, and for
+    a `starter` other than corral, which the client itself looks up on this PATH.
     """
-    home = os.path.expanduser("~")
-    known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
+    home, is_corral = os.path.expanduser("~"), starter == "corral"
+    known: tuple[str, ...] = ()
+    if is_corral and not is_package:
+        known = (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
     search = [value for name, value in given.items() if name.upper() == "PATH"]
-    foreign = next(filter(None, (_find_foreign_directory(one, known) for one in search)), "")
-    if foreign:
+    found = (_find_foreign_directory(one, known, relative=not is_corral) for one in search)
+    if foreign := next(filter(None, found), ""):
         what = "replace the installer of its package" if is_package else "make any file readable"
+        what = what if is_corral else f"replace {starter}"
         raise UnfitError(
             f"PATH in the server's env contains {foreign}, which could {what}",
             hint="remove it from the file, or put that directory on your own PATH",
@@ -203,7 +244,7 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
-        if not (inside or on_path) or "${" in path:
+        if not (inside or on_path) or "$" in path:
             why = f"it starts from {shown(path, 200)}, outside of its project"
             if is_sensitive_path(path):
                 raise UnfitError(f"{why}, which may contain secrets", hint="check this entry")
@@ -215,9 +256,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def refuse_project_program(server: ConfiguredServer, project: str) -> None:
-    """Refuse a program named corral if it may be in the project, because it could be any program.
-    Also refuse paths with a client's variable, and paths that depend on the process, such as
-    relative paths and /proc.
+    """Refuse the program that starts the server if it may be in the project, because it could be
+    any program. Also refuse paths with a client's variable, and paths that depend on the
+    process, such as relative paths and /proc.
     """
     # A home directory does not count as a project, because it may contain installed programs.
     project = "" if _is_home(project) else project
@@ -226,12 +267,13 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
         # The program is looked up on PATH, but on Windows first in the current directory.
         here = os.path.join(project, _fill(server.cwd, project))
         found = [name.lower() for top in (project, here) if project for name in _list_names(top)]
-        if WINDOWS_PROGRAMS.isdisjoint(found):
+        stem = program_name(program)
+        if {f"{stem}.{ending}" for ending in WINDOWS_ENDINGS}.isdisjoint(found):
             return
         raise UnfitError(
             f"it is started by {shown(program, 200)}, and the project itself contains a"
             " Windows program of this name",
-            hint="name the program of an installed corral by its whole path",
+            hint=f"name the program of an installed {stem} by its whole path",
         )
     # Also accept absolute paths of other systems, because the file may be shared with other
     # machines.
@@ -241,10 +283,10 @@ def refuse_project_program(server: ConfiguredServer, project: str) -> None:
     inside = any(is_inside(path, top) for path in paths for top in tops)
     # `//NAME` may be another machine on Windows, and `//proc` is /proc on Linux.
     is_doubled = program.replace("\\", "/").startswith("//")
-    if inside or is_doubled or not is_absolute or "${" in program:
+    if inside or is_doubled or not is_absolute or "$" in program:
         raise UnfitError(
             f"it is started by {shown(server.argv[0], 200)}, which the project itself may contain",
-            hint="name the program of an installed corral",
+            hint=f"name the program of an installed {program_name(program)}",
         )
 
 
@@ -258,7 +300,7 @@ def refuse_project_variables(server: ConfiguredServer, project: str) -> None:
     if "${" in path or is_inside(path, project):
         raise UnfitError(
             f"{shown(server.env_file, 200)}, which the project itself may contain, could change"
-            " corral itself, which is not sandboxed",
+            f" {_name_starter(server)} itself, which is not sandboxed",
             hint="name the variables under `env` instead",
         )
 
@@ -312,6 +354,7 @@ def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
 
 def _fill(text: str, project: str) -> str:
     """Replace clients' variables for the project and the home directory with their paths."""
+    text = OPENCODE_VARIABLE.sub("${", text)
     for name in PROJECT_VARIABLES:
         text = text.replace(f"${{{name}}}", project)
     for name in ("${HOME}", "${env:HOME}", "${userHome}"):
@@ -326,9 +369,11 @@ def _is_package(server: ConfiguredServer) -> bool:
     )
 
 
-def _is_unsafe(name: str, value: str) -> bool:
+def _is_unsafe(name: str, value: str, prefixes: tuple[str, ...], starter: str) -> bool:
     upper = name.upper()
-    known = upper in UNSAFE_NAMES or upper in HOMES or upper.startswith(UNSAFE_PREFIXES)
+    known = upper in UNSAFE_NAMES or upper in HOMES or upper.startswith(prefixes)
+    if starter != "corral" and upper not in NO_EXTRA_CODE:
+        known = known or upper.startswith(ENGINE_PREFIXES) or is_loader_variable(name)
     if not known or upper in HARMLESS:
         return False
     # A variable with the same value in the user's own environment changes nothing.
@@ -337,22 +382,24 @@ def _is_unsafe(name: str, value: str) -> bool:
     return value not in own
 
 
-def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
+def _find_foreign_directory(search: str, known: Sequence[str], *, relative: bool) -> str:
     """Return the first foreign directory of a search path, or '' if there is none. All directories
     are foreign except the system's, those on the user's PATH, and those inside `known` directories.
+    Relative directories count only if `relative` is true, because corral itself never searches
+    them.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
-    mine = _own_search_path()
+    mine, search = _own_search_path(), OPENCODE_VARIABLE.sub("${", search)
     for name, text in (("PATH", own), ("HOME", home)):
         search = search.replace(f"${{{name}}}", text).replace(f"${{env:{name}}}", text)
     search = search.replace("${userHome}", home)
     for path in search.split(os.pathsep):
-        # Relative directories are skipped, because corral never searches them. A path with any
-        # other variable counts as foreign, because only the client knows its value.
-        counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
+        # A path with any other variable is foreign, because only the client knows its value.
+        unknown, real = "$" in path, os.path.realpath(path)
         chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
-        if counts and not chosen:
-            return path
+        is_relative = not os.path.isabs(path)
+        if unknown or (relative if is_relative else not chosen):
+            return path or os.curdir
     return ""
 
 

@@ -41,8 +41,8 @@ class Client:
     """An MCP client, and the files with its servers' settings, which often contain tokens.
 
     `linux`, `macos` and `windows` each replace `files` on one system. `project` lists files in a
-    project's directory. A test checks that every file is in CLIENT_DIRECTORIES, and every project
-    file in PROJECT.
+    project's directory, where `*` stands for any names, also of directories. A test checks that
+    every file is in CLIENT_DIRECTORIES, and every project file in PROJECT.
     """
 
     name: str
@@ -179,7 +179,17 @@ CLIENTS = (
             f"{IN_CODE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ),
     ),
-    _client("continue", "Continue", ".continue/config.yaml"),
+    Client(
+        name="continue", title="Continue", files=(".continue/config.yaml",),
+        project=(
+            ".continue/config.yaml",
+            *(
+                f".continue/{directory}/*.{ending}"
+                for directory in ("mcpServers", "agents", "assistants", "configs")
+                for ending in ("json", "yaml", "yml")
+            ),
+        ),
+    ),
     Client(
         name="goose", title="Goose",
         linux=("CONFIG/goose/config.yaml",), macos=(".config/goose/config.yaml",),

@@ -27,6 +27,22 @@ NEWEST = "latest"
 PYTHON = re.compile(r"(?:c?python)?\d+(?:\.\d+){0,2}|/.*")
 """A version or a path, as `corral run --python` accepts it."""
 SHELLS = frozenset(("sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "pwsh"))
+# The options of `docker run` and `docker exec` that do not make the engine run a program on the
+# host. An option such as `--runtime`, which podman also accepts after `run`, would.
+CONTAINER_SWITCHES = frozenset((
+    "--detach", "--init", "--interactive", "--no-healthcheck", "--privileged", "--publish-all",
+    "--quiet", "--read-only", "--rm", "--tty",
+))  # fmt: skip
+CONTAINER_OPTIONS = frozenset((
+    "--add-host", "--cap-add", "--cap-drop", "--cpus", "--device", "--dns", "--entrypoint", "--env",
+    "--env-file", "--gpus", "--hostname", "--ipc", "--label", "--memory", "--mount", "--name",
+    "--net", "--network", "--pid", "--pids-limit", "--platform", "--publish", "--pull", "--restart",
+    "--security-opt", "--shm-size", "--tmpfs", "--ulimit", "--user", "--volume", "--workdir",
+))  # fmt: skip
+"""Options that take a value."""
+SHORT_CONTAINER_OPTIONS = re.compile(r"-[itdqP]*([evpuwm]?)(.*)", re.DOTALL)
+GATEWAY = ["mcp", "gateway", "run"]
+"""Docker's own gateway, which starts servers in containers. Its options may name host programs."""
 
 
 @record
@@ -148,10 +164,15 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
             return replace(found, used=found.used + 2)
         return found or _refuse_shell(name)
     if name in CONTAINERS and _is_installed(command):
+        if words == GATEWAY or _starts_container(words):
+            return Refusal(
+                why=f"{name} starts the server in a container, which corral cannot inspect",
+                hint="the container already is the server's sandbox",
+                leave_alone=True,
+            )
         return Refusal(
-            why=f"{name} starts the server in a container, which corral cannot inspect",
-            hint="the container already is the server's sandbox",
-            leave_alone=True,
+            why=f"corral does not know whether this {name} command starts only a container",
+            hint=f"write `{name} run`, then its common options, then the image",
         )
     if name in SHELLS:
         return _refuse_shell(name)
@@ -167,6 +188,29 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
             hint=f"start the server from the project's environment: {_format_venv_command(words)}",
         )
     return None
+
+
+def _starts_container(words: list[str]) -> bool:
+    """Return whether the arguments are `run` or `exec`, known options, and an image or container.
+
+    A value that begins with "-" is refused, because the engine may read it as an option, and so is
+    an image that begins with a variable, because a client may replace it with an option.
+    """
+    if words[:1] not in (["run"], ["exec"]):
+        return False
+    rest = iter(words[1:])
+    for word in rest:
+        if not word.startswith("-"):
+            return bool(word) and word[0] not in "${"
+        name, equals, _ = word.partition("=")
+        short = SHORT_CONTAINER_OPTIONS.fullmatch(word)
+        letter, value = short.groups() if short else ("", "")
+        if name in CONTAINER_OPTIONS or letter:
+            if not (equals or value) and next(rest, "-").startswith("-"):
+                return False
+        elif name not in CONTAINER_SWITCHES and (value or word == "-"):
+            return False
+    return False
 
 
 def _is_installed(command: str) -> bool:

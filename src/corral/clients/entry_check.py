@@ -1,0 +1,167 @@
+"""Refuse each part of a server's entry, and of a file for servers, that corral does not know.
+
+The files of a project are written by other people. A client may run a program that a key names,
+such as `headersHelper` in Claude Code, and corral cannot know all such keys. So `wrap --check`
+accepts only the keys and the forms of values that are listed here, because they do not make a
+client start anything. The sources are the pages in `docs/clients`.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from corral.clients import catalogue
+from corral.clients.configured_servers import IS_SANDBOXED, SHAPES, ConfiguredServer, is_entry
+from corral.clients.server_needs import (
+    UnfitError,
+    is_container,
+    refuse_elsewhere,
+    refuse_project_program,
+    refuse_project_variables,
+    refuse_unencodable,
+    refuse_unsafe_variables,
+)
+from corral.clients.wrap import find_granted
+from corral.formats.jsonc import STRING_OR_COMMENT
+from corral.safe_text import shown
+
+# The form of a value: a text, number or truth value (SCALAR), one of these texts (a set), a list of
+# values of one form, a table with these keys, or one of several forms (a tuple).
+Form: TypeAlias = "str | frozenset[str] | list[Form] | dict[str, Form] | tuple[Form, ...]"
+SCALAR, ANY_KEY = "a scalar", "*"
+UNKNOWN: Form = ()
+WORDS: Form = [SCALAR]
+TABLE: Form = {ANY_KEY: SCALAR}
+SANDBOX: Form = {ANY_KEY: ({ANY_KEY: (SCALAR, WORDS)}, SCALAR)}
+SCALARS = (
+    "name", "serverName", "display_name", "description", "version", "source", "gallery",
+    "faviconUrl", "type", "transport", "transportType", "url", "serverUrl", "httpUrl", "uri", "cmd",
+    "cwd", "working_directory", "envFile", "disabled", "enabled", "required", "bundled", "remote",
+    "trust", "alwaysLoad", "start_on_launch", "sandboxEnabled", "timeout", "connectionTimeout",
+    "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "discoveryTimeoutMs",
+    "supports_parallel_tool_calls", "default_tools_approval_mode", "bearer_token_env_var",
+    "oauth_resource", "authProviderType", "targetAudience", "targetServiceAccount", "_comment",
+    "$comment", "//",
+)  # fmt: skip
+LISTS = (
+    "args", "env_keys", "autoApprove", "alwaysAllow", "disabledTools", "disabled_tools",
+    "enabledTools", "enabled_tools", "includeTools", "excludeTools", "available_tools", "scopes",
+    "oauthScopes", "watchPaths",
+)  # fmt: skip
+TABLES = ("env", "envs", "environment", "headers", "http_headers", "env_http_headers", "auth")
+OAUTH = (
+    "enabled", "clientId", "client_id", "clientSecret", "client_secret", "callbackPort", "scope",
+    "redirectUri", "authServerMetadataUrl", "authorizationUrl", "tokenUrl", "issuer",
+)  # fmt: skip
+ENTRY: dict[str, Form] = {
+    **dict.fromkeys(SCALARS, SCALAR), **dict.fromkeys(LISTS, WORDS), **dict.fromkeys(TABLES, TABLE),
+    "command": (SCALAR, WORDS, {"path": SCALAR, "args": WORDS, "env": TABLE}),
+    "env_vars": (WORDS, [(SCALAR, {"name": SCALAR, "source": SCALAR})]),
+    "tools": (WORDS, {ANY_KEY: {"approval_mode": SCALAR}}),
+    "oauth": (SCALAR, {**dict.fromkeys(OAUTH, SCALAR), "scopes": WORDS, "audiences": WORDS}),
+    "requestInit": {"headers": TABLE},
+    "requestOptions": {"headers": TABLE, "timeout": SCALAR, "verifySsl": SCALAR},
+    "settings": {},
+    "sandbox": SANDBOX,
+}  # fmt: skip
+INPUT: Form = {
+    "type": frozenset(("promptString", "pickString")), "options": WORDS,
+    **dict.fromkeys(("id", "description", "default", "password"), SCALAR),
+}  # fmt: skip
+FILE: dict[str, Form] = {
+    **dict.fromkeys(("$schema", "name", "version", "schema"), SCALAR),
+    **dict.fromkeys(("mcp_oauth_callback_port", "mcp_oauth_callback_url"), SCALAR),
+    "mcp_oauth_credentials_store": SCALAR, "inputs": [INPUT], "sandbox": SANDBOX,
+}  # fmt: skip
+"""The keys beside the table of servers, in a file that is only for servers."""
+SETTINGS: dict[str, Form] = {"allowed": WORDS, "excluded": WORDS, "inputs": [INPUT]}
+"""The settings beside the servers in the table `mcp`."""
+# Crush runs `$(...)`, and VS Code runs its own command for `${command:...}`.
+RUN_BY_CLIENT = re.compile(r"\$\(|`|\$\{command:")
+# opencode replaces `{env:NAME}` and `{file:PATH}` in the text of a file before it parses the file.
+REPLACED = re.compile(r"\{(?:env|file):([^{}\"\\\n]+\})?")
+
+
+def refuse_doubtful(server: ConfiguredServer, path: str, *, own: bool, strict: bool) -> None:
+    """Refuse a server that is wrapped or left alone, but might start something outside of its
+    sandbox. Raise UnfitError or UnchosenReadsError.
+
+    `own` is false if another program named corral starts the server. This is accepted, because the
+    file may have been wrapped on another machine, unless the project itself may contain this
+    program. `strict` also refuses entries with unknown keys.
+    """
+    project = catalogue.find_project(path)
+    if server.command is not None:
+        is_found = not os.path.dirname(server.argv[0])
+        if is_container(server) or (server.is_wrapped and (is_found or not own)):
+            refuse_project_program(server, project)
+        if not own:
+            refuse_project_variables(server, project)
+        refuse_unencodable(server)
+        refuse_unsafe_variables(server)
+    if server.is_wrapped:
+        refuse_elsewhere(server, project, find_granted(server.run_flags))
+    if strict:
+        _refuse_unknown_keys(server)
+        place = os.path.join(".vscode", "mcp.json")
+        if server.why == IS_SANDBOXED and not os.path.abspath(path).endswith(os.sep + place):
+            raise UnfitError(
+                "only VS Code has a sandbox for it (sandboxEnabled), and this is another file",
+                hint=f"move it to {place}, or remove sandboxEnabled and wrap it",
+            )
+
+
+def _refuse_unknown_keys(server: ConfiguredServer) -> None:
+    for key, value in server.entry.items():
+        name, is_known, run = shown(key), key in ENTRY, RUN_BY_CLIENT.search(str(value))
+        if is_known and _fits(value, ENTRY[key]) and (key == "description" or not run):
+            continue
+        why = f"corral does not know {'this form of ' if is_known else ''}its key {name}"
+        why = f"its key {name} contains {run[0]}" if is_known and run else why
+        raise UnfitError(
+            f"{why}, and a client might start a program because of it",
+            hint=f"remove {run[0] if is_known and run else f'the key {name}'} from the entry",
+        )
+
+
+def find_unknown_parts(path: str, data: object, text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, reason, hint) for each part of a file, outside of its servers, with which a
+    client might start a program.
+    """
+    inside = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    is_for_servers = "mcp" in os.path.basename(path).lower() or inside == "mcpServers"
+    tables = {shape[0] for shape in SHAPES}
+    top = {str(key): value for key, value in data.items()} if isinstance(data, Mapping) else {}
+    judged = {
+        key: _fits(value, FILE.get(key, UNKNOWN))
+        for key, value in top.items()
+        if key not in tables and (is_for_servers or key.lower().startswith("mcp"))
+    }
+    mcp = top.get("mcp")
+    for key, value in mcp.items() if isinstance(mcp, Mapping) else ():
+        is_server = key == "servers" or (isinstance(value, Mapping) and is_entry(value))
+        judged[f"mcp.{key}"] = is_server or _fits(value, SETTINGS.get(str(key), ENTRY))
+    for key in [key for key, is_known in judged.items() if not is_known]:
+        why = "corral does not know this key, and a client might start a program because of it"
+        yield key, why, f"remove the key {shown(key)}"
+    for part in STRING_OR_COMMENT.finditer(text):
+        for found in REPLACED.finditer(part[0]):
+            if not part[1] or not found[1]:
+                why = "opencode replaces this text, and could then read other servers in the file"
+                yield shown(found[0]), why, "remove it, or write it as a whole into one string"
+
+
+def _fits(value: object, form: Form) -> bool:
+    """Return whether a value has this form. A value of null fits every form."""
+    if isinstance(form, tuple):
+        return any(_fits(value, one) for one in form)
+    if isinstance(value, dict):
+        names = {str(key): below for key, below in value.items()}
+        return isinstance(form, dict) and all(
+            "{" not in key and _fits(below, form.get(key, form.get(ANY_KEY, UNKNOWN)))
+            for key, below in names.items()
+        )
+    if isinstance(value, list):
+        return isinstance(form, list) and all(_fits(item, form[0]) for item in value)
+    return value is None or form == SCALAR or (isinstance(form, frozenset) and value in form)
