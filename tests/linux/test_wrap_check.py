@@ -283,7 +283,7 @@ REFUSED_ENTRIES = [
     *(
         ({**WRAPPED, "env": {name: "./evil.sh"}}, f"{name} in the server's env would change corral")
         for name in (
-            "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "BASH_FUNC_exec%%", "ZDOTDIR"
+            "BASH_ENV", "SHELLOPTS", "BASHOPTS", "PS4", "BASH_FUNC_exec%%", "ZDOTDIR"
         )
     ),
     (

@@ -71,8 +71,8 @@ MANAGER_PREFIXES = ("VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_")
 """Variables of version managers. They choose which corral starts, if it is found through PATH."""
 CLIENTS_SANDBOX = "the client's sandbox"
 ENGINE_PREFIXES = (
-    "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "CONTAINER_CONNECTION", "_CONTAINERS_", "PODMAN_", "NERDCTL_", "BUILDX_", "BUILDKIT_", "CNI_",
-    "STORAGE_DRIVER", "STORAGE_OPTS",
+    "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "CONTAINER_CONNECTION", "_CONTAINERS_", "PODMAN_",
+    "NERDCTL_", "BUILDX_", "BUILDKIT_", "CNI_", "STORAGE_DRIVER", "STORAGE_OPTS",
 )  # fmt: skip
 """Variables that choose which programs a container engine runs on the host."""
 HOMES = ("HOME", "USERPROFILE")
