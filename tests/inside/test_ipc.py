@@ -305,7 +305,7 @@ def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
 
 @BOTH_TIERS
 def test_a_terminal_cannot_be_opened_again(user, terminal):
-    """Try to open the terminal again through /proc/self/fd, which would give the target a descriptor with other flags."""
+    """Try to open the terminal again through /proc/self/fd, which would give the target a descriptor with other rights than the inherited one."""
     code = f"import json, os, sys\n{PRELUDE}\nprint(json.dumps([os.isatty(0), tried(os.open, '/proc/self/fd/0', os.O_RDWR | os.O_NOCTTY)]))"
     assert ask(user, [user.python, "-c", code], terminal) == [True, "done"]
     inside_argv = user.corral_argv("run", "--", user.python, "-c", code)

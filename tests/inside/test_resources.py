@@ -1,5 +1,5 @@
-"""Try to exceed the limits that do not need a cgroup. As a sanity check, do the same below the
-limit.
+"""Try to exceed the limits that do not need a cgroup. As a sanity check, check that the same acts
+succeed below the limits.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-fit",
-        sentence="corral launches the program without a spare if one of these has changed since the spare was made: the program, a granted file, a system file, or a mount, or if a hidden secret file in a grant was replaced or added.",
+        sentence="It launches the program without a spare if something has changed since the spare was made: the program, a granted file, a system file, a mount, or a secret in a granted directory, such as a new `.env`.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed",

@@ -1,4 +1,6 @@
-"""Test `why`, `grant` and kept homes with real client files, real runs and their denials."""
+"""Test `why`, `grant` and the home directory that a wrapped server keeps between runs. The tests
+change real client files, start real servers, and look at what these were denied.
+"""
 
 import json
 import os

@@ -212,8 +212,8 @@ def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
     corral removes the private directory at the end of the run, and would also remove files that the
     target cannot remove itself.
     """
-    # `rename` works only within a file system. Therefore the grant is in /tmp, like the private
-    # directories, so that the kernel alone would permit the move.
+    # The kernel refuses a move between two file systems, with EXDEV. So the grant is in /tmp, where
+    # the private directories are. An EXDEV below then comes from corral's walls.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
     for path in (grant, grant / "theirs", grant / "other"):
         path.mkdir()

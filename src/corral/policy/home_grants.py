@@ -47,8 +47,8 @@ def refuse_home(
     flag: str = "--read {}",
     is_granted: Callable[[str], bool] = os.path.isdir,
 ) -> None:
-    """Refuse a real path that is or contains a home directory, /etc or a secret in /etc. Also
-    refuse a path inside a secret in /etc.
+    """Refuse `path`, in which all links are resolved, if it is or contains a home directory, /etc,
+    or a secret file or directory in /etc. Also refuse a path inside such a directory.
 
     For a home directory, the hint suggests smaller directories to grant with `flag`. It names only
     directories for which `is_granted` returns true.

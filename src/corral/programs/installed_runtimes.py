@@ -114,7 +114,9 @@ def format_version(version: Version) -> str:
 
 
 def parse_version(text: str) -> Version:
-    """Return the version in `3.12`, `v22.11.0` or `python3.12`, or () for any other text."""
+    """Return the version in a text such as `3.12`, `v22.11.0` or `python3.12`, or () if the text is
+    not a version.
+    """
     match = re.fullmatch(rf"(?:v|node|c?python)?-?({NUMBER}(?:\.{NUMBER}){{0,2}})", text)
     return tuple(map(int, match[1].split("."))) if match else ()
 

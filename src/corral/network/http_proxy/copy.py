@@ -104,9 +104,9 @@ class PolledCopy:
             self.up, self.down = self._up.moved, self._down.moved
 
     def _copy_until_stopped(self) -> None:
-        """Copy until both directions have ended. If the run is over, pass on what the target and
-        the server have sent by then. On a direct connection the kernel, too, delivers what a
-        program sent before it exited. If a direction has not ended after that, raise RunOverError.
+        """Copy until both directions have ended. If the run ends first, pass on what the target and
+        the server have already sent, as the kernel does for a direct connection. Then raise
+        RunOverError if a direction is still open.
         """
         try:
             while self._step():

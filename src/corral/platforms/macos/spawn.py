@@ -63,7 +63,9 @@ class Child:
         self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """Send a signal number to the watcher. First continue the watcher, if it is stopped."""
+        """Make the watcher send a signal to the target's processes. The target may have stopped the
+        watcher, so continue it first.
+        """
         try:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))

@@ -217,8 +217,9 @@ class _Search:
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
-            # Test all names of a directory at once. This is fast, because in most directories no
-            # name needs a closer look.
+            # Most secrets have a name that begins with ".", a repository has `.git` or `HEAD`, and
+            # a name that is not ASCII may be another spelling of such a name. Look for these in all
+            # names at once, because most directories have none of them.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
             is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
