@@ -1,10 +1,11 @@
-"""Test that servers of different projects do not share a kept home, and that one server keeps its
-home wherever it is started.
+"""Test the home directory that a server keeps between runs: servers of different projects must not
+share one, and a server must find its own wherever it is started.
 """
 
 import json
 import os
 import stat
+import subprocess
 
 import pytest
 
@@ -76,8 +77,8 @@ COMMANDS = {
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
 def test_projects_with_the_same_command_do_not_share_a_home(user, scratch, kept, words):
-    """Start the same words in two projects. The second must not find the first one's token, and its
-    code must not run in the first one.
+    """Start servers with the same command in two projects. The second server must not find the
+    token in the first one's home, and must not be able to make the first one run its code.
     """
     sources = (("honest", HONEST), ("evil", EVIL))
     honest, evil = (
@@ -99,6 +100,37 @@ def test_projects_with_the_same_command_do_not_share_a_home(user, scratch, kept,
     assert (os.stat(f"{found[0]}/token").st_size, len(found)) == (len("s3crets3cret"), 1)
 
 
+def test_virtual_environments_of_one_python_do_not_share_a_home(user, scratch, kept):
+    """Start a module of the same name in the environments of two projects. Neither project is
+    granted, so the start directory is not visible in the sandbox.
+    """
+    tops = {}
+    for name, text in (("honest", HONEST), ("evil", EVIL)):
+        top = project(user, scratch, name, {"file": ""})
+        subprocess.run([SYSTEM_PYTHON, "-m", "venv", "--without-pip", top / ".venv"], check=True)
+        [site] = (top / ".venv").glob("lib/python*/site-packages")
+        (site / "mcp_server.py").write_text(text)
+        tops[name] = top
+    command = (".venv/bin/python", "-m", "mcp_server")
+    assert start(user, tops["honest"], command, kept) == ""
+    assert start(user, tops["evil"], command, kept).startswith("False ")
+    # Sanity check: evil finds its own home again.
+    absolute = (str(tops["evil"] / command[0]), *command[1:])
+    assert start(user, tops["evil"], absolute, kept).endswith(" True\n")
+    assert len(list_homes(user, kept)) == 2
+
+
+def test_an_installed_program_keeps_its_home_in_every_directory(user, scratch, kept):
+    """Start a program of the system in two visible directories, as a client does that starts its
+    servers in the current workspace.
+    """
+    work = project(user, scratch, "work", {"one/file": "", "two/file": ""})
+    command = ("/bin/cat",)
+    for name in ("one", "two"):
+        start(user, work / name, command, kept, "--read", str(work))
+    assert len(list_homes(user, kept)) == 1
+
+
 @pytest.mark.rig("node")
 def test_projects_that_preload_a_module_into_node_do_not_share_a_home(user, scratch, kept):
     honest = project(user, scratch, "honest", {"i.js": NODE_HONEST})
@@ -113,7 +145,8 @@ def test_projects_that_preload_a_module_into_node_do_not_share_a_home(user, scra
 
 def test_a_project_with_a_module_of_an_installed_servers_name_has_its_own_home(user, scratch, kept):
     """Start `python -m mcp_server_time` where only the user's Python has this module, and then in a
-    project that contains a module of this name.
+    project that contains a module of this name. The project's server must not get the home of the
+    user's server.
     """
     installed = project(user, scratch, "lib", {"mcp_server_time.py": HONEST})
     evil = project(user, scratch, "evil", {"mcp_server_time.py": EVIL})
@@ -133,8 +166,8 @@ COUNT = f"import os; open({TOKEN}, 'a').write('x'); print(len(open({TOKEN}).read
 def test_a_server_with_an_absolute_script_keeps_its_home_in_every_workspace(
     user, scratch, kept, flags
 ):
-    """A client starts its servers in the workspace that is open, so the home must not depend on
-    the workspace.
+    """Start a server from two workspaces. Both runs must use the same home, because a client starts
+    its servers in any workspace that is open.
     """
     script = project(user, scratch, "tools", {"server.py": COUNT}) / "server.py"
     flags = [word.format(scratch=scratch / "work") for word in flags]

@@ -416,7 +416,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "processes", "start a process with `subprocess.allow = false`",
-        "seccomp allows clone only for threads, and execve only with a cookie that only the launcher knew",
+        "seccomp allows clone only for threads, and execve only with a secret number (cookie), which is lost with the first exec",
         f"{EXEC}::test_a_target_cannot_execute_a_second_program",
         f"{EXEC}::test_a_target_cannot_start_a_second_process",
         f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_paused_meanwhile",
@@ -720,7 +720,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-capless",
-                "The target then also has uid 0 and owns root's files, but it can open only what was granted.",
+                "Like corral, the target then has uid 0 and owns root's files, but it can open only what was granted.",
                 (
                     f"{BARE}::test_root_without_capabilities_is_an_ordinary_user",
                     f"{BARE}::test_root_without_capabilities_is_confined_by_landlock",

@@ -256,7 +256,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-powers",
-        sentence="corral first removes an administrator's rights and privileges from the target's token.",
+        sentence="corral removes an administrator's rights and privileges from the target's token.",
         tests=(
             f"{WINDOWS}/test_app_container.py::test_a_process_with_dangerous_privileges_fails_verification",
             "tests/unit/platforms/windows/test_win_answers.py::test_an_administrator_gets_a_filtered_token_without_restricting_sids",

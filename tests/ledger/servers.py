@@ -503,9 +503,17 @@ CLAIMS: tuple[Claim, ...] = (
         where=LINUX,
     ),
     Claim(
+        id="home-environment",
+        sentence="`python -m server` in two virtual environments means two servers, which have two homes.",
+        tests=(f"{HOMES}::test_virtual_environments_of_one_python_do_not_share_a_home",),
+        source=SERVERS_PAGE,
+        where=LINUX,
+    ),
+    Claim(
         id="home-anywhere",
-        sentence="All other commands have the same home wherever they start: packages, bundles, and scripts, because corral makes a script's path absolute.",
+        sentence="All other commands have the same home wherever they start: packages, bundles, installed programs, and scripts, because corral makes a script's path absolute.",
         tests=(
+            f"{HOMES}::test_an_installed_program_keeps_its_home_in_every_directory",
             f"{HOMES}::test_a_server_with_an_absolute_script_keeps_its_home_in_every_workspace",
             f"{HOMES}::test_a_server_that_cannot_see_its_start_directory_keeps_its_home",
             "tests/unit/programs/test_identity.py::test_the_home_of_a_package_does_not_depend_on_the_start_directory",

@@ -104,9 +104,9 @@ def test_the_check_fails_for_servers_of_the_same_name(user, scratch):
 def test_the_check_reads_a_file_in_each_format_in_which_clients_read_it(
     tmp_path, monkeypatch, capsys
 ):
-    """Write a file that defines a server only if it is read as YAML, and then make a symlink with
-    the name of a YAML file to it. The check must fail only after that. It runs in this process,
-    because the user's Python may have no PyYAML.
+    """Write a JSON file that defines a server only if it is read as YAML. The check must pass. Then
+    make a symlink to this file, with the name of a YAML file. The check must now fail. It runs in
+    this process, because the user's Python may have no PyYAML.
     """
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
@@ -301,8 +301,8 @@ REFUSED_ENTRIES = [
 
 @pytest.mark.parametrize(("entry", "why"), REFUSED_ENTRIES)
 def test_the_check_reports_an_entry_that_could_start_something_else(checked, entry, why):
-    """Use entries because of which some client starts a program outside of corral and of the
-    container. The controls are in ACCEPTED_ENTRIES.
+    """Use entries that make some client start a program outside of corral's sandbox and of the
+    container. ACCEPTED_ENTRIES contains entries that the check must accept.
     """
     said = checked(".mcp.json", {"mcpServers": {"x": entry, "box": BOX, "held": WRAPPED}})
     found = [line for line in said if line.startswith("./.mcp.json: ")]
@@ -376,6 +376,36 @@ def test_the_check_reports_a_link_to_a_directory_of_servers(tmp_path, monkeypatc
     (tmp_path / ".continue/mcpServers/there").symlink_to(tmp_path / "real")
     assert main(["wrap", "--check"]) == 1
     assert ".continue/mcpServers/there: the file: " in capsys.readouterr().out
+
+
+LOADS_CODE = {"NODE_OPTIONS": "--import=data:text/javascript,evil()"}
+
+
+@pytest.mark.parametrize("state", [True, False])
+@pytest.mark.parametrize(
+    ("env", "flags"),
+    [
+        (LOADS_CODE, ["--env", "NODE_OPTIONS"]),
+        ({}, ["--with", "pypi-evil"]),
+        ({}, ["--python", "/opt/evil/bin/python3"]),
+    ],
+)
+def test_a_project_cannot_run_its_code_in_the_home_of_a_package(
+    user, scratch, project, env, flags, state
+):
+    """The package's home belongs to every project that starts the package. Sanity check: without a
+    kept home the entry is accepted.
+    """
+    kept = ["--state"] if state else []
+    args = ["run", *flags, *kept, "--", "npm:some-notes-mcp"]
+    entry = {"command": "/usr/bin/corral", "args": args, "env": env}
+    path = project(".mcp.json", notes=entry)
+    done = check(user, scratch)
+    assert (done.returncode, b"home" in done.stdout) == (int(state), state), done.stdout
+    path.write_text(json.dumps({"mcpServers": {"notes": {"command": "npx", "args": ["-y", "some-notes-mcp"], "env": LOADS_CODE}}}))  # fmt: skip
+    words = ["--corral", user.python, "--no-install", *([] if state else ["--no-state"]), str(path)]
+    wrapped = user.corral("wrap", "--dry-run", *words, cwd=scratch)
+    assert (b"refused" in wrapped.stdout) == state, wrapped.stdout
 
 
 def test_status_and_wrap_report_the_entries_that_the_check_reports(user, scratch, project):

@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _wait_for_children() -> None:
-    """Restore the default action of SIGCHLD. If corral's parent ignores the signal, corral inherits
-    this, and the kernel discards the exit status of corral's children.
+    """Restore the default action of SIGCHLD. If corral's parent ignores this signal, corral ignores
+    it too, and the kernel then discards the exit status of corral's children.
     """
     if sys.platform != "win32":
         import _signal  # type: ignore[import-not-found]

@@ -148,9 +148,9 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
 
 
 def _refuse_several(word: str, homes: list[states.State]) -> None:
-    """Refuse a name that matches the homes of different servers, such as a program that starts
-    several servers, a command that starts another server in another directory, or a server whose
-    command contains variables of its client.
+    """Refuse a word that matches the home directories of different servers. For example, the word
+    may be a program that starts several servers, or a command that starts another server in each
+    directory.
     """
     if len({(one.server.command, one.server.directory) for one in homes}) > 1:
         raise SandboxError(

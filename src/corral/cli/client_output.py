@@ -65,8 +65,8 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
         options, rest = parse(run.FLAGS, flags)
         if rest or not command:
             return Permissions(may=("nothing: it cannot start, because its command has no `--`",))
-        # Only the flags and the server's arguments permit anything. So pass os.devnull in place of
-        # the program, because the program may not be installed.
+        # The permissions depend only on the flags and the server's arguments. So pass os.devnull in
+        # place of the program, which may not be installed.
         sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
         return Permissions(may=(f"nothing: it cannot start, because {error.message}",))

@@ -75,8 +75,8 @@ def judge(host: Host) -> tuple[bool, str]:
 def _row(host: Host, finding: Finding) -> dict[str, object]:
     """Return a finding as data.
 
-    On macOS and Windows add `basis`, because corral's tests do not run on these systems for every
-    change. `basis` says how the project knows that the capability works.
+    On macOS and Windows add `basis`, which says how the project knows that the capability works:
+    on these systems, corral's tests do not run for every change.
     """
     basis = format_basis(host.system, finding.capability)
     values: dict[str, object] = {name: getattr(finding, name) for name in fields(finding)}

@@ -30,9 +30,9 @@ HOME_VALUES = frozenset(name + end for name in HOME_VARIABLES for end in ("", "/
 def check_run(flags: tuple[str, ...], command: Sequence[str]) -> None:
     """Check that `corral run` would accept these flags and this command on this host.
 
-    The check uses Python as the program, because the server may not be installed yet. Pins are
-    checked only for packages whose command contains no client's variables, because pins are stored
-    under the final words of the command.
+    The check uses Python as the program, because the server may not be installed yet. The pins of a
+    package's tools are stored under the words of its command. If the command contains variables
+    that only the client can replace, corral cannot find the pins, and does not check them.
     """
     server = what_to_run.name_server(list(command))
     if any("${" in word for word in command):
@@ -67,8 +67,10 @@ def prepare_run(
 
 
 def find_missing_file(server: ConfiguredServer) -> str:
-    """Return why a server's program or script would not be found, or "". The client may have
-    another PATH than this process.
+    """Return why a server's program or script would not be found, or "".
+
+    If the server's entry sets no PATH, search the PATH of this process, although the client may
+    have another one.
     """
     argv, search = server.unwrapped_argv, server.env.get("PATH")
     program = argv[0]

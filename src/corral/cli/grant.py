@@ -157,9 +157,10 @@ def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) 
 def _is_widened(one: FlagWords, new: FlagWords, found: Sequence[FlagWords]) -> bool:
     """Return whether the read grant `one` has to be removed when the write grant `new` is added.
 
-    A read grant in a write grant stays read-only, and the server could not replace the file. It is
-    kept if it was in a write grant already, because it then protects its path, and if the path is
-    sensitive, because such a path is hidden without a grant of its own.
+    The path of a read grant stays read-only even inside a directory with a write grant. So a read
+    grant inside `new` has to be removed, except in two cases. If it was inside another write grant
+    before, the user wanted its path to be read-only. If its path is sensitive, the path would be
+    hidden from the server without a grant of its own.
     """
     if one.flag != "--read" or is_sensitive_path(one.value, access="write"):
         return False
@@ -215,8 +216,9 @@ def format_time(seconds: int) -> str:
 def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
     """Return whether the flags `has` allow what was denied.
 
-    If the run already had flags that seemed to allow it, require exactly the flags that the denial
-    suggests. For example, the grant of a directory does not include its protected files.
+    If the run had flags that seemed to allow it, but it was denied nevertheless, require exactly
+    the flags that the denial suggests. For example, the grant of a directory does not include its
+    protected files.
     """
     if not seen.had_flags:
         return is_allowed(seen.denial, has)

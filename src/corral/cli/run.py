@@ -73,7 +73,7 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
     """Extend the plan, so that the run records the paths that the target opens.
 
     After the time `until`, return the plan unchanged. If paths cannot be watched on this system,
-    only warn, because a client is waiting for the server.
+    only warn, so that the client's server starts nevertheless.
     """
     from corral.cli.learn_time import is_over
 
@@ -211,7 +211,8 @@ def keep_terminal() -> Callable[[], None]:
 
 def forwarded_signals() -> list[int]:
     """Return the signals that corral forwards to the target. Leave out signals that corral itself
-    ignores, because `nohup` starts corral with SIGHUP ignored, and the target has to survive then.
+    ignores. For example, `nohup` starts corral with SIGHUP ignored, and the target must then
+    survive the signal too.
     """
     import _signal  # type: ignore[import-not-found]  # `signal` itself would import enum
 

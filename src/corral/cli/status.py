@@ -218,9 +218,11 @@ def _count_denials(path: str, server: ConfiguredServer) -> int:
 
 
 def _measure_homes(path: str, server: ConfiguredServer) -> tuple[int | None, int]:
-    """Return the size of the home that a server keeps, or None if it keeps none. Also return how
-    many other homes its package has that no configured server uses. Such a home exists after the
-    user changed the server's arguments, because they choose its home.
+    """Return the size of the home directory that corral keeps for a server, or None if there is
+    none. Also return how many home directories of the same package no configured server uses.
+
+    A package has a home directory for each list of arguments. If the user changes the arguments,
+    the old one stays.
     """
     if not server.inner_argv:
         return None, 0

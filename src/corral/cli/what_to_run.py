@@ -93,8 +93,8 @@ def start_directory(rest: list[str]) -> str:
 def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     """Refuse the run if it would start in a directory other than `wanted`.
 
-    Compare real paths, because the client may have reached the directory through a symlink, which
-    corral cannot see. `wanted` is a real path.
+    `wanted` is a real path. Compare it with the real path of the start directory, because the
+    client's file may name this directory through a symlink.
     """
     if wanted is None:
         return
@@ -145,7 +145,7 @@ def plan_run(
     """Prepare the run of `command`.
 
     `rest` contains the words that name the server. They decide where the server starts, and
-    under which name its data is stored.
+    under which name corral stores its denials, its pins and its home directory.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL

@@ -133,8 +133,8 @@ def _list_of_client(word: str, configured: Configured) -> Configured:
 def _find_typed(typed: ServerId) -> list[ServerId]:
     """Return the stored servers whose commands start with the typed words.
 
-    If runs of exactly the typed command are stored, leave out servers whose commands differ from it
-    only in secrets.
+    Secrets are masked in stored commands. If runs of exactly the typed command are stored, leave
+    out servers whose commands differ from it only in secrets.
     """
     words = typed.command
     stored = dict.fromkeys(run.server for run in kept.load_all())
@@ -296,8 +296,9 @@ def _print_denials(found: ServerDenials, word: str) -> None:
 
 
 def _is_included(denial: Denial, others: Sequence[Denial]) -> bool:
-    """Return whether the flag of another denial grants the same path and more. Such a path must not
-    get a grant of its own, because a read grant in a write grant stays read-only.
+    """Return whether the flag of another denial grants the same path and more. The path must then
+    not get a grant of its own: with its own read grant, it would stay read-only inside a directory
+    with a write grant.
     """
     wider = (one.allow for one in others if one.allow != denial.allow)
     return denial.kind == "path" and any(
@@ -312,8 +313,9 @@ def _match_named(found: ServerDenials, word: str) -> list[wrapped_servers.Row]:
 
 
 def _name_first(found: ServerDenials, word: str) -> str:
-    """Return a name for the first server, which a hint can use. Shorten CLIENT:SERVER to SERVER,
-    unless a server of another client has this name, because a grant would change both.
+    """Return the name of the server for a hint: the typed CLIENT:SERVER, or else SERVER. If several
+    clients have a server of this name, return CLIENT:SERVER, because `corral grant SERVER` would
+    change all of them.
     """
     if any(row[2].name != word for row in _match_named(found, word)):
         return word

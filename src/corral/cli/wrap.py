@@ -14,7 +14,12 @@ from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.entry_check import refuse_doubtful
 from corral.clients.rewrite import ServerOutcome
-from corral.clients.server_needs import UnfitError, find_start_directory, refuse_elsewhere
+from corral.clients.server_needs import (
+    UnfitError,
+    find_start_directory,
+    refuse_elsewhere,
+    refuse_shared_home,
+)
 from corral.clients.wrap import (
     Proposal,
     WrapRequest,
@@ -165,9 +170,9 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
     """Combine two edits of the same file into one, with one outcome for each server.
 
-    The outcome of the second edit counts, unless only the first edit changed the server. A refusal
-    by the second edit counts too, except in a dry run, where the reason may only be that the
-    first change was not written.
+    Use the outcome of the second edit. But if the first edit changed the server and the second one
+    had nothing to change, use the outcome of the first. In a dry run do this also if the second
+    edit refuses the server: it does not see the first change, because nothing was written.
     """
     same = {"already", "refused"} if dry_run else {"already"}
     outcomes = {(one.name, one.scope): one for one in first.outcomes}
@@ -203,6 +208,7 @@ def check(
                 refuse_doubtful(proposal.server, path, own=not is_left, strict=bool(project))
             return proposal
         proposal = _check_state(proposal)
+        refuse_shared_home(proposal.server, proposal.flags, project)
         command: Sequence[str] = proposal.server.argv
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run, project=project)

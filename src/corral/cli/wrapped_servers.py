@@ -73,8 +73,8 @@ def _select_wrapped(rows: Iterable[Row]) -> list[Row]:
 
 
 def identify_entry(path: str, server: ConfiguredServer) -> ServerId:
-    """Return the identity under which the runs and the home of a wrapped server in a client's file
-    are stored.
+    """Return the identity under which corral stores the denials and the home directory of a wrapped
+    server in a client's file.
     """
     return identify_command(name_server(server.inner_argv), find_identity_directory(server, path))
 
@@ -176,8 +176,9 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
 
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:
-    """Refuse a name that belongs to servers with different commands. Call this before deleting
-    data, because a project's file may reuse the name of another server.
+    """Refuse a name that belongs to servers with different commands. Call this before deleting the
+    home directory of a server. Otherwise a project whose file reuses the name of one of your
+    servers could make you delete the wrong home directory.
     """
     refuse_ambiguous(word, rows)
     if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:

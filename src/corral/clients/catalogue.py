@@ -52,8 +52,9 @@ def own_files(
 
 
 def project_files(client: Client, directory: str) -> list[str]:
-    """Return the paths of the client's files in a project. A path with `*` is replaced by the files
-    that match it, and by links to directories, which corral does not follow.
+    """Return the paths of the client's files in a project. For a path with `*`, return the files
+    that match it. Also return links to directories: corral does not follow them, but `wrap --check`
+    reports them as files that cannot be read.
     """
     found: list[str] = []
     for name in client.project:

@@ -201,8 +201,8 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
     """Yield entries that look like servers, but are at a place that SHAPES does not list, or are in
     a list and have no name. Search only below keys that contain "mcp" or "modelcontext".
 
-    Also yield each entry among servers that is not a table, and each key that a client may change
-    before it reads the file.
+    Also yield each entry among servers that is not a table, and each key that contains a variable,
+    because a client may replace the variable and then find a server.
     """
     in_list = isinstance(data, list)
     if isinstance(data, list):

@@ -19,6 +19,7 @@ from corral.clients.server_needs import (
     refuse_elsewhere,
     refuse_project_program,
     refuse_project_variables,
+    refuse_shared_home,
     refuse_unencodable,
     refuse_unsafe_variables,
 )
@@ -87,9 +88,9 @@ def refuse_doubtful(server: ConfiguredServer, path: str, *, own: bool, strict: b
     """Refuse a server that is wrapped or left alone, but might start something outside of its
     sandbox. Raise UnfitError or UnchosenReadsError.
 
-    `own` is false if another program named corral starts the server. This is accepted, because the
-    file may have been wrapped on another machine, unless the project itself may contain this
-    program. `strict` also refuses entries with unknown keys.
+    `own` is false if another program named corral starts the server. Accept this program, because
+    the file may have been wrapped on another machine. But refuse it if the project itself may
+    contain it. `strict` also refuses entries with unknown keys.
     """
     project = catalogue.find_project(path)
     if server.command is not None:
@@ -102,6 +103,7 @@ def refuse_doubtful(server: ConfiguredServer, path: str, *, own: bool, strict: b
         refuse_unsafe_variables(server)
     if server.is_wrapped:
         refuse_elsewhere(server, project, find_granted(server.run_flags))
+        refuse_shared_home(server, server.run_flags, project)
     if strict:
         _refuse_unknown_keys(server)
         place = os.path.join(".vscode", "mcp.json")

@@ -412,12 +412,7 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
     """Refuse a profile if other packages or variables add code to the server's package, because
     this code would get the profile's grants too.
     """
-    variables = [
-        name
-        for name in server.env
-        if is_loader_variable(name) and name.upper() not in NO_EXTRA_CODE
-    ]
-    found = [*package.extra, *variables]
+    found = [*package.extra, *_list_code_variables(server)]
     if found and (profile.arguments or describe_requests(profile.manifest)):
         raise UnfitError(
             f"{', '.join(found)} could change what the server does, but the profile {profile.name}"
@@ -425,6 +420,35 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
             hint=f"to give it the package's grants: --profile {profile.name}; otherwise:"
             " --no-profile",
         )
+
+
+def refuse_shared_home(server: ConfiguredServer, flags: Sequence[str], project: str) -> None:
+    """Refuse a package to which a project's file adds code, if the package keeps its home. All
+    projects, and the user, have the same home for this package. The code could read the tokens
+    there, or leave code for the next run.
+    """
+    if not project or "--state" not in flags or not _is_package(server):
+        return
+    added = [
+        value
+        for flag, value in pairwise(flags)
+        if flag == "--with" or (flag in {"--python", "--node"} and os.sep in value)
+    ]
+    if found := [*added, *_list_code_variables(server)]:
+        raise UnfitError(
+            f"{', '.join(map(shown, found))} could run other code with the package's home, which"
+            " the project would share with your other servers of this package",
+            hint="wrap it with --no-state, or remove this from the file",
+        )
+
+
+def _list_code_variables(server: ConfiguredServer) -> list[str]:
+    """Return the names of the server's variables that can make its runtime load other code."""
+    return [
+        name
+        for name in server.env
+        if is_loader_variable(name) and name.upper() not in NO_EXTRA_CODE
+    ]
 
 
 def environment_flags(

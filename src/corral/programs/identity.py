@@ -7,53 +7,78 @@ from __future__ import annotations
 import os
 
 from corral.paths.native import is_inside
+from corral.programs.model import LAUNCHER
 from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.programs.model import Program
 
+ENDINGS = ("", ".py", ".js", ".cjs", ".mjs", ".ts", "/__init__.py", "/__main__.py", "/index.js")
+"""What follows a name in the path of the file that Python or Node loads for it."""
+
 
 def with_directory(program: Program, *, cwd: str) -> Program:
     """Return a program with the directory that belongs to its identity. `cwd` is the directory in
     which the command was typed.
 
-    The server's kept home does not depend on the directory if the command names the server's own
-    file, because corral makes the path of this file absolute. But a file of another server, such as
-    a launcher, may start a file that another word names in the start directory.
+    A command such as `python -m NAME` may start different servers in different directories. So may
+    a script or launcher outside of the start directory, if one of its arguments names a file there.
+    Such a server keeps a home for each start directory. Otherwise its home depends only on the
+    command, in which the server's own file has an absolute path.
     """
     own, visible = program.own_file, program.cwd
-    if not own and not program.server:
-        return replace(program, directory=visible, home_per_directory=bool(visible))
-    if visible and any(_names_file(word, visible) for word in program.argv[1:]):
+    if visible and not own and not program.server:
+        return replace(program, directory=visible, home_per_directory=True)
+    if visible and any(_names_code(word, visible) for word in program.argv[1:]):
         above, name = os.path.split(own)
         if program.server or not is_inside(os.path.join(os.path.realpath(above), name), visible):
             return replace(program, directory=visible, home_per_directory=True)
-    relative = not program.server and _is_relative(program)
+    relative = not program.server and _is_relative(program, cwd)
     return replace(program, directory=os.path.realpath(cwd) if relative else "")
 
 
-def _names_file(word: str, directory: str) -> bool:
+def _names_code(word: str, directory: str) -> bool:
     """Return whether a word names a file by its path relative to a directory, as do `server.py`,
-    `--require=./index.js` and `server.py:app`.
+    `--require=./index` (a module without its ending) and `main:app`.
     """
-    texts = [text for text in (word, word.partition("=")[2]) if text and not os.path.isabs(text)]
-    names = {name for text in texts for name in (text, text.partition(":")[0])}
-    return any(os.path.isfile(os.path.join(directory, name)) for name in names)
+    texts = [text for part in (word, word.partition("=")[2]) for text in (part, *part.split(":"))]
+    names = {os.path.normpath(text) for text in texts if text and not os.path.isabs(text)}
+    paths = (
+        os.path.join(directory, name + end)
+        for name in names.difference({os.curdir, os.pardir})
+        for end in ENDINGS
+    )
+    return any(map(os.path.isfile, paths))
 
 
-def _is_relative(program: Program) -> bool:
-    """Return whether the typed command names the server's own file by a relative path."""
+def _is_relative(program: Program, cwd: str) -> bool:
+    """Return whether the typed command names its program or the server's own file by a relative
+    path.
+    """
     first, *rest = program.typed or ("",)
-    words = [*([first] if os.path.dirname(first) else []), *rest]
-    own = os.path.basename(program.own_file)
-    return any(os.path.basename(word) == own and not os.path.isabs(word) for word in words)
+    paths = (os.path.normpath(os.path.join(cwd, word)) for word in rest if not os.path.isabs(word))
+    is_named = program.own_file and os.path.normpath(program.own_file) in paths
+    return bool(is_named) or bool(os.path.dirname(first) and not os.path.isabs(first))
+
+
+def _find_environment(program: Program) -> str:
+    """Return the interpreter of the virtual environment that the program belongs to, or ""."""
+    from corral.programs.arguments import detect_kind
+    from corral.programs.runtimes import find_venv
+
+    launcher = dict(program.environment).get(LAUNCHER, "")
+    if launcher or detect_kind(program.path, program.real) != "python":
+        return launcher
+    return program.path if find_venv(program.path)[1] else ""
 
 
 def home_words(program: Program) -> tuple[str, ...]:
-    """Return the words that identify a server's kept home. All versions of a package are one
-    server.
+    """Return the words that identify the home that a server keeps between runs. All versions of a
+    package are one server. The modules of two virtual environments are two servers, even if both
+    environments belong to the same Python.
     """
-    words = program.server or (program.real or program.path, *program.argv[1:])
+    file = "" if program.own_file else _find_environment(program)
+    words = program.server or (file or program.real or program.path, *program.argv[1:])
     # The first word of a command is never empty, so no other command has these words.
     return ("", program.directory, *words) if program.home_per_directory else words

@@ -5,29 +5,36 @@ import os
 from corral.record import record
 from corral.safe_text import printable
 
+LAUNCHER = "__PYVENV_LAUNCHER__"
+"""The variable that tells Python on Windows which virtual environment it belongs to."""
+
 
 @record
 class Program:
     """A program, and the files that must be visible to execute it.
 
-    `path` is the absolute path for execve. Its symlinks are not resolved, because the interpreter
-    of a venv is a symlink to a file outside the venv. `reads` lists real paths, which are bound
-    read-only at the same paths in the sandbox, and `why` contains the reason for each of them.
-    `links` lists the symlinks that lead to these paths, as (path, target); they are created again
-    in the sandbox. The target starts in `cwd`, which is empty if the caller's directory is not
-    visible in the sandbox. `search` is the target's PATH. `server` identifies the server of a
-    package, and is the same for all versions of the package. It is empty if the command itself
-    identifies the server. `own_file` is the absolute path of the file that is the server, such as
-    a script. It is empty if the command only says where to find the server, as in `python -m NAME`
-    and `env NAME`. `directory` is the real start directory if `typed` may mean another server in
-    another directory, otherwise empty. `home_per_directory` says whether the server has a kept home
-    for each such directory. If corral executes a program in place of its launcher, `environment`
-    contains the environment variables that the launcher would have set.
+    - `path` is the absolute path for execve. Its symlinks are not resolved, because the interpreter
+      of a venv is a symlink to a file outside the venv.
+    - `real` is the executable at the end of all symlinks. `device` and `inode` identify it.
+    - `reads` lists real paths, which are bound read-only at the same paths in the sandbox. `why`
+      contains the reason for each of them, and `seen` contains its (device, inode).
+    - `links` lists the symlinks that lead to these paths, as (path, target). They are created again
+      in the sandbox.
+    - `cwd` is the directory in which the target starts. It is empty if the caller's directory is
+      not visible in the sandbox.
+    - `search` is the target's PATH.
+    - `server` identifies the server of a package, and is the same for all versions of the package.
+      It is empty if the command itself identifies the server.
+    - `own_file` is the absolute path of the file that is the server, such as a script. It is empty
+      if the command only says where to find the server, as in `python -m NAME` and `env NAME`.
+    - `directory` is the real start directory if `typed` may mean another server in another
+      directory, otherwise empty.
+    - `home_per_directory` says whether the server keeps a separate home for each start directory.
+    - `environment` contains the environment variables that a launcher would have set, if corral
+      executes the program in place of its launcher.
 
-    Files can be replaced between resolving and mounting, so their identities are checked again in
-    the sandbox. If one of them is different, the target is not started. `seen` contains (device,
-    inode) for each of `reads`. `device` and `inode` identify `real`, the executable at the end of
-    all symlinks.
+    Files can be replaced before they are mounted, so each device and inode is checked again in the
+    sandbox. If one of them is different, the target is not started.
     """
 
     path: str

@@ -39,6 +39,12 @@ MAX_SHEBANG_BYTES = 255  # BINPRM_BUF_SIZE in linux/binfmts.h, without the final
 MAX_SHEBANGS = 4  # after more `#!` lines than this, linux/fs/exec.c fails with ELOOP
 MAX_SHIMS = 4
 MULTICALL = ("volta-shim", "mise", "rtx", "snap")
+LAUNCHERS = frozenset((
+    "busybox", "catatonit", "chroot", "chrt", "direnv", "doas", "dumb-init", "env", "flock",
+    "ionice", "make", "nice", "nohup", "runuser", "script", "setpriv", "setsid", "stdbuf", "strace",
+    "su", "sudo", "taskset", "time", "timeout", "tini", "unshare", "watch", "xargs",
+))  # fmt: skip
+"""Programs that start the command in their arguments."""
 STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -325,7 +331,7 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
 
 def find_own_file(chain: Chain, arguments: Sequence[str]) -> str:
     """Return the path of the file that is the server: its script, or a program that is neither a
-    runtime nor the system's. Return "" if the command only says where to find the server.
+    runtime nor in LAUNCHERS. Return "" if the command only says where to find the server.
     """
     found = chain.found
     kind = detect_kind(found.path, found.real)
@@ -334,7 +340,7 @@ def find_own_file(chain: Chain, arguments: Sequence[str]) -> str:
         return arguments[at]
     if chain.scripts:
         return chain.scripts[0]
-    return "" if kind or is_system(found.real) else found.path
+    return "" if kind or os.path.basename(found.path) in LAUNCHERS else found.path
 
 
 def collect_script(

@@ -58,11 +58,12 @@ class Scope:
     """The directories and files that the target may read: the server's `roots`, grants, and
     runtimes.
 
-    `named` is the server's directory if the user named a directory instead of a command. In this
-    case the command comes from the server's author. `by_grant` lists paths that only a grant makes
-    readable. `chosen` lists files outside the server's roots that the server's files name as
-    programs or refer to through symlinks. `refused` maps each path that the target may not read to
-    the file that names it.
+    - `named` is the server's directory if the user named a directory instead of a command. In this
+      case the command comes from the server's author.
+    - `by_grant` lists paths that only a grant makes readable.
+    - `chosen` lists files outside the server's roots that the server's files name as programs or
+      refer to through symlinks.
+    - `refused` maps each path that the target may not read to the file that names it.
     """
 
     def __init__(
@@ -201,8 +202,8 @@ class Scope:
         """Refuse a symlink if it leads out of the root or the write grant that contains it, to a
         file that is neither granted nor a known runtime.
 
-        Symlinks on PATH, of the system and of version managers are not checked. Other symlinks
-        without a root are checked only in directories such as Downloads.
+        Symlinks on PATH, of the system and of version managers are not checked. A symlink that is
+        not in the root of any server is checked only in a directory such as Downloads.
         """
         if self.is_managed(link) or self.is_on_path(link):
             return

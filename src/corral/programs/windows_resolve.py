@@ -18,7 +18,7 @@ from corral.paths.windows import is_inside
 from corral.policy.model import Grant
 from corral.programs import arguments as options
 from corral.programs import windows_shims
-from corral.programs.model import Program
+from corral.programs.model import LAUNCHER, Program
 from corral.programs.windows_disk import Disk, HostDisk
 from corral.programs.windows_needed_files import Needs
 from corral.record import record, replace
@@ -26,7 +26,6 @@ from corral.record import record, replace
 EXTENSIONS = (".com", ".exe", ".bat", ".cmd")
 BATCH = (".bat", ".cmd")
 MAX_HOPS = 8
-LAUNCHER = "__PYVENV_LAUNCHER__"
 INSTALLERS = ("npx", "npm", "pnpm", "pnpx", "yarn", "bunx", "uvx", "uv", "pipx")
 SCRIPTS = {".py": "python", ".pyw": "python", ".js": "node", ".mjs": "node", ".cjs": "node"}
 STORE = "install it from its own site (python.org, nodejs.org, `uv python install`), not the Store"

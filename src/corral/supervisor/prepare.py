@@ -112,7 +112,7 @@ def prepare(
     controls = decide(policy, machine, chains)
     named = find_start_directory(subject, sources, cwd)
     program = replace(program, cwd=named)
-    if named or program.own_file:
+    if named or not all(map(os.path.isabs, program.typed)):
         from corral.programs.identity import with_directory
 
         program = with_directory(program, cwd=cwd)

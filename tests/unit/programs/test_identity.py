@@ -29,13 +29,18 @@ def test_a_command_without_a_file_of_its_own_depends_on_a_visible_directory(tmp_
 
 @pytest.mark.parametrize(
     "word",
-    ["server.py", "./server.py", "server.py:app", "--require=./server.py", "--app=server.py:x"],
-)
+    [
+        "server.py", "./server.py", "server.py:app", "--require=./server.py", "--app=server.py:x",
+        "server", "server:app", "--require=./server", "-javaagent:./server.py", "pkg",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("server", [(), ("pypi:fastmcp", "run")])
 def test_a_launcher_depends_on_the_directory_of_a_file_that_its_arguments_name(
     tmp_path, word, server
 ):
     (tmp_path / "server.py").touch()
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/__main__.py").touch()
     typed = ("fastmcp", "run", word)
     found = program(tmp_path, *typed, own="/opt/bin/fastmcp", server=server)
     assert (found.directory, found.home_per_directory) == (str(tmp_path), True)
@@ -43,6 +48,20 @@ def test_a_launcher_depends_on_the_directory_of_a_file_that_its_arguments_name(
     assert not unseen.home_per_directory
     absent = program(tmp_path, "fastmcp", "run", "other.py", own="/opt/bin/fastmcp", server=server)
     assert (absent.directory, absent.home_per_directory) == ("", False)
+
+
+@pytest.mark.parametrize("words", [("python3", "srv/"), ("python3", "./srv/."), ("node", "srv")])
+def test_a_script_that_is_named_by_a_relative_directory_belongs_to_its_project(tmp_path, words):
+    found = program(tmp_path, *words, own=str(tmp_path / "srv"), visible=False)
+    assert found.directory == str(tmp_path)
+    absolute = program(tmp_path, words[0], str(tmp_path / "srv"), own=str(tmp_path / "srv"))
+    assert absolute.directory == ""
+
+
+def test_a_relative_program_belongs_to_its_project(tmp_path):
+    assert program(tmp_path, ".venv/bin/python", "-m", "x", visible=False).directory == str(
+        tmp_path
+    )
 
 
 def test_the_home_of_a_package_does_not_depend_on_the_start_directory(tmp_path):

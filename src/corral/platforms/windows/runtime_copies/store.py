@@ -3,17 +3,20 @@
 An AppContainer cannot read many runtimes, such as a Python that is installed for one user. corral
 cannot change the access lists in Program Files. In AppData it could add entries for AppContainers
 to the access lists, but these would break other programs. So corral copies the files that a run
-needs into its own directory, and never links to them. The access list of a copy's directory gets an
-entry for the copy's own capability before files are copied into it, so that they inherit the entry.
+needs into its own directory. The access list of a copy's directory gets an entry for the copy's own
+capability before files are copied into it, so that they inherit the entry.
 
-The name of a copy is a digest of its source and of the name, size and time of every file. When a
-copy is complete, corral writes a file next to it, which is called the copy's mark. A process holds
-a mutex while it makes a copy. Copied files keep their times, because otherwise Python would compile
-its modules again at every start.
+The name of a copy is a digest of the path of the copied directory, and of the name, size and time
+of every file in it. When a copy is complete, corral writes a file next to it, which is called the
+copy's mark. A process holds a mutex while it makes a copy, so that no other process makes the same
+copy. Copied files keep their times, because otherwise Python would compile its modules again at
+every start.
 
-Links out of a tree are refused, because they would point out of the store. Besides, node starts in
-an AppContainer only with `--preserve-symlinks`, and with this option linked packages do not find
-each other.
+Two kinds of links are refused in the directory to copy:
+
+- a link to a path outside of this directory, because the AppContainer could not read that path
+- a link to a directory, even inside of this directory: node starts in an AppContainer only with
+  `--preserve-symlinks`, and with this option linked packages do not find each other
 
 A copied node or Python loads a preload (`node_preload.cjs`, `python_preload.py`), which repairs the
 parts of its standard library that fail in an AppContainer. No wall depends on the preload.
@@ -38,7 +41,7 @@ from corral.platforms.windows.files.file_trees import Listing, TreeCopy
 from corral.platforms.windows.runtime_copies import python_paths
 from corral.policy.model import Grant
 from corral.programs import windows_resolve, windows_shims
-from corral.programs.model import Program
+from corral.programs.model import LAUNCHER, Program
 from corral.record import record, replace
 
 NODE_FLAGS = ("--preserve-symlinks", "--preserve-symlinks-main")
@@ -236,7 +239,7 @@ def plan_copy(
 
 def settings_path(program: Program) -> str:
     """Return the path of the program's `pyvenv.cfg`, or "" if it has no virtual environment."""
-    redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
+    redirector = dict(program.environment).get(LAUNCHER, "")
     if not redirector:
         return ""
     return ntpath.join(ntpath.dirname(ntpath.dirname(redirector)), python_paths.SETTINGS)
