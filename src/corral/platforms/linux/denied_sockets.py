@@ -1,8 +1,7 @@
 """Report attempts to use the network in runs without a network namespace and without allowed hosts.
 
 In these runs the call `socket` itself is denied, so corral never sees which address or name the
-target wanted to reach. To see it, corral would have to give the target a socket in the host's
-network. So the report only recommends `corral learn`, which shows the names.
+target wanted to reach. So the report only recommends `corral learn`, which shows the names.
 """
 
 from __future__ import annotations

@@ -131,10 +131,10 @@ def survey(policy: Policy, program: Program, *, home: str) -> Layout:
 
 
 def home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return (relative path, path) for each grant below the user's home, but not for grants inside
-    other grants.
+    """Return (relative path, path) for each symlink to make in the target's home.
 
-    The relative path is the same in the user's home and in the sandbox's home.
+    A grant below the user's home gets a symlink at the same relative path in the target's home. A
+    grant inside another grant does not need one.
     """
     paths = {grant.written or grant.path for grant in policy.grants}
     below = [path for path in paths if is_below(path, layout.host_home)]

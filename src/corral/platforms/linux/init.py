@@ -78,9 +78,10 @@ def follow_supervisor() -> None:
 
 
 def run_init(target: int, pipes: Pipes, *, space: str) -> NoReturn:
-    """Run as init. At the end, report the target's wait status, and whether a tmpfs is full.
+    """Run as init. At the end, report the target's wait status, and whether the tmpfs with the
+    target's private directories is full.
 
-    This tmpfs contains the target's private directories, and `space` is one of them.
+    `space` is one of these directories.
     """
     disk = os.open(space, os.O_PATH | os.O_CLOEXEC)
     children = lock_down(pipes, {disk})

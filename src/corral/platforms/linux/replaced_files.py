@@ -172,9 +172,10 @@ def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 def _directories(cover: Cover) -> Iterator[str]:
-    """Yield the directories between the grant and the covered path.
+    """Yield the directories to watch, because the path loses its cover if one of them is removed.
 
-    If the covered path is a directory, yield it too.
+    These are the directories between the grant and the covered path, and the covered path itself if
+    it is a directory.
     """
     path = cover.path if cover.directory else os.path.dirname(cover.path)
     while len(path) > len(cover.top):

@@ -1,4 +1,4 @@
-"""Cache the directories in which the search for secrets and repositories found nothing.
+"""Cache the directories below a grant in which corral found no secrets and no repositories.
 
 The kernel updates a directory's change time when a file in it is added, removed or renamed, and
 when the directory's mode changes. Programs cannot set this time back. So one system call, which

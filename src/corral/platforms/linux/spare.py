@@ -95,10 +95,10 @@ class Spare:
     def is_current(self) -> bool:
         """Return whether the spare would still be the same if it were made now.
 
-        The sources are the paths on the host that the sandbox shows. Compare their identities, and
-        the host's mounts on them. This is not enough: the kernel detaches a mask when its path is
-        removed on the host, but a new file at this path may get the same inode. So compare the
-        sandbox's mounts too.
+        For each path on the host that the sandbox shows, compare the device, the inode and the
+        host's mounts. This is not enough for a masked path: the kernel detaches the mask when the
+        path is removed on the host, but a new file at this path may get the same inode. So compare
+        the sandbox's mounts too, which include the masks.
         """
         if not self._mounts or self._mounts != self._read_mounts():
             return False

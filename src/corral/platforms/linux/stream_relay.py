@@ -38,6 +38,8 @@ END_SECONDS = 1.0
 may be slow, or may not read at all.
 """
 RETRY_MS = 10
+ENDED = -1
+"""A number that no process has, so that the directory of its descriptors cannot be read."""
 F_SETPIPE_SZ, FIONREAD, SPLICE_F_NONBLOCK = 1031, 0x541B, 2
 MSG_PEEK, MSG_DONTWAIT = 2, 0x40
 SHAREABLE = ("pipe:", "socket:")
@@ -66,7 +68,9 @@ class Relay:
         deadline = time.monotonic() + END_SECONDS
         for pid in self.copying:
             pidfd = os.pidfd_open(pid)
-            if select.select([pidfd], [], [], max(0, deadline - time.monotonic()))[0]:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            if poll.poll(1000 * max(0.0, deadline - time.monotonic())):
                 os.waitpid(pid, 0)
             os.close(pidfd)
 
@@ -82,7 +86,7 @@ def relay(stdio: Stdio, *, files: bool, private: Collection[int]) -> Relay | Non
     shareable = {
         number: link
         for number, link in links.items()
-        if link.startswith(SHAREABLE) and number not in private and _may_be_opened(stdio[number])
+        if link.startswith(SHAREABLE) and number not in private and _may_be_misused(stdio[number])
     }
     chosen = _find_shared(shareable, stdio) if shareable else set()
     for number, link in links.items():
@@ -98,13 +102,15 @@ def _read_link(path: str) -> str:
         return ""  # the stream is closed
 
 
-def _may_be_opened(fd: int) -> bool:
-    """Return whether this user made the pipe or socket, or other users may open the pipe. The
-    target cannot open any other pipe again.
+def _may_be_misused(fd: int) -> bool:
+    """Return whether the target could misuse a shared pipe or socket. It cannot open a pipe again
+    that belongs to another user, unless the pipe's mode allows it. It could shut down any socket.
     """
     seen = os.fstat(fd)
-    is_open = stat.S_ISFIFO(seen.st_mode) and seen.st_mode & 0o077
-    return seen.st_uid == os.geteuid() or bool(is_open)
+    if stat.S_ISSOCK(seen.st_mode):
+        # A pipe cannot replace a socket that keeps messages apart.
+        return _socket.socket(fileno=os.dup(fd)).type == _socket.SOCK_STREAM
+    return seen.st_uid == os.geteuid() or bool(seen.st_mode & 0o077)
 
 
 def _is_file(fd: int) -> bool:
@@ -112,13 +118,15 @@ def _is_file(fd: int) -> bool:
 
 
 def _find_shared(streams: dict[int, str], stdio: Stdio) -> set[int]:
-    """Return the numbers of the streams that a process above corral also has, or a child of corral.
-    `streams` maps the numbers to links such as `pipe:[123]`.
+    """Return the numbers of the streams that another process has too: a process above corral, or a
+    child of corral. `streams` maps the numbers to links such as `pipe:[123]`.
 
-    Programs normally share a stream because a common parent gave it to them. If this parent may
-    have ended, or belongs to another user, assume that all streams are shared.
+    Programs normally share a stream because a common parent gave it to them. So assume that all
+    streams are shared if this parent may have ended, or if its streams cannot be read because it
+    belongs to another user.
     """
-    if _is_orphan():
+    parent = os.getppid()
+    if _is_orphan(parent):
         return set(streams)
     modes = {number: fcntl.fcntl(stdio[number], fcntl.F_GETFL) for number in streams}
     found: set[int] = set()
@@ -137,16 +145,16 @@ def _find_shared(streams: dict[int, str], stdio: Stdio) -> set[int]:
                     found.add(number)
         if len(found) == len(streams):
             break
-    return found
+    return found if os.getppid() == parent else set(streams)
 
 
-def _is_orphan() -> bool:
+def _is_orphan(parent: int) -> bool:
     """Return whether the process that started corral may have ended. Then PID 1 or the user's
-    systemd is corral's parent, or the parent is in another session.
+    systemd is corral's parent, or the parent is in another session. Also return true if the parent
+    is outside of this PID namespace.
     """
-    parent = os.getppid()
     if parent <= 1:
-        return parent == 1
+        return True
     try:
         name, _, rest = abi.read_file(f"/proc/{parent}/stat").rpartition(b")")
     except OSError:
@@ -156,7 +164,9 @@ def _is_orphan() -> bool:
 
 
 def _list_relatives() -> Iterator[int]:
-    """Yield this process's children, and all processes above it."""
+    """Yield this process's children, and all processes above it. Yield ENDED if one of these has
+    ended, because the processes above it are then unknown.
+    """
     try:
         yield from map(int, abi.read_file(f"/proc/self/task/{os.getpid()}/children").split())
     except OSError:
@@ -167,13 +177,17 @@ def _list_relatives() -> Iterator[int]:
         try:
             pid = int(abi.read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
         except OSError:
+            yield ENDED
             return
 
 
 def _has_same_end(pid: int, name: str, flags: int) -> bool:
-    """Return whether a process's descriptor is not just the other end of the same pipe, which the
-    client has. `flags` are those of corral's own descriptor. For a socket the result is always
-    true, because its ends have different links, and can both be read and written.
+    """Return whether a process has the same end of a pipe or socket as corral.
+
+    Both ends of a pipe have the same link, but one is for reading and the other for writing. The
+    client usually has the other end, which does not mean that it shares corral's end. `flags` are
+    those of corral's descriptor. The ends of a socket have different links, so a socket with the
+    same link is always the same end.
     """
     try:
         text = abi.read_file(f"/proc/{pid}/fdinfo/{name}")
@@ -205,12 +219,8 @@ def _start_all(stdio: Stdio, chosen: set[int]) -> Relay:
 
 
 def _start(made: Relay, stream: int, *, feeds: bool) -> int:
-    """Start a copying process. Return the target's end of its pipe.
-
-    A pipe for output keeps each write apart (O_DIRECT). Otherwise lines could be cut where other
-    programs write to the same stream.
-    """
-    read_end, write_end = os.pipe2(os.O_CLOEXEC | (0 if feeds else os.O_DIRECT))
+    """Start a copying process. Return the target's end of its pipe."""
+    read_end, write_end = os.pipe()
     ours, theirs = (write_end, read_end) if feeds else (read_end, write_end)
     pid = os.fork()
     if pid == 0:
@@ -233,7 +243,11 @@ def _copy(stream: int, pipe: int, copy: Callable[[int, int], None]) -> NoReturn:
 
 
 def _drain(stream: int, pipe: int) -> None:
-    """Copy the target's output from the pipe to the stream, until one of them is closed."""
+    """Copy the target's output from the pipe to the stream, until one of them is closed.
+
+    Write whole lines if possible, and not more than the kernel writes at once. Otherwise lines of
+    other programs could be written into the middle of a line.
+    """
     waiting, writable = select.poll(), select.poll()
     waiting.register(pipe, select.POLLIN)
     waiting.register(stream, 0)  # reports only that the stream has no reader any more
@@ -243,8 +257,11 @@ def _drain(stream: int, pipe: int) -> None:
         if not chunk:
             return
         while chunk:
+            end = len(chunk)
+            if end > select.PIPE_BUF:
+                end = chunk.rfind(b"\n", 0, select.PIPE_BUF) + 1 or select.PIPE_BUF
             try:
-                chunk = chunk[os.write(stream, chunk) :]
+                chunk = chunk[os.write(stream, chunk[:end]) :]
             except BlockingIOError:  # another program has set O_NONBLOCK on the stream
                 writable.poll()
 

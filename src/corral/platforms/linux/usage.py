@@ -265,9 +265,9 @@ def _proportional(
 ) -> int:
     """Return a process's memory in bytes, with each shared page divided by the number of its users.
 
-    Leave out what `measure` counts in another way (`counted_elsewhere`), such as files in memory,
-    of which it counts the whole size. If the process's smaps cannot be read, return its resident
-    memory.
+    `measure` counts a part of this memory in another way, for example files in memory with their
+    whole size. So subtract this part (`counted_elsewhere`). If the process's smaps cannot be read,
+    return its resident memory.
     """
     for thread in _threads(pid):
         try:
@@ -277,7 +277,7 @@ def _proportional(
                 lines = budget.lines(file)
                 elsewhere = counted_elsewhere(lines, files, device, segments=segments)
         except OSError:
-            continue  # this thread has ended, or the process hides its memory
+            continue  # the thread has ended, or the process does not let corral read its smaps
         return max(0, memory - elsewhere) + _resident(pid, OF_PROCESS)
     return _resident(pid)
 
@@ -285,7 +285,7 @@ def _proportional(
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
     """Add up the numbers in the lines that start with one of `names`.
 
-    The lines contain kilobytes. Return bytes.
+    The numbers are in kilobytes, and the sum is in bytes.
     """
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 

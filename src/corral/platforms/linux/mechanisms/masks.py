@@ -9,8 +9,8 @@ does not mask a path that the user grants by name.
 them, and a coding server has to change them.
 
 A mask can be lost during a run; `replaced_files` explains how. A missing path cannot be masked
-without creating a file on the host. corral reports such a path if it exists after the run. The
-search does not find hard links to a secret, and skips `node_modules` and `site-packages`.
+without creating a file on the host. corral reports such a path if it exists after the run. This
+module does not find hard links to a secret, and does not search `node_modules` and `site-packages`.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ MAX_PATH = 4000
 
 @record
 class Found:
-    """The result of a search.
+    """What corral found when it searched the grants.
 
     - `masks` is ordered from the outermost to the innermost.
     - `absent` lists missing paths that need a mask, and that the target can create.
     - `named` lists paths to warn about. They are repositories, or paths that the settings of a
       repository name. Each of them is a write grant or contains one, so the target can write there,
       and make git run programs.
-    - `unsearched` lists the paths that the search had to skip, for example because its time was
-      over.
+    - `unsearched` lists the paths that corral could not search, for example because the time for
+      the search was over.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()

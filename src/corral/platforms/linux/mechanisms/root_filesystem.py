@@ -54,8 +54,8 @@ class Bind:
     """A path on the host to mount in the sandbox.
 
     `device` and `inode` identify the file that was at this path when the policy was made. They are
-    0 for a system path, whose identity is not checked. `covers` is true if masks cover the mounts
-    below the path. An idmapped mount of the path can then leave these mounts out.
+    0 for a system path, whose identity is not checked. `covers` is true if masks hide mounts
+    below the path. An idmapped mount of the path then leaves out all mounts below the path.
     """
 
     source: str
@@ -308,8 +308,9 @@ class _NewRoot:
         try:
             os.close(self._open(mask.path))
         except PermissionError:
-            # The directory has lost its permissions since the search, and the target could restore
-            # them. So hide the whole directory.
+            # corral found this path when it searched the grant for secrets, but init may not open
+            # it. So the directory above has lost its permissions since then. The target could
+            # restore them, so hide that whole directory.
             self.mask(Mask(path=os.path.dirname(mask.path), kind="hide", directory=True))
             return
         if mask.kind == "protect":

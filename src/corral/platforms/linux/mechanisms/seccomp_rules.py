@@ -189,9 +189,9 @@ SOCKET_OPTIONS = {
 }
 # Setting these options succeeds, but has no effect. Resolvers give up if they cannot set RECVERR,
 # MTU_DISCOVER and PKTINFO. The target's datagram sockets do not have these options, because they
-# are unix sockets, which the socket broker gives to the target. With LINGER, the last process that
-# closes a socket has to wait. This could be the supervisor, which is at the other end of these unix
-# sockets, because the target could send it another socket there.
+# are unix sockets, which the socket broker gives to the target. LINGER makes the last process that
+# closes a socket wait. The target could make the supervisor wait in this way: it could send a socket
+# with LINGER to the supervisor, which is at the other end of these unix sockets.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4

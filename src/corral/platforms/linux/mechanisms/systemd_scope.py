@@ -167,7 +167,7 @@ def _fork_idle() -> int:
 def _idle(parent: int) -> NoReturn:
     """Run as the idle process: close all descriptors, and wait until a signal ends the process.
 
-    If it kept the client's pipes open, the client would think that the server still runs.
+    If it kept the pipes of the MCP client open, the client would think that the server still runs.
     """
     init.follow_supervisor()
     if os.getppid() != parent:

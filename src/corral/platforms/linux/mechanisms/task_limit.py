@@ -110,7 +110,7 @@ class TaskCount:
     def _count(self) -> None:
         """Set `_room`, the number of tasks that may still start.
 
-        Count the clones first that were allowed but have not ended, and then the tree. A clone that
+        First count the clones that were allowed but have not ended, and then the tree. A clone that
         ends between these two counts is counted twice. In the opposite order it might not be
         counted at all. No new clone can begin meanwhile, because each one has to wait for the
         supervisor's answer.
