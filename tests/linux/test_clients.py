@@ -187,8 +187,8 @@ def test_sigkill_of_corral_ends_the_tree(client, behaviour, whom):
 
 
 def test_the_whole_stop_sequence_ends_a_server_that_ignores_it(client):
-    """Close stdin, wait, send SIGTERM to the process group, wait, and send SIGKILL to the direct
-    child.
+    """Stop a server that ignores every request to end, as clients do: close stdin, wait, send
+    SIGTERM to the process group, wait, and kill corral. The server must then end, too.
     """
     one = client("deaf stubborn family")
     one.greet()

@@ -183,9 +183,9 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """Interrupt process starts with signals. When the supervisor looks for the program's name, the
-    call has ended already, and the kernel no longer shows the thread's stack pointer. The
-    supervisor must still deny and report each attempt.
+    """Let signals interrupt calls that start a process, before the supervisor looks for the name of
+    the program. The kernel then no longer shows the thread's stack pointer, with which the
+    supervisor finds the name. The supervisor must nevertheless deny the starts and report them.
     """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
     assert answer == [-1]
@@ -213,8 +213,11 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_the_supervisor_reads_only_part_of_a_huge_argument_list_of_the_target(user):
-    """Fill the target's stack with pointers to 1000 string lists on 31,000 pages (127 MB). The
-    supervisor must read only some of the pages.
+    """Fill the target's stack with pointers to 1000 lists of strings on 31,000 pages (127 MB), and
+    try to start a process.
+
+    To name the denied program, the supervisor searches the stack for a list of arguments. It must
+    give up after some of the pages, so that a target cannot keep it busy.
     """
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -427,8 +430,9 @@ def test_a_read_only_file_in_a_write_grant_cannot_be_replaced(user, notes):
 
 
 def test_a_granted_file_stays_writable_in_a_directory_that_a_mask_protects(user):
-    """Grant a file in a repository's settings, which are read-only in a write grant around them.
-    The file's own grant must still count.
+    """Grant write access to a project and to one of its git hooks. corral makes the hooks in a
+    granted project read-only. The target must still be able to write to the granted hook, but not
+    to another one.
     """
     place = user.home / "project"
     hooks = place / ".git" / "hooks"

@@ -167,8 +167,8 @@ def test_why_shows_a_denial_until_a_flag_allows_it(desk):
     assert "--allow-net a.x.com" in shown
     assert "--allow-net b.x.com" in shown
     first = kept_files(desk)[0]
-    # Rename the file of denials, because its name is the time of the run: here a day after the
-    # beginning of 1970.
+    # The name of the file with a run's denials is the time of the run. Rename the file, so that the
+    # run seems to be from 2 January 1970.
     first.rename(first.with_name(f"{86_400_000_000:020}-1.jsonl"))
     assert desk.does("why", *command).count("(last on 1970-01-0") == 2
     first.with_name(f"{86_400_000_000:020}-1.jsonl").rename(first)
@@ -359,8 +359,8 @@ def test_grant_changes_a_server_in_both_clients(desk):
 
 
 def test_why_says_how_files_that_are_not_found_are_recorded(desk):
-    """Check that `why` suggests `wrap --learn`, and not `corral learn CLIENT:SERVER`. There the
-    server would wait at the terminal for messages that only a client sends.
+    """Check that `why` suggests `wrap --learn`, and not `corral learn CLIENT:SERVER`, which would
+    start the server on the terminal. There it would wait for messages that only a client sends.
     """
     path = configure(desk, "cursor")
     run(desk, path)
@@ -638,7 +638,8 @@ def test_why_names_one_client_if_several_share_the_denials(desk):
 
 def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_program(desk):
     """Use `${userHome}` and `${input:script}` in the commands of servers. VS Code replaces these
-    variables before it starts a server, and corral knows the value of only the first.
+    variables before it starts a server, and corral knows the value of only the first. `why`,
+    `grant` and `cache rm-home` must not take another server of the same program for this server.
     """
     python = str(desk.user.python)
     notes, other = (desk.put(f"{name}/server.py", SERVER) for name in ("notes", "other"))
@@ -670,8 +671,8 @@ def test_a_server_with_a_variable_is_not_confused_with_other_servers_of_its_prog
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
-    """Let the server change the mode of its kept home, and make a directory without permissions in
-    it. `corral cache` must still list the home and remove it.
+    """Let the server make a directory without permissions in the home that it keeps between runs,
+    and change the mode of this home. `corral cache` must still list the home and remove it.
     """
     path = configure(desk, "cursor")
     desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
@@ -975,9 +976,9 @@ def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
 
 
 def test_status_shows_a_server_that_its_project_has_unwrapped(desk):
-    """Change a wrapped file of a project, so that its server no longer starts through corral.
-    `status`, which runs outside the project, must report this. There corral knows the file only
-    from its record of wrapped files.
+    """Change a wrapped file of a project, so that its server no longer starts through corral. Then
+    run `status` outside the project, where corral knows the file only from its record of wrapped
+    files. It must report the change.
     """
     [path] = wrap_by_path(desk, "work/.mcp.json")
     assert "app  wrapped" in desk.does("status")
@@ -1049,8 +1050,8 @@ def test_a_project_cannot_name_its_server_like_another_server(desk, place):
 
 
 def test_a_project_cannot_choose_which_home_is_removed(desk):
-    """Let a project's server have a kept home, and the same name as a server of the user. corral
-    must refuse `cache rm-home NAME`, because the name is then ambiguous.
+    """Give a project's server the same name as a server of the user. Each of the two keeps a home
+    directory between runs. corral must refuse `cache rm-home NAME`, because the name is ambiguous.
     """
     path = configure(desk, "cursor")
     run(desk, path)

@@ -131,8 +131,8 @@ except OSError as error:
 
 
 def test_a_grant_of_a_path_replaces_the_servers_own_file_in_its_kept_home(user):
-    """Let a server write ~/out.txt in its kept home. Then grant the user's ~/out.txt. The server
-    must now write to the user's file, and its own file must still exist.
+    """Let a server write ~/out.txt in the home that it keeps between runs. Then grant the user's
+    ~/out.txt. The server must now write to the user's file, and its own file must still exist.
     """
     out = user.home / "out.txt"
     out.touch()

@@ -902,8 +902,8 @@ def test_wrap_says_how_to_pin_the_tools_of_a_server_that_is_already_wrapped(desk
 
 
 def test_wrap_does_not_replace_the_pins_of_another_server_with_the_same_command(desk):
-    """Wrap the same words with `--pin-tools` in two directories. The second server has other tools,
-    so corral must not pin them instead of the first server's tools.
+    """With `--pin-tools`, wrap servers with the same command in different directories. If the
+    second server has other tools, corral must not replace the first server's pins with them.
     """
     wrapped = {}
     for name, word in (("honest", "a"), ("evil", "b"), ("alike", "a")):
@@ -1102,8 +1102,8 @@ store.commit(place, {"key": "npm:thing@1", "kind": "npm", "name": "thing", "vers
 
 
 def test_the_quick_starts_command_removes_installed_servers(desk):
-    """Run the command as it is in the docs. As a check, `rm` alone fails, because the directories of
-    installed servers are read-only.
+    """Run the command as it is in the docs. Sanity check: `rm` alone fails, because the directories
+    of installed servers are read-only.
     """
     text = (pathlib.Path(__file__).parents[2] / "docs" / "quick-start.md").read_text()
     [command] = [line for line in text.splitlines() if line.startswith("chmod -R")]

@@ -1,4 +1,4 @@
-"""Test the store of runtimes and their launchers on a real disk."""
+"""Test on a real disk how a command's program is found, and how runtimes and servers are copied."""
 
 from __future__ import annotations
 

@@ -78,9 +78,10 @@ def _make_directories(path: str) -> None:
 
 
 def _refuse_users_directory(path: str) -> None:
-    """If this process is root, refuse a path below an ordinary user's directory. That user could
-    put symlinks into the path, and root would follow them. Besides, the user could not use
-    directories that root creates there.
+    """If this process is root, refuse a path below an ordinary user's directory.
+
+    That user could put symlinks into the path, and root would follow them. The user also could not
+    use the directories that root creates in this place.
     """
     if sys.platform == "win32" or os.geteuid():
         return
@@ -259,9 +260,10 @@ def remove_locked(path: str, fd: int) -> None:
     """Remove a locked file, and close its descriptor if `fd` is not -1. If the file cannot be
     removed, leave it to a later process.
 
-    Remove the file before unlocking it. Otherwise the process that created it, if it still waits
-    for the lock, could get the lock and use the file just before it is removed. On Windows close
-    the descriptor first, because an open file cannot be removed.
+    Remove the file before unlocking it. The process that created the file may still wait for the
+    lock. If the file were unlocked first, that process could get the lock and use the file just
+    before it is removed. On Windows close the descriptor first, because an open file cannot be
+    removed.
     """
     if sys.platform == "win32" and fd >= 0:
         os.close(fd)

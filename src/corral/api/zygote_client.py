@@ -50,7 +50,8 @@ class Zygote:
     def launch(self, plan: Plan, stdio: Streams) -> socket.socket:
         """Make the zygote fork a supervisor for `plan`, and return the channel to the supervisor.
 
-        Without `stdio` the sandbox is a spare, which waits for its command.
+        If `stdio` is empty, the sandbox is a spare: it is set up now, and gets its command and
+        streams later.
         """
         ours, theirs = socket.socketpair()
         self._channels.add(ours)

@@ -155,9 +155,9 @@ def load(directory: str) -> list[KeptRun]:
 
 
 def load_server(server: ServerId) -> list[KeptRun]:
-    """Return the stored runs of a server, oldest first. If its directory is unknown, leave out the
-    runs that depend on a directory. But include those that corral refused, because then it did not
-    find out whether they depend on it.
+    """Return the stored runs of a server, oldest first. If `server.directory` is empty, leave out
+    the runs that are stored with a start directory. Always include the runs that corral refused:
+    they are stored without a start directory, because corral did not find out whether it matters.
     """
     return [run for run in load_command(server) if _is_run_of(server, run)]
 

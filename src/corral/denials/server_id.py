@@ -20,7 +20,7 @@ class ServerId:
     """The identity of a server. The secrets in `command` are masked. `digest` is the hash of the
     unmasked command, so servers that differ only in secrets have different digests. `directory` is
     the real start directory if the command may mean another server in another directory. It is
-    empty if it does not, or if only a client knows the directory.
+    empty if the command means the same server everywhere, or if only a client knows the directory.
 
     If `has_variables` is true, `command` contains variables that a client replaces before it starts
     the server. When corral runs the server, its command and digest are therefore different.

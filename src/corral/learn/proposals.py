@@ -160,11 +160,12 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether an access in a private directory fails because a path is missing: the path
-    itself for a read, the directory above it for a write.
+    """Return whether a path that an access needs is missing in a private directory. A read needs
+    the path itself, and a write needs the directory above it.
 
-    A private directory contains only what the target created. Outside the home, a directory of the
-    host counts as missing even if the target created its own directory with that name.
+    A private directory contains only what the target created. Outside the home, if the host has the
+    directory that a write needs, return True even if the target has created a directory with the
+    same name.
     """
     if access == "read":
         return path not in made

@@ -138,7 +138,7 @@ if TYPE_CHECKING:
     class Service(Protocol):
         """Does work for a sandbox during a run, such as forwarding its network connections.
 
-        The watcher's loop calls `run_ready` when `fileno` is ready or `deadline` has passed. A
+        The run's `Watcher` calls `run_ready` when `fileno` is ready or `deadline` has passed. A
         service that does its work in its own threads may return -1 as `fileno`. `close` is called
         after the target has ended.
         """

@@ -198,7 +198,8 @@ class Deadlines:
     def _kill(self) -> None:
         """Measure the tree's CPU time, and then kill the tree.
 
-        The system does not report the CPU time of a tree that was killed together with its init.
+        Afterwards it may be too late: Linux does not report the CPU time of processes that it
+        kills because their init has ended.
         """
         try:
             # An interrupted measurement returns only the CPU time, which is enough here.

@@ -1,7 +1,7 @@
 """Apply and verify the steps of a plan in order.
 
 If a step fails, the error names the step, and the run ends. The probes apply their steps with the
-same code as a run, so what they have tried is what a run does.
+same code as a run, so a run does what the probes have tried.
 """
 
 from __future__ import annotations

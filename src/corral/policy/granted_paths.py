@@ -167,12 +167,13 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a grant must have if its path was never recorded. This is usually
-    its own real path, so the grant is accepted.
+    """Return the real path that a grant must have if its path was never recorded.
 
-    corral never records a path directly in a directory such as /tmp, so a target may have replaced
-    it with a symlink. For a grant through such a symlink return the path as written, so that the
-    grant is refused.
+    Usually this is the real path that it has now, so the grant is accepted.
+
+    A path directly in a directory such as /tmp is not recorded. If it is a symlink now, a target
+    may have made this symlink after an earlier grant of the path. So if a grant leads through such
+    a symlink, return its path as written. The grant is then refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

@@ -136,12 +136,13 @@ class Mcp:
 class Policy:
     """Everything that a run allows and limits.
 
-    `admit` comes from the user's configuration, and lists networks that the address guard would
-    otherwise refuse. `covered` lists mounts in granted directories that the target sees as empty
-    directories, because they belong to the kernel or to services. If `mcp` is None, no source asks
-    for the MCP guard, and messages are not checked. `requested_names` lists environment variables
-    that the server asked for. `given_values` lists secrets that the user entered for the server's
-    settings.
+    - `admit` lists networks from the user's configuration that the address guard would otherwise
+      refuse.
+    - `covered` lists mounts in granted directories that the target sees as empty directories,
+      because they belong to the kernel or to services.
+    - `mcp` is None if no source asks for the MCP guard. Messages are then not checked.
+    - `requested_names` lists environment variables that the server asked for.
+    - `given_values` lists secrets that the user entered for the server's settings.
     """
 
     limits: Limits = Limits()

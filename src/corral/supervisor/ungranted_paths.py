@@ -24,14 +24,18 @@ def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
     """Return (kind of denial, path, flag) for each word that names a path outside of `visible`, the
-    paths that the target can see. Leave out paths of the system, and missing paths whose parent
-    directory does not exist on the host or is shared by many programs, such as `/tmp`. Such a word
-    is usually not meant as a path of the host.
+    paths that the target can see.
+
+    Leave out these words:
+
+    - a path of the system, and the user's home or a directory above it
+    - a missing path, if its parent directory does not exist or is shared by many programs, such as
+      `/tmp`, because the word is then usually not meant as a path of the host
+    - a relative path that does not begin with `./` or `../`, because it is usually a plain word
 
     The flag would allow the path. It is "" if the path may contain secrets, or if other programs
     execute the file. A project may have chosen the command, so corral must not suggest a dangerous
-    grant. A relative path counts only if it is written as `./x` or `../x`, because `x` is usually a
-    plain word.
+    grant.
     """
     found: dict[str, Ungranted] = {}
     for word in words:
@@ -61,8 +65,8 @@ def find_misplaced(
     """Yield a warning for each granted relative path that the target does not find, because the
     target starts in `start_in` and not in `cwd`.
 
-    If the target starts in its private home, `home` is the user's home, and otherwise "". In its
-    private home, the target sees each grant below the user's home at the same relative path.
+    `home` is the user's home if the target starts in its private home, otherwise "". In the private
+    home, the target sees each grant below the user's home at the same relative path.
     """
     for word in words:
         path = word.partition("=")[2] if word.startswith("-") else word

@@ -27,7 +27,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX modes and
 
 
 def wrap_file(path, request, *, dry_run=False):
-    """Wrap a file as `corral wrap` does, but skip the check of the host."""
+    """Wrap a file as `corral wrap` does, but do not check whether its servers would start here."""
     with lock_client_file(path, dry_run=dry_run) as file:
         proposals = propose(file.servers, request)
         return edit_file.wrap_file(file, proposals, request.corral, dry_run=dry_run)

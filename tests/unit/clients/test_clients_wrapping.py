@@ -933,8 +933,9 @@ def test_a_project_cannot_choose_the_registry(name):
     ],
 )
 def test_a_profile_applies_only_to_an_unmodified_package(more):
-    """Refuse to apply a profile if the entry also starts code from outside the package. A profile's
-    grants are meant for one well-known server, and this other code would get them too.
+    """Check that corral refuses to apply a profile if the entry also starts code from outside the
+    package. A profile's grants are meant for one well-known server, and the other code would get
+    them too.
     """
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
@@ -1013,8 +1014,8 @@ def resolved(command, sources, *, server=(), environment, cwd, notify):
 
 
 def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(monkeypatch):
-    """Leave an entry unchanged on Windows if no npm package was ever started on this machine.
-    corral might not be able to start one. The hint names a command to try.
+    """Check that corral leaves an entry unchanged on Windows if no npm package was ever started on
+    this machine, because corral might not be able to start one. The hint names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'

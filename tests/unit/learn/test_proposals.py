@@ -228,7 +228,7 @@ def found_variables(folder, text, environment, given=()):
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
     """Put a named pipe and a link to /dev/zero into the directory with the server's code. A target
-    can do so if this directory is writable.
+    can do so if this directory is writable. corral's search for variables must skip both.
     """
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")

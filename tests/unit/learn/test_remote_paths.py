@@ -51,6 +51,7 @@ def test_paths_and_links_to_network_file_systems_are_found(tmp_path):
     root = RemotePaths({"/": "network", top: "disk"}, [top])
     first = "/" + top.split("/")[1]
     assert root.contains("/none/x")
-    # The path is on a disk, but is reached through directories on the network.
+    # The path is on a disk. But unless `top` is directly below `/`, a lookup of the path reads
+    # directories of the network file system `/`.
     assert root.contains(f"{top}/deep") is (first != top)
     assert not RemotePaths(kinds, [f"{top}/net/own"]).contains(f"{top}/net/x")

@@ -211,10 +211,10 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories to hide in which installed services keep data and settings.
+    """Return the directories in which installed services keep data and settings, to hide them.
 
     On a Mac these directories belong to the user, so the target could otherwise read the databases
-    and keys in them. Leave out directories that are granted, alone or inside a granted directory.
+    and keys in them. Leave out directories that are granted or inside a granted directory.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]

@@ -1,6 +1,6 @@
 """Try an operation in a child process, and get the result as text.
 
-The child ends afterwards, so what the operation has changed in the process ends with it.
+The child ends afterwards, so the operation changes nothing in corral's own process.
 """
 
 from __future__ import annotations

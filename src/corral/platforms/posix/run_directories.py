@@ -268,9 +268,9 @@ def _rename_to_unused(name: str, new: str, above: int) -> None:
 def _rename_to_reserved(name: str, new: str, above: int) -> None:
     """Do the work of `_rename_to_unused` on systems and file systems without renameat2.
 
-    `rename` would replace an existing file. So first reserve the new name with an empty file or
-    directory, which only one of two runs can make. If this process is killed before the rename, the
-    name stays reserved.
+    `rename` would replace an existing file. So first make an empty file or directory with the new
+    name, which fails if another run has already made it. If this process is killed before the
+    rename, the empty file or directory stays.
     """
     is_directory = stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
     if is_directory:
@@ -289,9 +289,9 @@ def _make_alike(name: str, above: int) -> None:
     """Make a directory, if its name is free, and give it to the owner of its parent, so that this
     user can remove its files.
 
-    Between the two, another run's target may replace the directory with a hard link to one of
-    root's files. So open the directory with a flag that refuses files, and change the owner of the
-    opened directory.
+    Before the owner is changed, another run's target may replace the directory with a hard link to
+    one of root's files, to become the owner of this file. So open the directory with a flag that
+    refuses files, and change the owner of the opened directory.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -325,8 +325,8 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     its depth and modes.
 
     Do nothing if `path` is a symlink, or if its owner is neither this user nor `owner`. After an
-    error, or when `budget` allows no more files, the remaining files stay. In a kept home, the
-    removal also stops at a directory that does not belong to the home's owner.
+    error, or when `budget` allows no more files, the remaining files stay. In a home that a server
+    keeps, the removal also stops at a directory that does not belong to the home's owner.
     """
     try:
         top = _open_top(path)
@@ -424,7 +424,8 @@ def _remove_inner(name: str, top: int, budget: Budget, owner: int | None, *, mix
 def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
     """Raise OSError unless a directory's owner `found` is `owner`. If `owner` is None, accept any.
 
-    A target that runs as root may have moved another user's directory into its home.
+    A target that runs as root may have moved another user's directory into its home, so that corral
+    deletes the files in it.
     """
     if owner not in {None, found}:
         raise OSError(1, "the directory belongs to another user", name)

@@ -237,9 +237,9 @@ def environment(private: str, *, own: bool) -> dict[str, str]:
     """Return the environment variables that every target has, except PATH.
 
     With `own`, corral itself creates `private` and its subdirectories `home`, `tmp`, `local` and
-    `roaming`. Otherwise `private` is the folder of an AppContainer profile. LOCALAPPDATA then has
-    the user's own value: without this variable Windows refuses to create the process, but it
-    replaces the value.
+    `roaming`. Otherwise `private` is the folder of an AppContainer profile, and Windows itself
+    replaces the value of LOCALAPPDATA. But it refuses to create a process without this variable, so
+    give it the user's own value.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

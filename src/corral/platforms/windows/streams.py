@@ -1,9 +1,11 @@
 """Give a target its three standard streams. The target inherits no other handles.
 
 Pipes and files are inherited directly, so messages take no extra time. Three kinds of streams are
-replaced by a pipe that one of the supervisor's threads serves: a console, because the target does
-not share corral's console and so cannot use its handles; NUL, because an AppContainer may be unable
-to open it; and a missing stream, because several runtimes do not start without one.
+replaced by a pipe that one of the supervisor's threads serves:
+
+- a console, because the target does not share corral's console and so cannot use its handles
+- NUL, because an AppContainer may be unable to open it
+- a missing stream, because several runtimes do not start without one
 """
 
 import os

@@ -1,8 +1,8 @@
 """Undo the changes that a run made outside its processes, when the run ends or in a later run.
 
 From access lists, corral removes only entries with its own SIDs, and only if no other run uses
-them. Each granted path (root) has a mutex. corral locks it while it checks this, removes the
-entries, and records the removal in the journal.
+them. Each granted path (root) has a mutex. corral locks it while it looks for other runs that use
+the root, removes the entries, and records the removal in the journal.
 """
 
 from __future__ import annotations
@@ -110,10 +110,10 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 def withdraw(root: Root) -> list[str]:
     """Remove this root's entries from every object in the root. Return the failures as text.
 
-    A root that has been moved keeps its entries. They give access only to targets with a capability
-    that depends on the root's old path. Only a grant of this path gives a target this capability,
-    so the entries have no effect unless the root returns there. A file that has been moved out of
-    its root also keeps its entries, and a later run with the same grant can therefore open it.
+    A root that has been moved keeps its entries. The capability in these entries depends on the
+    root's path, and a target gets it only by a grant of this path. So the entries have no effect
+    unless the root returns to its old path. A file that has been moved out of its root also keeps
+    its entries, and a later run with the same grant can therefore open it.
     """
     problems: list[str] = []
     top = extended_path(root.path)

@@ -160,10 +160,11 @@ def _check_npm(reference: Reference, how: InstallOptions) -> None:
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation of this package that was made when the user's settings named other
-    indexes. All its packages must have come from the only index that the current settings name.
+    """Return an installation of this package that corral can use although the user's settings named
+    other indexes when it was made. Return None if there is none.
 
-    If the current settings name several indexes, return None, because another index may contain a
+    All its packages must have come from the only index that the current settings name. If the
+    current settings name several indexes, return None, because another index may contain a
     different package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)

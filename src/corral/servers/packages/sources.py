@@ -34,12 +34,12 @@ class InstallOptions:
 
 @record
 class Source:
-    """One kind of package. `host` is the host of its public registry, and `index` is the address of
-    this registry.
+    """A kind of package, npm or PyPI.
 
-    `fingerprint` returns a string that identifies the registries in the user's settings, or "" if
-    the settings name only the public registry. `runtime` is the program that runs an installed
-    package.
+    `host` is the host of its public registry, and `index` is the address of this registry.
+    `fingerprint` reads the user's settings, for which it needs the environment variables. It
+    returns a string that identifies the registries in the settings, or "" if they name only the
+    public registry. `runtime` is the program that runs an installed package.
     """
 
     host: str

@@ -320,8 +320,8 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. On Windows return False, because runs take no locks
-    there: Windows does not remove open files.
+    """Return whether a run has locked a tree. On Windows return False. Runs need no locks there,
+    because Windows refuses to remove open files.
     """
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False

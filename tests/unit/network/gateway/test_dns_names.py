@@ -119,8 +119,9 @@ def test_the_number_of_names_is_limited():
 
 
 def test_servers_that_connect_only_to_public_addresses_accept_the_names():
-    """Check that Python counts the addresses of the first 508 names as public. Further names get
-    addresses that are reserved for benchmarking.
+    """Look up 509 names, for each of which corral invents an address. Python must count the first
+    508 addresses as public, because some servers connect only to public addresses. Further
+    addresses are from a range that is reserved for benchmarking.
     """
     told = names("*.example.com")
     found = [ask(told, f"n{number}.example.com")[1] for number in range(509)]

@@ -435,7 +435,8 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
     """Stop the clock, so that each connection beyond the rate limit waits until the proxy is
-    closed. These connections occupy the proxy's handlers until none is free.
+    closed. These connections occupy the proxy's handlers until none is free. The proxy must then
+    report a further connection and not answer it.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
@@ -522,7 +523,8 @@ def test_what_a_target_sent_before_its_end_still_arrives(ends):
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_cut_data_does_not_look_complete_after_the_other_direction_has_ended(is_slow):
     """Let a server finish sending before it reads. With small socket buffers, only a part of the
-    target's data arrives before the run ends. With large buffers, all of it arrives.
+    target's data arrives before the run ends, and the server must then see a reset. With large
+    buffers, all of it arrives.
     """
     size = 8192 if is_slow else 4 << 20
     text = os.urandom(100_000)

@@ -12,8 +12,8 @@ there.
 
 Without a window station of its own, a process in an AppContainer starts only in a session that has
 the interactive window station, which contains the user's windows. Session 0, where services and SSH
-run, does not have it. In session 0, as in other sessions, corral therefore puts the target into a
-window station that belongs to the logon and contains none of the user's windows. In session 0
+run, does not have it. In all sessions corral puts the target into a window station that belongs to
+the logon and contains none of the user's windows, so targets start in session 0 too. In session 0
 corral itself may be in the same station, but it is never on the target's desktop.
 """
 

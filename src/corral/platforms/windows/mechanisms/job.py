@@ -1,10 +1,11 @@
 """Limit the target with a job object that contains all its processes from their first instruction.
 
-Limits are read back, because a system may accept a limit without setting it. Only on a host that
-cannot read them back does corral skip this (`Job.read_back`). On Windows `pids` limits processes,
-not threads. The memory limit is for committed memory, and an allocation beyond it fails. The job
-has no name, and its handle is never inherited, so only the supervisor has a handle. When the
-supervisor ends, Windows closes this last handle, and therefore ends all processes of the job.
+Limits are read back, because a system may accept a limit without setting it. corral skips this only
+on a host that cannot read them back (`Job.read_back`). On Windows `pids` limits processes, not
+threads. The memory limit is for committed memory, and an allocation beyond it fails.
+
+The job has no name, and its handle is never inherited, so only the supervisor has a handle. When
+the supervisor ends, Windows closes this last handle and then ends all processes of the job.
 """
 
 from __future__ import annotations

@@ -115,12 +115,12 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs by which a target still gets access to files if corral is elevated. Return
-    none if corral is not elevated.
+    """Return the SIDs that give a target access to files if corral is elevated. Return () if corral
+    is not elevated.
 
-    If corral is elevated, it has administrator rights or similar privileges, but the target does
-    not get them. So the SIDs are the user and the groups in corral's own token, except
-    Administrators and groups that only deny access.
+    An elevated corral has administrator rights or similar privileges, which the target does not
+    get. So the SIDs are the user and the groups in corral's own token, except Administrators and
+    groups that only deny access.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
