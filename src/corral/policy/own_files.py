@@ -40,8 +40,8 @@ class Protected:
     """A path that the target must not write.
 
     If `reads` is true, the target must not read it either. If `parts` is true, paths inside it may
-    be granted, but not the path itself. corral grants such a path to a package's installer, which
-    it runs in a sandbox.
+    be granted, but not the path itself. corral grants paths inside it to the installers of
+    packages, which run in a sandbox.
     """
 
     path: str

@@ -190,8 +190,8 @@ SOCKET_OPTIONS = {
 # Setting these options succeeds, but has no effect. Resolvers give up if they cannot set RECVERR,
 # MTU_DISCOVER and PKTINFO. The target's datagram sockets do not have these options, because they
 # are unix sockets, which the socket broker gives to the target. LINGER makes the last process that
-# closes a socket wait. The target could make the supervisor wait in this way: it could send a socket
-# with LINGER to the supervisor, which is at the other end of these unix sockets.
+# closes a socket wait. The target could use it to make the supervisor wait, by sending a socket
+# with LINGER over one of these unix sockets, whose other end the supervisor has.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4

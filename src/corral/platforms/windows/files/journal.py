@@ -5,8 +5,9 @@ Such an entry names a capability, which the target has. Each run has one journal
 profile, and the root of every granted tree with the capability in the tree's entries. The run keeps
 the file locked, and the kernel unlocks it however the run ends. The rules are:
 
-- The entries of a tree are in use while the journal file of a live run lists their capability. They
-  are also in use while a file whose name begins with KEPT lists it: the user wants to keep them.
+- The entries of a tree are removed only when they are no longer in use. They are in use while the
+  journal file of a live run lists their capability. They are also in use while a file whose name
+  begins with KEPT lists it, because the user wants to keep them.
 - A journal file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes
   the changes that it lists.
 - An incomplete file counts as empty, because a run completes its file before it adds the first
