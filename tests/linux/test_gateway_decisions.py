@@ -167,7 +167,7 @@ def test_the_hosts_own_addresses_are_recognized():
 
 @contextlib.contextmanager
 def no_descriptors():
-    """Make every attempt of this process to open a descriptor fail."""
+    """Lower this process's limit of open descriptors, so that it cannot open another one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     last = os.open("/", os.O_RDONLY)
     resource.setrlimit(resource.RLIMIT_NOFILE, (last, hard))

@@ -109,9 +109,9 @@ def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
 
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
-    """Keep 20 MiB of each kind of memory in `HOGS` during a few samples. Together they are below
-    the limit, so the run must not end. The supervisor must count the pages of mapped files only
-    once.
+    """Keep 20 MiB of each kind of memory in `HOGS` while the supervisor takes a few samples. The sum
+    is below the limit, so corral must not stop the target. If the supervisor counted the pages of
+    mapped files twice, the sum would be above the limit.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))

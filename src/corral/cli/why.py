@@ -210,8 +210,8 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
 
 
 def _list_directories(server: ServerId) -> tuple[str, ...]:
-    """Return the directories in which a server's command was run, if the client's file does not say
-    which of them is the server's.
+    """Return the directories of the stored runs of a server's command, or () if the server's own
+    start directory is known.
     """
     runs = [] if server.directory else kept.load_command(server)
     return tuple(dict.fromkeys(run.server.directory for run in runs))

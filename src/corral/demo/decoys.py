@@ -27,7 +27,9 @@ POLL_SECONDS = 0.02
 
 
 class Decoys:
-    """Creates the decoys. They are removed when `stack` is closed."""
+    """The files, listeners and process that the demo attacks. They are removed when `stack` is
+    closed.
+    """
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         names = ("key", "credentials", "token", "host", "memory", "name")

@@ -23,7 +23,9 @@ class Stream(Protocol):
 
 
 class Copy(Protocol):
-    """Copies in both directions until both have ended. `up` and `down` count the copied bytes."""
+    """Passes bytes between the target and the server, until both have stopped sending. `up` counts
+    the bytes to the server, and `down` those to the target.
+    """
 
     up: int
     down: int

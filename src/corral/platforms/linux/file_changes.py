@@ -123,7 +123,8 @@ CALLS = {
 
 
 class FileChanges:
-    """Decides calls that change modes and times, and answers them in a thread.
+    """Changes modes and times of files for the target, as far as this is allowed. A thread of its
+    own makes the changes and answers the target's calls.
 
     `uid` and `gid` are the target's ids. `own` is the (device, inode) of the run's directory in
     /tmp, which contains the target's private directories, but belongs to corral. This directory is

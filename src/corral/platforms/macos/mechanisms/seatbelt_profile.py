@@ -96,7 +96,9 @@ the target may use the proxy.
 
 
 def _any_case(name: str) -> str:
-    """Return a regular expression for a name in any case, because most volumes ignore case."""
+    """Return a regular expression that matches a name in upper and lower case, because most volumes
+    ignore case.
+    """
     return "".join(f"[{c}{c.upper()}]" if c.isalpha() else f"\\{c}" for c in name)
 
 

@@ -62,7 +62,7 @@ def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    """Replace a path, also at the start of a longer path. Upper and lower case do not matter."""
+    """Replace a path, alone or as the first directories of a longer path. Ignore case."""
     lower, wanted = fold_path(text), fold_path(old)
     parts, at = [], 0
     while (found := lower.find(wanted, at)) >= 0:
