@@ -44,7 +44,7 @@ class Rig:
     root: bool = False
 
     def missing(self) -> list[str]:
-        """Return the packages that must be installed before the rig can be declared."""
+        """Return what the rig still lacks: packages to install, and "root" if it needs root."""
         wanted = [package for name, package in self.things.items() if not found(name)]
         wanted += [
             f"pip's {name}" for name in self.modules if importlib.util.find_spec(name) is None

@@ -258,7 +258,9 @@ answer = {
 
 @BARE
 def test_only_the_owner_may_change_a_file(user, scratch):
-    """Try to change another user's file in a write grant. The kernel itself protects such files."""
+    """Try to change the mode and times of another user's file in a write grant. The kernel forbids
+    this. As a sanity check, do the same to the user's own file.
+    """
     give_directory(user, scratch)
     other = scratch / "other"
     other.write_text("kept")

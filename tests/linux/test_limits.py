@@ -111,7 +111,7 @@ def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
 def test_memory_below_the_limit_does_not_end_the_run(run):
     """Keep 20 MiB of each kind of memory in `HOGS` while the supervisor takes a few samples. The sum
     is below the limit, so corral must not stop the target. If the supervisor counted the pages of
-    mapped files twice, the sum would be above the limit.
+    mapped files twice, the sum could be above the limit.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))

@@ -837,8 +837,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     assert "does not start" not in desk.does("why", "fine")
     for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
-        # For `gone`, use the command from `status --json PATH`, which names the file instead of the
-        # client.
+        # Try both forms of the hint: for `gone` the command that names the file, and for the other
+        # servers the command that names the client.
         for command in (by_name[name] if name == "gone" else mend).split(" && "):
             words = shlex.split(command)[1:]
             desk.does(*words, *more.get(words[0], ()))

@@ -58,7 +58,6 @@ def test_a_run_reports_missing_app_containers(profile):
 
 
 def test_a_process_that_is_not_in_an_app_container_fails_verification(profile):
-    """Call `verify` for this process, which is not in an AppContainer."""
     with pytest.raises(OSError, match="not in an AppContainer"):
         profile.verify(results_of_this_process())
 

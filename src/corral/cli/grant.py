@@ -227,7 +227,9 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    """Return whether the flags `has` allow everything that the denial's suggested flags allow."""
+    """Return whether a server with the flags `has` is allowed what was denied. Return False if the
+    denial suggests no flags.
+    """
     given = [(one.flag, one.value) for one in has]
     wanted = parse_allow(denial.allow)
     return bool(wanted) and all(

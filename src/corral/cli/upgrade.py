@@ -128,8 +128,8 @@ class ToolChanges:
 
 
 def _compare_tools(found: Candidate) -> tuple[ToolChanges, ...]:
-    """Start the new version with the default policy, and compare its tools with the pins of each
-    command that starts this server.
+    """For each pinned command that starts this server, start the new version with the command's
+    arguments and the default policy. Compare its tools with the pins.
     """
     name = _name(found.current)
     pinned = [one for one in list_pinned() if one.server and name_server(one.server)[0] == name]

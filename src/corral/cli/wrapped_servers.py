@@ -217,8 +217,8 @@ def _describe_unwrapped(row: Row) -> tuple[str, str]:
 
 
 def find_wrap_refusal(client: str, path: str, server: ConfiguredServer) -> tuple[str, str]:
-    """If `wrap` without flags would refuse a server because of its entry, return the reason and a
-    hint. Otherwise return two empty strings.
+    """Return why `wrap` without flags would refuse a server, and a hint, or two empty strings. Look
+    only at the server's entry. `wrap` itself also plans the run, and may refuse the server then.
     """
     [proposal] = propose([server], WrapRequest(corral="", target=name_target(client, path)))
     outcome = proposal.outcome

@@ -19,13 +19,16 @@ ENDINGS = ("", ".py", ".js", ".cjs", ".mjs", ".ts", "/__init__.py", "/__main__.p
 
 
 def with_directory(program: Program, *, cwd: str) -> Program:
-    """Return a program with the directory that belongs to its identity. `cwd` is the directory in
-    which the command was typed.
+    """Return the program with `directory` and `home_per_directory` set. `cwd` is the directory in
+    which the command was typed. The start directory is `program.cwd`, or "" if the target cannot
+    see it.
 
-    A command such as `python -m NAME` may start different servers in different directories. So may
-    a script or launcher outside of the start directory, if one of its arguments names a file there.
-    Such a server keeps a home for each start directory. Otherwise its home depends only on the
-    command, in which the server's own file has an absolute path.
+    - If the command may start another server in another directory, as `python -m NAME` may,
+      `directory` is the start directory, and the server keeps a separate home for each one. The
+      same is true of a launcher if one of its arguments names a file in the start directory.
+    - If the command names its program or file by a relative path, `directory` is `cwd`. The server
+      has one home, because the home is identified by the absolute path.
+    - Otherwise `directory` is "".
     """
     own, visible = program.own_file, program.cwd
     if visible and not own and not program.server:

@@ -87,8 +87,8 @@ def words_of(*programs):
 
 
 def corpus(words):
-    """Return tuples of arguments: boundary values, every single bit in each position, and random
-    combinations.
+    """Return tuples of a system call's arguments: boundary values, values near the constants
+    `words`, values with one bit set, COOKIE with one wrong bit, and random combinations.
     """
     edges = [
         0,
