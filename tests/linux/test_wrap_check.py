@@ -208,6 +208,7 @@ ACCEPTED_ENTRIES = {
         BOX,
         {"command": "podman", "args": ["run", "-it", "-v", "a:/b", "--net=none", "-p8:8", "x", "-y"]},
         {"command": "docker", "args": ["exec", "-i", "box", "server", "--runtime", "x"]},
+        {"command": "podman", "args": ["run", "--userns=keep-id", "-l", "a=b", "--rm", "x"]},
         {"command": "docker", "args": ["mcp", "gateway", "run"]},
         {"type": "http", "url": "https://e.example", "headers": {"A": "Bearer ${TOKEN}"}},
         {"type": "http", "url": "https://e.example", "oauth": {"clientId": "x", "callbackPort": 1}},
@@ -245,6 +246,13 @@ REFUSED_ENTRIES = [
     ({**BOX, "env": {"DOCKER_CONFIG": "./dc"}}, "would change docker itself"),
     ({**BOX, "env": {"CONTAINERS_CONF": "./c"}}, "would change docker itself"),
     ({**BOX, "env": {"STORAGE_OPTS": "mount_program=./evil"}}, "would change docker itself"),
+    *(
+        ({**BOX, "env": {name: "./evil"}}, f"{name} in the server's env would change docker itself")
+        for name in (
+            "REGISTRY_AUTH_FILE", "REGISTRIES_CONFIG_PATH", "NETCONFPATH", "CONTAINERD_ADDRESS",
+            "ROOTLESSKIT_STATE_DIR", "BUILDAH_ISOLATION", "HTTPS_PROXY", "PYTHONPATH",
+        )
+    ),
     ({**BOX, "envFile": ".env"}, "could change docker itself"),
     ({**BOX, "command": "/proc/self/cwd/docker"}, ""),
     ({**BOX, "command": "/{env:PWD}/docker"}, "which the project itself may contain"),
@@ -261,6 +269,8 @@ REFUSED_ENTRIES = [
     ({"command": "podman", "args": ["run", "${NO:---runtime=./evil}", "x"]}, "only a container"),
     ({"command": "podman", "args": ["run", "{file:option}", "x"]}, "starts only a container"),
     ({"command": "podman", "args": ["run", "-c", "x", "x"]}, "starts only a container"),
+    ({"command": "podman", "args": ["exec", "-l", "--runtime=./evil", "x"]}, "only a container"),
+    ({"command": "nerdctl", "args": ["run", "--log-driver", "binary:///evil", "x"]}, "container"),
     # Keys because of which a client starts something.
     ({**REMOTE, "headersHelper": "sh -c id"}, "does not know its key 'headersHelper'"),
     ({**REMOTE, "headers": {"A": "$(./evil)"}}, "its key 'headers' contains $("),
