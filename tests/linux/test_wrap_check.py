@@ -213,13 +213,16 @@ ACCEPTED_ENTRIES = {
         {"type": "http", "url": "https://e.example", "headers": {"A": "Bearer ${TOKEN}"}},
         {"type": "http", "url": "https://e.example", "oauth": {"clientId": "x", "callbackPort": 1}},
         {**WRAPPED, "type": "stdio", "env": {"A": "1"}, "timeout": 5, "alwaysLoad": True},
-        {**WRAPPED, "tools": ["*"], "description": "runs `x`"},
+        {**REMOTE, "oauth": {"scopes": "a b", "tokenParamName": "x", "registrationUrl": "x"}},
+        {**WRAPPED, "tools": ["*"], "description": "runs `x`", "_comment": "runs `x`"},
         {**WRAPPED, "disabled": False, "autoApprove": ["read"], "watchPaths": ["dist"]},
         {**WRAPPED, "trust": False, "includeTools": ["a"], "cwd": ".", "env": {"NODE_ENV": "x"}},
     ],
     ".warp/.mcp.json": [{**WRAPPED, "working_directory": ".", "start_on_launch": True}],
     ".vscode/mcp.json": [
         {**PLAIN, "sandboxEnabled": True, "sandbox": {"network": {"allowedDomains": ["a.example"]}}},
+        {**PLAIN, "sandboxEnabled": True, "sandbox": {"enabled": True}},
+        {**WRAPPED, "dev": {"watch": "src/**"}},
         {"type": "http", "url": "https://e.example", "version": "1.0", "gallery": True},
     ],
 }  # fmt: skip
@@ -282,12 +285,13 @@ REFUSED_ENTRIES = [
     ({**WRAPPED, "env": {"A": "${command:x}"}}, "its key 'env' contains ${command:"),
     ({**WRAPPED, "env": ["LD_PRELOAD=./evil.so"]}, "this form of its key 'env'"),
     ({**WRAPPED, "env": {"L{env:ZZ}D_PRELOAD": "./evil.so"}}, "this form of its key 'env'"),
-    ({**WRAPPED, "dev": {"debug": {"debugpyPath": "./evil"}}}, "does not know its key 'dev'"),
+    ({**WRAPPED, "dev": {"debug": {"debugpyPath": "./evil"}}}, "this form of its key 'dev'"),
     ({**WRAPPED, "extends": "./evil.json"}, "does not know its key 'extends'"),
     ({**WRAPPED, "comm{env:ZZ}and": ["./evil"]}, "does not know its key 'comm{env:ZZ}and'"),
     ({**WRAPPED, "cmd": "./evil"}, "several keys of the same meaning ('command', 'cmd')"),
     ({**WRAPPED, "env": {}, "environment": {"LD_PRELOAD": "./evil.so"}}, "of the same meaning"),
     ({"command": {"path": "/usr/bin/corral", "args": WRAPPED["args"]}, "args": []}, "same meaning"),
+    ({**WRAPPED, "sandbox": {"enabled": False}}, "this form of its key 'sandbox'"),
     ({"settings": {"path": "./evil"}}, "this form of its key 'settings'"),
     # Variables that make corral, or the shell script of this name on PATH, run other code.
     *(
@@ -333,12 +337,15 @@ def test_only_vs_codes_file_makes_a_client_use_its_own_sandbox(checked):
 
 SERVER = {"type": "local", "command": ["./evil"]}
 HELD = {"type": "local", "command": ["/usr/bin/corral", "run", "--", "x"]}
+PICK = {"type": "pickString", "id": "a", "options": ["a", {"label": "b", "value": "c"}]}
 ACCEPTED_FILES = [
     ("opencode.json", {"mcp": {"x": {**HELD, "environment": {"A": "{env:A} {file:./a}"}}}}),
     ("opencode.json", {"mcp": {"x": {"enabled": False}}, "permission": {"my-mcp*": "ask"}}),
     ("opencode.json", '// text\n{"mcp": {}, "experimental": {"mcp_timeout": 5}}'),
     (".gemini/settings.json", {"mcp": {"allowed": ["a"]}, "allowMCPServers": ["a"], "ui": {"a": "b"}}),
     (".vscode/mcp.json", {"servers": {}, "inputs": [{"type": "promptString", "id": "a"}]}),
+    (".vscode/mcp.json", {"_comment": "x", "//": "x", "inputs": [PICK]}),
+    (".zed/settings.json", {"linux": {"context_servers": {"x": {"settings": {}}}, "vim_mode": 1}}),
     (".continue/mcpServers/x.json", {"mcpServers": {"x": WRAPPED}}),
     (".continue/mcpServers/x.yaml", "name: a\nversion: 0.0.1\nschema: v1\nmcpServers: []\n"),
     (".codex/config.toml", 'mcp_oauth_credentials_store = "keyring"\nmodel = "x"\n'),
