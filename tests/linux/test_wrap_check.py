@@ -218,6 +218,11 @@ ACCEPTED_ENTRIES = {
         {**WRAPPED, "disabled": False, "autoApprove": ["read"], "watchPaths": ["dist"]},
         {**WRAPPED, "trust": False, "includeTools": ["a"], "cwd": ".", "env": {"NODE_ENV": "x"}},
     ],
+    ".cursor/mcp.json": [{**REMOTE, "auth": {"CLIENT_ID": "x", "scopes": ["a"]}}],
+    ".continue/mcpServers/x.json": [{**REMOTE, "type": "sse", "apiKey": "x"}],
+    ".qwen/extensions/a/qwen-extension.json": [WRAPPED],
+    ".agents/.mcp.json": [WRAPPED],
+    ".kiro/agents/a.json": [WRAPPED],
     ".warp/.mcp.json": [{**WRAPPED, "working_directory": ".", "start_on_launch": True}],
     ".vscode/mcp.json": [
         {**PLAIN, "sandboxEnabled": True, "sandbox": {"network": {"allowedDomains": ["a.example"]}}},
@@ -347,6 +352,11 @@ ACCEPTED_FILES = [
     (".vscode/mcp.json", {"_comment": "x", "//": "x", "inputs": [PICK]}),
     (".zed/settings.json", {"linux": {"context_servers": {"x": {"settings": {}}}, "vim_mode": 1}}),
     (".continue/mcpServers/x.json", {"mcpServers": {"x": WRAPPED}}),
+    (".continue/rules/x.yaml", "name: a\nversion: 0.0.1\nschema: v1\nrules: [text]\n"),
+    (".continue/models/x.yaml", "mcpServers: [{name: a, command: corral, args: [run, --, x]}]"),
+    (".continuerc.json", {"allowAnonymousTelemetry": False}),
+    (".qwen/extensions/a/qwen-extension.json", {"name": "a", "version": "1", "contextFileName": "a"}),
+    (".kiro/agents/a.json", {"name": "a", "prompt": "x", "tools": ["read"]}),
     (".continue/mcpServers/x.yaml", "name: a\nversion: 0.0.1\nschema: v1\nmcpServers: []\n"),
     (".codex/config.toml", 'mcp_oauth_credentials_store = "keyring"\nmodel = "x"\n'),
 ]  # fmt: skip
@@ -366,7 +376,30 @@ REPORTED_FILES = [
     (".continue/mcpServers/x.json", {"mcpServers": {"x": PLAIN}}, "does not start through corral"),
     (".continue/mcpServers/a/.x.json", {"mcpServers": {"x": PLAIN}}, "does not start through corral"),
     (".continue/mcpServers/x.json", {"command": "./evil"}, "command: corral does not know this key"),
-    (".continue/agents/x.yaml", "mcpServers: [{name: a, command: x}]", "does not start through"),
+    *(
+        (name, "mcpServers: [{name: a, command: x}]", "a: does not start through corral")
+        for name in (
+            ".continue/agents/x.yaml", ".continue/models/x.yaml", ".continue/rules/a/x.yml",
+            ".continue/x.yaml",
+        )
+    ),
+    *(
+        (name, {"mcpServers": {"x": PLAIN}}, "x: does not start through corral")
+        for name in (
+            ".continue/config.json", ".continuerc.json", ".qwen/extensions/a/qwen-extension.json",
+            ".gemini/extensions/a/gemini-extension.json", ".agents/.mcp.json",
+            ".kiro/agents/a.json",
+        )
+    ),
+    (
+        ".continuerc.json",
+        {"experimental": {"modelContextProtocolServers": [{"transport": {"command": "x"}}]}},
+        "transport: corral does not support servers in this part of a file",
+    ),
+    *((name, "mcp add x --type stdio --command x\n", "the file: ") for name in ("crushrc", ".crushrc")),
+    (".crush/crush.json", {"mcp": {"x": PLAIN}}, "x: does not start through corral"),
+    (".zed/settings.json", {"linux": {"context_servers": {"x": PLAIN}}}, "x: corral does not support"),
+    (".zed/settings.json", {"linux": {"context_servers": {"x": {"command": {"path": "x"}}}}}, "x: corral"),
     ("crush.json", {"mcp": {"x": {**WRAPPED, "env": {"A": "$(./evil)"}}}}, "contains $("),
 ]  # fmt: skip
 
@@ -393,6 +426,15 @@ def test_the_check_reports_a_link_to_a_directory_of_servers(tmp_path, monkeypatc
     (tmp_path / ".continue/mcpServers/there").symlink_to(tmp_path / "real")
     assert main(["wrap", "--check"]) == 1
     assert ".continue/mcpServers/there: the file: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "code"), [(".mcp.json", 0), ("crushrc", 1), (".crushrc", 1)])
+def test_the_check_refuses_a_script_that_is_a_link_to_json(tmp_path, monkeypatch, name, code):
+    """Use text that is valid in JSON and a command in Bash. The control is a link for servers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.json").write_text('"./evil"')
+    (tmp_path / name).symlink_to("data.json")
+    assert main(["wrap", "--check"]) == code
 
 
 def test_status_and_wrap_report_the_entries_that_the_check_reports(user, scratch, project):
