@@ -417,6 +417,22 @@ def test_the_check_reports_the_parts_of_a_file_that_it_does_not_know(checked, na
     assert why in found[0]
 
 
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ({"mcpServers": {"x": PLAIN}}, "hint: corral wrap ./.warp/.mcp.json"),
+        (
+            {"mcpServers": {"x": {"command": "docker", "args": ["foo"]}}},
+            "hint: x: write `docker run`, then its common options, then the image",
+        ),
+        ({"x": REMOTE}, "hint: x: move it into the table 'mcpServers'"),
+        ({"x": {"y": 1}}, "hint: x: remove the key 'x'"),
+    ],
+)
+def test_the_check_advises_what_makes_it_pass(checked, content, hint):
+    assert hint in checked(".warp/.mcp.json", content)
+
+
 def test_the_check_reports_a_link_to_a_directory_of_servers(tmp_path, monkeypatch, capsys):
     """A client may follow the link. Sanity check: the check reads a directory without a link."""
     monkeypatch.chdir(tmp_path)

@@ -153,7 +153,11 @@ def find_unknown_parts(path: str, data: object, text: str) -> Iterator[tuple[str
         judged[f"mcp.{key}"] = is_server or _fits(value, SETTINGS.get(str(key), ENTRY))
     for key in [key for key, is_known in judged.items() if not is_known]:
         why = "corral does not know this key, and a client might start a program because of it"
-        yield key, why, f"remove the key {shown(key)}"
+        is_server = key in top and isinstance(top[key], Mapping) and is_entry(top[key])
+        hint = (
+            "move it into the table 'mcpServers'" if is_server else f"remove the key {shown(key)}"
+        )
+        yield key, why, hint
     for part in STRING_OR_COMMENT.finditer(text):
         for found in REPLACED.finditer(part[0]):
             if not part[1] or not found[1]:
