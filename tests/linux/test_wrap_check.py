@@ -208,17 +208,26 @@ ACCEPTED_ENTRIES = {
         BOX,
         {"command": "podman", "args": ["run", "-it", "-v", "a:/b", "--net=none", "-p8:8", "x", "-y"]},
         {"command": "docker", "args": ["exec", "-i", "box", "server", "--runtime", "x"]},
+        {"command": "podman", "args": ["run", "--userns=keep-id", "-l", "a=b", "--rm", "x"]},
         {"command": "docker", "args": ["mcp", "gateway", "run"]},
         {"type": "http", "url": "https://e.example", "headers": {"A": "Bearer ${TOKEN}"}},
         {"type": "http", "url": "https://e.example", "oauth": {"clientId": "x", "callbackPort": 1}},
         {**WRAPPED, "type": "stdio", "env": {"A": "1"}, "timeout": 5, "alwaysLoad": True},
-        {**WRAPPED, "tools": ["*"], "description": "runs `x`"},
+        {**REMOTE, "oauth": {"scopes": "a b", "tokenParamName": "x", "registrationUrl": "x"}},
+        {**WRAPPED, "tools": ["*"], "description": "runs `x`", "_comment": "runs `x`"},
         {**WRAPPED, "disabled": False, "autoApprove": ["read"], "watchPaths": ["dist"]},
         {**WRAPPED, "trust": False, "includeTools": ["a"], "cwd": ".", "env": {"NODE_ENV": "x"}},
     ],
+    ".cursor/mcp.json": [{**REMOTE, "auth": {"CLIENT_ID": "x", "scopes": ["a"]}}],
+    ".continue/mcpServers/x.json": [{**REMOTE, "type": "sse", "apiKey": "x"}],
+    ".qwen/extensions/a/qwen-extension.json": [WRAPPED],
+    ".agents/.mcp.json": [WRAPPED],
+    ".kiro/agents/a.json": [WRAPPED],
     ".warp/.mcp.json": [{**WRAPPED, "working_directory": ".", "start_on_launch": True}],
     ".vscode/mcp.json": [
         {**PLAIN, "sandboxEnabled": True, "sandbox": {"network": {"allowedDomains": ["a.example"]}}},
+        {**PLAIN, "sandboxEnabled": True, "sandbox": {"enabled": True}},
+        {**WRAPPED, "dev": {"watch": "src/**"}},
         {"type": "http", "url": "https://e.example", "version": "1.0", "gallery": True},
     ],
 }  # fmt: skip
@@ -245,6 +254,13 @@ REFUSED_ENTRIES = [
     ({**BOX, "env": {"DOCKER_CONFIG": "./dc"}}, "would change docker itself"),
     ({**BOX, "env": {"CONTAINERS_CONF": "./c"}}, "would change docker itself"),
     ({**BOX, "env": {"STORAGE_OPTS": "mount_program=./evil"}}, "would change docker itself"),
+    *(
+        ({**BOX, "env": {name: "./evil"}}, f"{name} in the server's env would change docker itself")
+        for name in (
+            "REGISTRY_AUTH_FILE", "REGISTRIES_CONFIG_PATH", "NETCONFPATH", "CONTAINERD_ADDRESS",
+            "ROOTLESSKIT_STATE_DIR", "BUILDAH_ISOLATION", "HTTPS_PROXY", "PYTHONPATH",
+        )
+    ),
     ({**BOX, "envFile": ".env"}, "could change docker itself"),
     ({**BOX, "command": "/proc/self/cwd/docker"}, ""),
     ({**BOX, "command": "/{env:PWD}/docker"}, "which the project itself may contain"),
@@ -261,6 +277,8 @@ REFUSED_ENTRIES = [
     ({"command": "podman", "args": ["run", "${NO:---runtime=./evil}", "x"]}, "only a container"),
     ({"command": "podman", "args": ["run", "{file:option}", "x"]}, "starts only a container"),
     ({"command": "podman", "args": ["run", "-c", "x", "x"]}, "starts only a container"),
+    ({"command": "podman", "args": ["exec", "-l", "--runtime=./evil", "x"]}, "only a container"),
+    ({"command": "nerdctl", "args": ["run", "--log-driver", "binary:///evil", "x"]}, "container"),
     # Keys because of which a client starts something.
     ({**REMOTE, "headersHelper": "sh -c id"}, "does not know its key 'headersHelper'"),
     ({**REMOTE, "headers": {"A": "$(./evil)"}}, "its key 'headers' contains $("),
@@ -272,12 +290,13 @@ REFUSED_ENTRIES = [
     ({**WRAPPED, "env": {"A": "${command:x}"}}, "its key 'env' contains ${command:"),
     ({**WRAPPED, "env": ["LD_PRELOAD=./evil.so"]}, "this form of its key 'env'"),
     ({**WRAPPED, "env": {"L{env:ZZ}D_PRELOAD": "./evil.so"}}, "this form of its key 'env'"),
-    ({**WRAPPED, "dev": {"debug": {"debugpyPath": "./evil"}}}, "does not know its key 'dev'"),
+    ({**WRAPPED, "dev": {"debug": {"debugpyPath": "./evil"}}}, "this form of its key 'dev'"),
     ({**WRAPPED, "extends": "./evil.json"}, "does not know its key 'extends'"),
     ({**WRAPPED, "comm{env:ZZ}and": ["./evil"]}, "does not know its key 'comm{env:ZZ}and'"),
     ({**WRAPPED, "cmd": "./evil"}, "several keys of the same meaning ('command', 'cmd')"),
     ({**WRAPPED, "env": {}, "environment": {"LD_PRELOAD": "./evil.so"}}, "of the same meaning"),
     ({"command": {"path": "/usr/bin/corral", "args": WRAPPED["args"]}, "args": []}, "same meaning"),
+    ({**WRAPPED, "sandbox": {"enabled": False}}, "this form of its key 'sandbox'"),
     ({"settings": {"path": "./evil"}}, "this form of its key 'settings'"),
     # Variables that make corral, or the shell script of this name on PATH, run other code.
     *(
@@ -323,13 +342,21 @@ def test_only_vs_codes_file_makes_a_client_use_its_own_sandbox(checked):
 
 SERVER = {"type": "local", "command": ["./evil"]}
 HELD = {"type": "local", "command": ["/usr/bin/corral", "run", "--", "x"]}
+PICK = {"type": "pickString", "id": "a", "options": ["a", {"label": "b", "value": "c"}]}
 ACCEPTED_FILES = [
     ("opencode.json", {"mcp": {"x": {**HELD, "environment": {"A": "{env:A} {file:./a}"}}}}),
     ("opencode.json", {"mcp": {"x": {"enabled": False}}, "permission": {"my-mcp*": "ask"}}),
     ("opencode.json", '// text\n{"mcp": {}, "experimental": {"mcp_timeout": 5}}'),
     (".gemini/settings.json", {"mcp": {"allowed": ["a"]}, "allowMCPServers": ["a"], "ui": {"a": "b"}}),
     (".vscode/mcp.json", {"servers": {}, "inputs": [{"type": "promptString", "id": "a"}]}),
+    (".vscode/mcp.json", {"_comment": "x", "//": "x", "inputs": [PICK]}),
+    (".zed/settings.json", {"linux": {"context_servers": {"x": {"settings": {}}}, "vim_mode": 1}}),
     (".continue/mcpServers/x.json", {"mcpServers": {"x": WRAPPED}}),
+    (".continue/rules/x.yaml", "name: a\nversion: 0.0.1\nschema: v1\nrules: [text]\n"),
+    (".continue/models/x.yaml", "mcpServers: [{name: a, command: corral, args: [run, --, x]}]"),
+    (".continuerc.json", {"allowAnonymousTelemetry": False}),
+    (".qwen/extensions/a/qwen-extension.json", {"name": "a", "version": "1", "contextFileName": "a"}),
+    (".kiro/agents/a.json", {"name": "a", "prompt": "x", "tools": ["read"]}),
     (".continue/mcpServers/x.yaml", "name: a\nversion: 0.0.1\nschema: v1\nmcpServers: []\n"),
     (".codex/config.toml", 'mcp_oauth_credentials_store = "keyring"\nmodel = "x"\n'),
 ]  # fmt: skip
@@ -349,7 +376,30 @@ REPORTED_FILES = [
     (".continue/mcpServers/x.json", {"mcpServers": {"x": PLAIN}}, "does not start through corral"),
     (".continue/mcpServers/a/.x.json", {"mcpServers": {"x": PLAIN}}, "does not start through corral"),
     (".continue/mcpServers/x.json", {"command": "./evil"}, "command: corral does not know this key"),
-    (".continue/agents/x.yaml", "mcpServers: [{name: a, command: x}]", "does not start through"),
+    *(
+        (name, "mcpServers: [{name: a, command: x}]", "a: does not start through corral")
+        for name in (
+            ".continue/agents/x.yaml", ".continue/models/x.yaml", ".continue/rules/a/x.yml",
+            ".continue/x.yaml",
+        )
+    ),
+    *(
+        (name, {"mcpServers": {"x": PLAIN}}, "x: does not start through corral")
+        for name in (
+            ".continue/config.json", ".continuerc.json", ".qwen/extensions/a/qwen-extension.json",
+            ".gemini/extensions/a/gemini-extension.json", ".agents/.mcp.json",
+            ".kiro/agents/a.json",
+        )
+    ),
+    (
+        ".continuerc.json",
+        {"experimental": {"modelContextProtocolServers": [{"transport": {"command": "x"}}]}},
+        "transport: corral does not support servers in this part of a file",
+    ),
+    *((name, "mcp add x --type stdio --command x\n", "the file: ") for name in ("crushrc", ".crushrc")),
+    (".crush/crush.json", {"mcp": {"x": PLAIN}}, "x: does not start through corral"),
+    (".zed/settings.json", {"linux": {"context_servers": {"x": PLAIN}}}, "x: corral does not support"),
+    (".zed/settings.json", {"linux": {"context_servers": {"x": {"command": {"path": "x"}}}}}, "x: corral"),
     ("crush.json", {"mcp": {"x": {**WRAPPED, "env": {"A": "$(./evil)"}}}}, "contains $("),
 ]  # fmt: skip
 
@@ -365,6 +415,22 @@ def test_the_check_reports_the_parts_of_a_file_that_it_does_not_know(checked, na
     found = [line for line in checked(name, content) if not line.startswith("hint: ")]
     assert len(found) == 1
     assert why in found[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        ({"mcpServers": {"x": PLAIN}}, "hint: corral wrap ./.warp/.mcp.json"),
+        (
+            {"mcpServers": {"x": {"command": "docker", "args": ["foo"]}}},
+            "hint: x: write `docker run`, then its common options, then the image",
+        ),
+        ({"x": REMOTE}, "hint: x: move it into the table 'mcpServers'"),
+        ({"x": {"y": 1}}, "hint: x: remove the key 'x'"),
+    ],
+)
+def test_the_check_advises_what_makes_it_pass(checked, content, hint):
+    assert hint in checked(".warp/.mcp.json", content)
 
 
 def test_the_check_reports_a_link_to_a_directory_of_servers(tmp_path, monkeypatch, capsys):
@@ -406,6 +472,15 @@ def test_a_project_cannot_run_its_code_in_the_home_of_a_package(
     words = ["--corral", user.python, "--no-install", *([] if state else ["--no-state"]), str(path)]
     wrapped = user.corral("wrap", "--dry-run", *words, cwd=scratch)
     assert (b"refused" in wrapped.stdout) == state, wrapped.stdout
+
+
+@pytest.mark.parametrize(("name", "code"), [(".mcp.json", 0), ("crushrc", 1), (".crushrc", 1)])
+def test_the_check_refuses_a_script_that_is_a_link_to_json(tmp_path, monkeypatch, name, code):
+    """Use text that is valid in JSON and a command in Bash. As a sanity check, the same link is accepted under the name of a file for servers."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.json").write_text('"./evil"')
+    (tmp_path / name).symlink_to("data.json")
+    assert main(["wrap", "--check"]) == code
 
 
 def test_status_and_wrap_report_the_entries_that_the_check_reports(user, scratch, project):

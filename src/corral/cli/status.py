@@ -116,7 +116,7 @@ def check_files(words: list[str], *, as_json: bool) -> int:
 
 def _advise(path: str, server: ServerStatus) -> str:
     """Return the hint for a server that the check does not accept."""
-    if server.state == "not wrapped":
+    if server.state == "not wrapped" and not server.hint:
         return f"corral wrap {shlex.quote(path)}"
     by_hand = f"change it by hand in {path}, because corral cannot wrap it as it is"
     return f"{server.name}: {server.hint or by_hand}"

@@ -52,6 +52,7 @@ KEYS_IGNORING_CASE = frozenset(map(str.casefold, KEYS))
 that they start beside the command that corral reads.
 """
 MARKS = frozenset(map(str.casefold, ("command", "cmd", "type", "transport", *ADDRESSES)))
+ABOVE_SERVERS = ("mcp", "modelcontext", "context_servers")
 MAX_DEPTH = 12
 NOTHING = Value(data=None)
 IS_TWIN = "another server has the same name"
@@ -199,7 +200,7 @@ def is_entry(names: Iterable[object]) -> bool:
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
     """Yield entries that look like servers, but are at a place that SHAPES does not list, or are in
-    a list and have no name. Search only below keys that contain "mcp" or "modelcontext".
+    a list and have no name. Search only below keys that contain one of the texts in ABOVE_SERVERS.
 
     Also yield each entry among servers that is not a table, and each key that contains a variable,
     because a client may replace the variable and then find a server.
@@ -212,10 +213,11 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
     among = keys[-1:] not in {("mcp",), ("extensions",)} and any(_fits(one, keys) for one in SHAPES)
     for name, entry in data.items():
         path, place = (*keys, str(name)), ".".join(keys)
-        below = any("mcp" in key.lower() or "modelcontext" in key.lower() for key in path[:-1])
+        below = any(text in key.lower() for key in path[:-1] for text in ABOVE_SERVERS)
         named = entry if below and isinstance(entry, dict) else {}
         command = next((named[key] for key in named if str(key).casefold() == "command"), None)
-        is_server = isinstance(command, str) or _is_list_of_texts(command)
+        is_table = isinstance(command, dict) and "path" in command  # older versions of Zed
+        is_server = is_table or isinstance(command, str) or _is_list_of_texts(command)
         called = entry.get("name") if isinstance(entry, dict) else None
         nameless = not (isinstance(called, str) and called)
         variables = ("{env:", "{file:", "${", "{{") if below or not keys else ("{env:", "{file:")

@@ -30,6 +30,7 @@ from corral.safe_text import MASK
 # A shorter secret may occur by chance inside other words, so it is masked only where it is the
 # value of its own key.
 MIN_SECRET_LENGTH = 4
+IN_SCRIPT = "it is a Bash script; remove it, and add its servers to crush.json"
 KEY = re.compile(r"([A-Za-z_][\w.-]*)[\"']?[ \t]*[:=][ \t]*")
 VALUE = re.compile(
     r"""("(?:[^"\\\n]++|\\.)*+"|'[^'\n]*')"""
@@ -70,11 +71,12 @@ class FileEdit:
 
 def read_client_file(path: str) -> ClientFile:
     content = safe_write.read(path)
-    form = load_format(path) or load_format(content.path)
+    is_script = path.endswith("crushrc")  # a link to JSON is still a Bash script for Crush
+    form = None if is_script else load_format(path) or load_format(content.path)
     if form is None:
         raise SandboxError(
             f"{path}: corral reads only files that end in .json, .jsonc, .toml, .yaml or .yml",
-            hint=safe_write.NAME_A_FILE,
+            hint=IN_SCRIPT if is_script else safe_write.NAME_A_FILE,
         )
     if not content.text.strip("\ufeff \t\r\n"):
         raise SandboxError(

@@ -27,14 +27,15 @@ from corral.clients.wrap import find_granted
 from corral.formats.jsonc import STRING_OR_COMMENT
 from corral.safe_text import shown
 
-# The form of a value: a text, number or truth value (SCALAR), one of these texts (a set), a list of
-# values of one form, a table with these keys, or one of several forms (a tuple).
-Form: TypeAlias = "str | frozenset[str] | list[Form] | dict[str, Form] | tuple[Form, ...]"
+# The form of a value: a text, number or truth value (SCALAR), one of these values (a set), a list
+# of values of one form, a table with these keys, or one of several forms (a tuple).
+Form: TypeAlias = "str | frozenset[str | bool] | list[Form] | dict[str, Form] | tuple[Form, ...]"
 SCALAR, ANY_KEY = "a scalar", "*"
 UNKNOWN: Form = ()
 WORDS: Form = [SCALAR]
 TABLE: Form = {ANY_KEY: SCALAR}
-SANDBOX: Form = {ANY_KEY: ({ANY_KEY: (SCALAR, WORDS)}, SCALAR)}
+SANDBOX: Form = {ANY_KEY: ({ANY_KEY: (SCALAR, WORDS)}, SCALAR), "enabled": frozenset((True,))}
+COMMENTS = ("_comment", "$comment", "//")
 SCALARS = (
     "name", "serverName", "display_name", "description", "version", "source", "gallery",
     "faviconUrl", "type", "transport", "transportType", "url", "serverUrl", "httpUrl", "uri", "cmd",
@@ -42,36 +43,42 @@ SCALARS = (
     "trust", "alwaysLoad", "start_on_launch", "sandboxEnabled", "timeout", "connectionTimeout",
     "startup_timeout_sec", "startup_timeout_ms", "tool_timeout_sec", "discoveryTimeoutMs",
     "supports_parallel_tool_calls", "default_tools_approval_mode", "bearer_token_env_var",
-    "oauth_resource", "authProviderType", "targetAudience", "targetServiceAccount", "_comment",
-    "$comment", "//",
+    "oauth_resource", "authProviderType", "targetAudience", "targetServiceAccount", "apiKey",
+    *COMMENTS,
 )  # fmt: skip
 LISTS = (
     "args", "env_keys", "autoApprove", "alwaysAllow", "disabledTools", "disabled_tools",
     "enabledTools", "enabled_tools", "includeTools", "excludeTools", "available_tools", "scopes",
     "oauthScopes", "watchPaths",
 )  # fmt: skip
-TABLES = ("env", "envs", "environment", "headers", "http_headers", "env_http_headers", "auth")
+TABLES = ("env", "envs", "environment", "headers", "http_headers", "env_http_headers")
 OAUTH = (
     "enabled", "clientId", "client_id", "clientSecret", "client_secret", "callbackPort", "scope",
     "redirectUri", "authServerMetadataUrl", "authorizationUrl", "tokenUrl", "issuer",
+    "registrationUrl", "tokenParamName",
 )  # fmt: skip
 ENTRY: dict[str, Form] = {
     **dict.fromkeys(SCALARS, SCALAR), **dict.fromkeys(LISTS, WORDS), **dict.fromkeys(TABLES, TABLE),
     "command": (SCALAR, WORDS, {"path": SCALAR, "args": WORDS, "env": TABLE}),
     "env_vars": (WORDS, [(SCALAR, {"name": SCALAR, "source": SCALAR})]),
     "tools": (WORDS, {ANY_KEY: {"approval_mode": SCALAR}}),
-    "oauth": (SCALAR, {**dict.fromkeys(OAUTH, SCALAR), "scopes": WORDS, "audiences": WORDS}),
+    "oauth": (SCALAR, {
+        **dict.fromkeys(OAUTH, SCALAR), "scopes": (SCALAR, WORDS), "audiences": WORDS,
+    }),
+    "auth": {ANY_KEY: (SCALAR, WORDS)},
+    "dev": {"watch": (SCALAR, WORDS)},
     "requestInit": {"headers": TABLE},
     "requestOptions": {"headers": TABLE, "timeout": SCALAR, "verifySsl": SCALAR},
     "settings": {},
     "sandbox": SANDBOX,
 }  # fmt: skip
 INPUT: Form = {
-    "type": frozenset(("promptString", "pickString")), "options": WORDS,
+    "type": frozenset(("promptString", "pickString")),
+    "options": [(SCALAR, {"label": SCALAR, "value": SCALAR})],
     **dict.fromkeys(("id", "description", "default", "password"), SCALAR),
 }  # fmt: skip
 FILE: dict[str, Form] = {
-    **dict.fromkeys(("$schema", "name", "version", "schema"), SCALAR),
+    **dict.fromkeys(("$schema", "name", "version", "schema", *COMMENTS), SCALAR),
     **dict.fromkeys(("mcp_oauth_callback_port", "mcp_oauth_callback_url"), SCALAR),
     "mcp_oauth_credentials_store": SCALAR, "inputs": [INPUT], "sandbox": SANDBOX,
 }  # fmt: skip
@@ -80,6 +87,8 @@ SETTINGS: dict[str, Form] = {"allowed": WORDS, "excluded": WORDS, "inputs": [INP
 """The settings beside the servers in the table `mcp`."""
 # Crush runs `$(...)`, and VS Code runs its own command for `${command:...}`.
 RUN_BY_CLIENT = re.compile(r"\$\(|`|\$\{command:")
+UNUSED = ("description", *COMMENTS)
+"""Keys in which the client does not run anything."""
 # opencode replaces `{env:NAME}` and `{file:PATH}` in the text of a file before it parses the file.
 REPLACED = re.compile(r"\{(?:env|file):([^{}\"\\\n]+\})?")
 
@@ -117,7 +126,7 @@ def refuse_doubtful(server: ConfiguredServer, path: str, *, own: bool, strict: b
 def _refuse_unknown_keys(server: ConfiguredServer) -> None:
     for key, value in server.entry.items():
         name, is_known, run = shown(key), key in ENTRY, RUN_BY_CLIENT.search(str(value))
-        if is_known and _fits(value, ENTRY[key]) and (key == "description" or not run):
+        if is_known and _fits(value, ENTRY[key]) and (key in UNUSED or not run):
             continue
         why = f"corral does not know {'this form of ' if is_known else ''}its key {name}"
         why = f"its key {name} contains {run[0]}" if is_known and run else why
@@ -146,7 +155,11 @@ def find_unknown_parts(path: str, data: object, text: str) -> Iterator[tuple[str
         judged[f"mcp.{key}"] = is_server or _fits(value, SETTINGS.get(str(key), ENTRY))
     for key in [key for key, is_known in judged.items() if not is_known]:
         why = "corral does not know this key, and a client might start a program because of it"
-        yield key, why, f"remove the key {shown(key)}"
+        is_server = key in top and isinstance(top[key], Mapping) and is_entry(top[key])
+        hint = (
+            "move it into the table 'mcpServers'" if is_server else f"remove the key {shown(key)}"
+        )
+        yield key, why, hint
     for part in STRING_OR_COMMENT.finditer(text):
         for found in REPLACED.finditer(part[0]):
             if not part[1] or not found[1]:

@@ -72,7 +72,8 @@ MANAGER_PREFIXES = ("VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_")
 CLIENTS_SANDBOX = "the client's sandbox"
 ENGINE_PREFIXES = (
     "DOCKER_", "CONTAINERS_", "CONTAINER_HOST", "CONTAINER_CONNECTION", "_CONTAINERS_", "PODMAN_",
-    "NERDCTL_", "BUILDX_", "BUILDKIT_", "CNI_", "STORAGE_DRIVER", "STORAGE_OPTS",
+    "NERDCTL_", "BUILDX_", "BUILDKIT_", "BUILDAH_", "CNI_", "NETCONFPATH", "STORAGE_DRIVER",
+    "STORAGE_OPTS", "REGISTRY_AUTH_FILE", "REGISTRIES_CONFIG_PATH", "CONTAINERD_", "ROOTLESSKIT_",
 )  # fmt: skip
 """Variables that choose which programs a container engine runs on the host."""
 HOMES = ("HOME", "USERPROFILE")

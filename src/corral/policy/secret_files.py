@@ -167,7 +167,10 @@ CLIENTS = (
         linux=("CONFIG/zed/settings.json",), macos=(".config/zed/settings.json",),
         windows=("CONFIG/Zed/settings.json",),
     ),
-    _client("gemini", "Gemini CLI", ".gemini/settings.json"),
+    Client(
+        name="gemini", title="Gemini CLI", files=(".gemini/settings.json",),
+        project=(".gemini/settings.json", ".gemini/extensions/*gemini-extension.json"),
+    ),
     Client(
         name="codex", title="Codex", files=("CODEX/config.toml",),
         project=(".codex/config.toml",),
@@ -181,14 +184,7 @@ CLIENTS = (
     ),
     Client(
         name="continue", title="Continue", files=(".continue/config.yaml",),
-        project=(
-            ".continue/config.yaml",
-            *(
-                f".continue/{directory}/*.{ending}"
-                for directory in ("mcpServers", "agents", "assistants", "configs")
-                for ending in ("json", "yaml", "yml")
-            ),
-        ),
+        project=(".continuerc.json", *_each(".continue", "*.json", "*.yaml", "*.yml")),
     ),
     Client(
         name="goose", title="Goose",
@@ -219,7 +215,10 @@ CLIENTS = (
     _client("junie", "JetBrains Junie", ".junie/mcp/mcp.json"),
     Client(
         name="qwen", title="Qwen Code", files=(".qwen/settings.json",),
-        project=(".qwen/settings.json", ".qwen/settings.local.json", ".mcp.json"),
+        project=(
+            ".qwen/settings.json", ".qwen/settings.local.json",
+            ".qwen/extensions/*qwen-extension.json", ".mcp.json",
+        ),
     ),
     Client(
         name="kilo", title="Kilo Code",
@@ -244,18 +243,24 @@ CLIENTS = (
     Client(
         name="crush", title="Crush", files=(".config/crush/crush.json", ".config/crush/crushrc"),
         windows=(f"{LOCAL}/crush/crush.json", ".config/crush/crushrc"),
-        project=("crush.json", ".crush.json"),
+        project=("crush.json", ".crush.json", ".crush/crush.json", "crushrc", ".crushrc"),
     ),
     Client(
         name="lmstudio", title="LM Studio",
         files=(".lmstudio/mcp.json", ".cache/lm-studio/mcp.json"),
     ),
-    _client("kiro", "Kiro", ".kiro/settings/mcp.json"),
+    Client(
+        name="kiro", title="Kiro", files=(".kiro/settings/mcp.json",),
+        project=(".kiro/settings/mcp.json", ".kiro/agents/*.json"),
+    ),
     Client(
         name="antigravity", title="Antigravity",
         files=(".gemini/config/mcp_config.json", ".gemini/antigravity/mcp_config.json"),
     ),
-    _client("warp", "Warp", ".warp/.mcp.json"),
+    Client(
+        name="warp", title="Warp", files=(".warp/.mcp.json",),
+        project=(".warp/.mcp.json", ".agents/.mcp.json"),
+    ),
 )  # fmt: skip
 """Clients whose files corral can change. Each has a page in `docs/clients`, which names the
 sources.
@@ -316,10 +321,11 @@ PROJECT = (
     ".vscode", ".idea", ".zed", ".fleet", ".devcontainer", ".devcontainer.json", ".mcp.json",
     ".cursor", ".claude", ".gemini", ".codex", ".continue", ".windsurf", ".roo", ".opencode",
     "opencode.json", "opencode.jsonc", ".github/mcp.json", ".junie", ".qwen", ".kilo", ".kilocode",
-    "kilo.json", "kilo.jsonc", ".amp", ".factory", "crush.json", ".crush.json", ".kiro", ".warp",
-    ".envrc", "corral.toml", "corral.json",
-    ".mise.toml", "mise.toml", ".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".dir-locals.el",
-    ".husky", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".gdbinit", ".lldbinit",
+    "kilo.json", "kilo.jsonc", ".amp", ".factory", "crush.json", ".crush.json", "crushrc",
+    ".crushrc", ".crush/crush.json", ".continuerc.json", ".kiro", ".warp", ".agents/.mcp.json",
+    ".envrc", "corral.toml", "corral.json", ".mise.toml", "mise.toml", ".exrc", ".nvimrc",
+    ".nvim.lua", ".vimrc", ".dir-locals.el", ".husky", ".pre-commit-config.yaml", "lefthook.yml",
+    ".lefthook.yml", ".gdbinit", ".lldbinit",
 )  # fmt: skip
 """Files at the top of a project that are run when a user opens the project in an editor, enters its
 directory or commits, or that configure the permissions of other servers.

@@ -37,10 +37,11 @@ CONTAINER_OPTIONS = frozenset((
     "--add-host", "--cap-add", "--cap-drop", "--cpus", "--device", "--dns", "--entrypoint", "--env",
     "--env-file", "--gpus", "--hostname", "--ipc", "--label", "--memory", "--mount", "--name",
     "--net", "--network", "--pid", "--pids-limit", "--platform", "--publish", "--pull", "--restart",
-    "--security-opt", "--shm-size", "--tmpfs", "--ulimit", "--user", "--volume", "--workdir",
+    "--security-opt", "--shm-size", "--tmpfs", "--ulimit", "--user", "--userns", "--volume",
+    "--workdir",
 ))  # fmt: skip
 """Options that take a value."""
-SHORT_CONTAINER_OPTIONS = re.compile(r"-[itdqP]*([evpuwm]?)(.*)", re.DOTALL)
+SHORT_CONTAINER_OPTIONS = re.compile(r"-[itdqP]*([elvpuwm]?)(.*)", re.DOTALL)
 GATEWAY = ["mcp", "gateway", "run"]
 """Docker's own gateway, which starts servers in containers. Its options may name host programs."""
 
