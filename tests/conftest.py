@@ -87,8 +87,8 @@ def package() -> pathlib.Path:
 
 @pytest.fixture
 def tier(request) -> str:
-    """Return the tier: "walled" (with namespaces) or "bare" (without them). A test chooses the tier
-    with an indirect parameter.
+    """Return the tier that the test chooses with an indirect parameter, otherwise "walled" (with
+    namespaces). `users.py` describes the tiers.
     """
     return getattr(request, "param", "walled")
 

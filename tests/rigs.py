@@ -63,8 +63,9 @@ def cache(name: str) -> pathlib.Path:
 
 
 def definitions() -> pathlib.Path:
-    """Return the directory of agent-sandbox's definitions: the one that CORRAL_AGENT_SANDBOX names,
-    else `data/agent-sandbox` in a directory beside the checkout, else the copy in the cache.
+    """Return the directory with the definitions (CRDs) of agent-sandbox, a Kubernetes project: the
+    one that CORRAL_AGENT_SANDBOX names, else `data/agent-sandbox` in a directory beside the
+    checkout, else the copy in the cache.
     """
     if named := os.environ.get(DEFINITIONS):
         return pathlib.Path(named).absolute()

@@ -1,9 +1,9 @@
 """Make a small internet for the tests: two network namespaces that are connected by a veth pair.
 
 corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far
-namespace, which has every address that a name may resolve to. So if no server answers, the only
-possible reason is that corral has refused the address. There is no route to the machine's own
-network.
+namespace, which has every address that a name may resolve to. So if a connection does not reach its
+server, the only possible reason is that corral has refused the address. There is no route to the
+machine's own network.
 """
 
 from __future__ import annotations

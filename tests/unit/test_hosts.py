@@ -150,8 +150,8 @@ def test_the_chosen_width_decides_which_cases_of_a_user_are_run(monkeypatch, wid
 
 
 def test_root_runs_both_users_attacks_on_the_network(monkeypatch):
-    """Check that root runs the attacks of both users, and that an ordinary user runs none of them.
-    These attacks need the namespaces of tests/world.py, which only root can make.
+    """Choose among attacks that need the namespaces of tests/world.py, which only root can make.
+    Root must run these attacks as both users, and an ordinary user must run none of them.
     """
     assert chosen(monkeypatch, attack_choice.ONE, 1000, world=True) == []
     items = chosen(monkeypatch, attack_choice.ONE, 0, world=True)

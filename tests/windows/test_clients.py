@@ -40,8 +40,8 @@ def test_a_wrapped_configuration_is_restored_byte_for_byte(corral, home):
     text = path.read_bytes().decode("utf-8-sig")
     assert text.count("\n") == text.count("\r\n")
     servers = json.loads(text.replace("// mine", ""))["mcpServers"]
-    # `time` is left unchanged, because it is an npm package and none was ever installed here.
-    # Windows may prevent the installation.
+    # `time` is an npm package. No npm package was ever installed here, so corral does not know
+    # whether Windows would prevent the installation, and leaves the entry unchanged.
     assert b"time  left" in done.stdout
     assert servers["time"]["command"] != program
     node = "C:\\Program Files\\nodejs\\node.exe"

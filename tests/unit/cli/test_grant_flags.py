@@ -11,7 +11,8 @@ from corral.cli.grant import merge_flags
         ("--read /a/f --state", "--write /a", "--state --write /a"),
         ("--read /a/f", "--write /a/f", "--write /a/f"),
         ("--read /a/f --read /b", "--write /a", "--read /b --write /a"),
-        # The read grants of the rest protect a path, or show a path that is hidden otherwise.
+        # In the other cases the read grants stay. Their paths are meant to be read-only or, like
+        # `.env`, would be hidden from the server without a grant of their own.
         ("--read /a/f", "--write /a --read /a/f", "--read /a/f --write /a"),
         ("--write /a/b --read /a/b/f", "--write /a", "--write /a/b --read /a/b/f --write /a"),
         ("--write /a --read /a/f", "--write /a", "--write /a --read /a/f"),

@@ -51,7 +51,7 @@ def test_paths_and_links_to_network_file_systems_are_found(tmp_path):
     root = RemotePaths({"/": "network", top: "disk"}, [top])
     first = "/" + top.split("/")[1]
     assert root.contains("/none/x")
-    # The path is on a disk. But unless `top` is directly below `/`, a lookup of the path reads
-    # directories of the network file system `/`.
+    # `top` is on a disk, and `/` is on the network. Unless `top` is directly below `/`, a lookup of
+    # `top/deep` first uses the directory `first`, which is on the network.
     assert root.contains(f"{top}/deep") is (first != top)
     assert not RemotePaths(kinds, [f"{top}/net/own"]).contains(f"{top}/net/x")

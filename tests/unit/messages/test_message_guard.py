@@ -89,8 +89,8 @@ def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name
     assert (problem["id"], problem["error"]["code"]) == (1, REFUSED)
     assert f"mcp.{table}.deny" in problem["error"]["message"]
     assert seen.denied[0][1] == name
-    # A message without an id is a notification. The guard drops it, because some servers would
-    # obey it.
+    # Send the same call without an id, which makes it a notification. The guard drops it, because
+    # some servers would still carry out the call.
     routed = guard.from_client(line(method=method, params=params))
     assert (routed.onward, routed.back) == (b"", b"")
     for rules in ({}, {"deny": {table: ["other"]}}, {"allow": {table: ["*"]}}):

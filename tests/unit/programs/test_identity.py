@@ -1,4 +1,6 @@
-"""Test which commands have a kept home for each start directory, and which identity they have."""
+"""Test which commands corral identifies only together with a directory, and which servers keep a
+separate home for each directory in which they start.
+"""
 
 import pytest
 

@@ -1,4 +1,6 @@
-"""Test how the broker parses socket addresses and numbers from the target's memory."""
+"""Test the broker, with which the supervisor connects sockets for a target without namespaces. Most
+tests check how it parses addresses and numbers that the target passes to its socket calls.
+"""
 
 from __future__ import annotations
 

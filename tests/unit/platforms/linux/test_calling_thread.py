@@ -1,5 +1,5 @@
-"""Test that corral does not read or write a caller's memory after the caller has ended. The
-caller's pid may then belong to another process.
+"""Test that the supervisor does not write to the memory of a thread that ended while its system
+call waited for the supervisor. The thread's pid may then belong to another process.
 """
 
 import ctypes

@@ -19,7 +19,7 @@ QUIET = seccomp.Seccomp(machine="x86_64", subprocess=False, unix_sockets=False)
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
     """Set up a home directory without cached filters. Return a list that gets an entry for each
-    step that is compiled.
+    step whose filter is compiled.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

@@ -80,7 +80,7 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
     assert judge(asked, names, {}).verdict == "deny"
-    # Without a broker, `connect` and `bind` may continue, and `corral learn` records them.
+    # `socket_watch` records calls for `corral learn`. Only `connect` and `bind` may continue.
     watched = {"socket_watch": Yes()}
     goes_on = name in {"connect", "bind"}
     assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")

@@ -1,5 +1,5 @@
-"""Check that a search notices every change in a remembered directory, even a change that the target
-tries to hide.
+"""Test the cache of directories in which corral has searched for secrets and found none. The next
+search must notice every change in a cached directory, even a change that the target tries to hide.
 """
 
 import os
@@ -29,8 +29,8 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def search(tree, monkeypatch):
-    """Return a function that searches the tree. It returns the hidden and the protected names that
-    it found, and the number of directories that it listed.
+    """Return a function that searches the tree. It returns the paths that corral would hide or
+    protect, and the number of directories that it listed.
     """
     from corral.platforms.linux.mechanisms import masks
     from corral.policy.model import Grant
@@ -123,7 +123,7 @@ def test_a_change_is_found_and_few_directories_are_listed_again(search, tree, ch
     found, listed = search()
     assert found >= expected
     assert 0 < listed < 6
-    # Directories with secrets are not remembered, so another search finds the secrets again.
+    # Directories with secrets are not cached, so another search finds the secrets again.
     assert search()[0] >= expected
 
 

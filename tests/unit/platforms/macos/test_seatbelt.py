@@ -214,8 +214,8 @@ def test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason():
 
 @pytest.mark.parametrize("name", [name for name in needed_files.SYSTEM if name.startswith(("/usr", "/bin", "/sbin", "/nix", "/System"))])  # fmt: skip
 def test_system_paths_are_readable_without_a_grant(name):
-    """Check that every target may read the system's paths. They are not in the list of files that a
-    program needs.
+    """Check that every target may read the system's paths. The list of files that a program needs
+    leaves them out, so the profile itself must allow them.
     """
     for operation in ("file-read-data", "file-map-executable", "file-read-metadata"):
         assert made(ALONE).allows(Act(operation, f"{name}/x"))

@@ -66,7 +66,8 @@ def test_a_journal_truncated_after_some_grants_were_released_keeps_the_others():
             assert found is None
         else:
             done = whole[len(raw) : at].count(b"\n")
-            # A root is dropped only after its complete "- SID" line, so no root is lost.
+            # Only a complete "- SID" line removes a root from the journal. If the line is
+            # truncated, the root stays, and corral still cleans it up.
             assert found.roots == one.roots[done:], at
             assert found.profile == one.profile
 

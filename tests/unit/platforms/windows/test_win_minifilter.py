@@ -248,8 +248,8 @@ def test_checks_of_another_session_are_denied(driver, session):
 
 def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, session):
     """Check which decisions the driver may cache. Its cache ignores the destination of a rename,
-    and the access that an open asks for. So a decision that depends on one of these must not be
-    cached.
+    and the access that an open asks for. So a decision that depends on one of these may be cached
+    only for the shortest time, 1 ms.
     """
     remembered = {
         "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],
@@ -257,7 +257,7 @@ def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, sessi
         "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
     }
     assert remembered["write"] > 1000
-    # 1 is the shortest time, because for 0 the driver uses its own default of a few seconds.
+    # For 0, the driver would use its own default of a few seconds.
     assert remembered["rename"] == remembered["read"] == 1
 
 
