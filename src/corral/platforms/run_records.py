@@ -32,8 +32,8 @@ between runs.
 class Budget:
     """Limits how many files one sweep removes.
 
-    Every start of corral sweeps. A target can leave millions of files behind, and a start must not
-    wait until all of them are gone.
+    A sweep removes what dead runs have left behind, and every start of corral sweeps. A target can
+    leave millions of files behind, and a start must not wait until all of them are gone.
     """
 
     def __init__(self, max_files: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Call systemd over D-Bus, following version 0.43 of the D-Bus specification.
 
-corral does not use a library, because importing one would take longer than a whole start. All input
-is checked: lengths, zero padding, UTF-8 and nesting.
+corral does not use a library, because importing one would take longer than the whole start of a
+sandbox. All input is checked: lengths, zero padding, UTF-8 and nesting.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ Further calls wait, which does not cost CPU time.
 
 
 class NetlinkBinds:
-    """Decides `bind` calls. `uid` and `gid` are the target's ids on the host."""
+    """Answers `bind` calls. `uid` and `gid` are the target's ids on the host."""
 
     def __init__(self, uid: int, gid: int) -> None:
         self._ids = calling_thread.find_ids(uid, gid)

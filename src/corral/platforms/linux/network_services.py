@@ -43,7 +43,7 @@ def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServ
 
 
 def open_broker(results: Results, denials: Denials) -> SocketBroker:
-    """Open the broker, which decides the target's socket calls.
+    """Open the broker, which answers the target's socket calls.
 
     Call this before the target's exec, because the target's first call may be a socket call.
     """

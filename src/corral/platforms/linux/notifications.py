@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from corral.platforms.linux.notified_calls import Decision, Given
 
     class Decider(Protocol):
-        """Decides a notified call while the calling thread waits.
+        """Answers a call that the filter passes to the supervisor. The calling thread waits.
 
-        After each decision, `pause_seconds` returns how long the next callers have to wait.
+        After each answer, `pause_seconds` returns how long the next callers have to wait.
         """
 
         def decide(self, call: str, request: Notification) -> Decision: ...
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 EPERM = 1
 BATCH = 16
 TURN_SECONDS = 0.05
-"""After this time the supervisor checks its deadlines before it decides another call, because a
-target can make each decision slow: a long mprotect in another thread delays each read of the
-target's memory.
+"""After this time the supervisor checks its deadlines before it answers another call, because a
+target can make each answer slow: a long mprotect in another thread delays each read of the target's
+memory.
 """
 POLLIN = 1
 
@@ -118,8 +118,8 @@ class Notifications:
     """Answers the calls that the filter passes to the supervisor.
 
     `exec_pipe` shows whether the target's exec has happened. Calls before the exec are corral's
-    own, such as the tests in `verify`. So the deciders that report denials, which `decide_with`
-    sets, decide only the calls after the exec.
+    own, such as the tests in `verify`, and must not be reported as denials. So the deciders that
+    report denials answer only calls after the exec. `decide_with` sets these deciders.
     """
 
     def __init__(
@@ -235,8 +235,8 @@ class Notifications:
                 self._deciders.update(self._make_deciders())
                 self._executed = True
             except (OSError, ImportError):
-                # The usual reason is too many open files. Deny all calls until the deciders can be
-                # made.
+                # The usual reason is too many open files. Until these deciders can be made, calls
+                # that have no other decider are denied.
                 pass
         decision = judge(request, self._names, self._deciders) if self._deciders else None
         if decision is not None and decision.verdict == "answer_later":

@@ -3,7 +3,7 @@
 If the supervisor answers "continue", the kernel executes the call, and reads again what the
 arguments point to, such as a path. Another thread of the target may have changed this memory since
 the supervisor read it. So the answer "continue" is not permitted if allowing the call depends on
-such memory, or if the policy denies the call in any case.
+such memory, or if the policy always denies the call.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _counted(policy: Policy) -> tuple[Option, ...]:
-    """Return the option in which the supervisor decides every start of a process or thread.
+    """Return the option in which the supervisor allows or denies each new process and thread.
 
     A fork then waits until the supervisor has received its system call. If the process gets a
     signal during this wait, the fork fails with EINTR, unless the signal is blocked or its handler

@@ -72,7 +72,8 @@ class OwnFiles:
         why = f"its {writable} is private" if writable and allow else why
         inner = [one for one in self._reads if os.path.dirname(one) == directory]
         if allow and inner and not os.path.lexists(path):
-            # A read grant in a write grant would stay read-only, and could not be replaced.
+            # If the user kept these read grants inside the new write grant, their paths would stay
+            # read-only, and the target could not replace the files there.
             why += f"; in place of `{' '.join(f'--read {shell_word(one)}' for one in inner)}`"
         self._denials.add("path", path, allow=allow, why=why)
 

@@ -48,8 +48,9 @@ class ReplacedFiles:
 
     `replaced` contains a sentence for each path that lost its cover.
 
-    The supervisor polls an epoll descriptor. The inotify descriptor is registered with this epoll,
-    except during a pause. So a pause stops the events without a change in the supervisor's loop.
+    The supervisor polls an epoll descriptor, which reports the events of the inotify descriptor.
+    After many events at once, the inotify descriptor is removed from the epoll descriptor for
+    PAUSE_SECONDS. So a target that causes events cannot keep the supervisor busy.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:

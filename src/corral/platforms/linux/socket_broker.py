@@ -1,4 +1,4 @@
-"""Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
+"""Connect, bind and listen for a target without a network namespace, by answering its socket calls.
 
 The target can create TCP sockets, but cannot connect them itself. The supervisor copies the
 requested address once, because the target could change it afterwards, and asks the gateway whether

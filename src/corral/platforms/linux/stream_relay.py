@@ -302,7 +302,7 @@ def _feed(stream: int, pipe: int) -> None:
 
 
 def _shrink(pipe: int, page: int) -> None:
-    """Give the pipe its size again, which the target has changed, and wait a moment."""
+    """Set the pipe back to one page, because the target has enlarged it, and wait a moment."""
     try:
         fcntl.fcntl(pipe, F_SETPIPE_SZ, page)
     except OSError:

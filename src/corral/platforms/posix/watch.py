@@ -149,7 +149,8 @@ class Watch:
 
     def _has_events(self) -> bool:
         """Return whether the run has ended, or a signal or control message for corral is waiting.
-        Ignore services, because a target could keep them busy all the time.
+        Such an event interrupts a measurement of the tree. Events of services do not, because a
+        target could cause them all the time, and no measurement would be completed.
         """
         return bool(self._events.poll(0))
 

@@ -134,7 +134,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
         for chosen in product((True, False), repeat=len(EXTRAS)):
             extras = tuple(compress(EXTRAS, chosen))
             if RESTRICTED in token and OWN_DESKTOP in extras:
-                continue  # a target with a restricted token gets its own desktop in any case
+                continue  # a target with a restricted token always gets its own desktop
             mechanism = " + ".join((token, *extras))
             more = tuple(EXTRAS[name] for name in extras)
             found.append(Option(mechanism=mechanism, needs=(*needs, *more), status="verified"))

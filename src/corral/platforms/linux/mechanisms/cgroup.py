@@ -290,7 +290,7 @@ def agrees(value: str, seen: str, page: int) -> bool:
     file.
 
     They may differ, because the kernel rounds sizes down to whole pages. The file io.max has a line
-    for each disk, of which one has to match.
+    for each disk. One of these lines has to match.
     """
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]

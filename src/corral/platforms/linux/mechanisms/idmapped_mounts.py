@@ -37,8 +37,8 @@ class IdmappedMounts:
     Each entry of `binds` is (bind, uid, gid) with the ids of the files' owner. `uid` and `gid` are
     the target's ids. All of these are ids on the host, not in the target's namespace.
 
-    `state` is the directory that corral keeps for the target. If this directory's file system does
-    not support idmapping, corral makes the target the owner of the directory.
+    `state` is the directory that the target keeps between runs. If this directory's file system
+    does not support idmapping, corral makes the target the owner of the directory.
     """
 
     name = "idmapped_mounts"

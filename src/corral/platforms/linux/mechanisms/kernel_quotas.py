@@ -5,7 +5,7 @@ What a target uses in its user namespace also counts against the quotas of the u
 Without lower quotas a target could, for example, use up that user's inotify instances.
 
 The number of System V objects is limited for another reason: where no cgroup counts memory, the
-supervisor has to read the list of all these objects.
+supervisor reads a list of all these objects for each measurement, to add up their sizes.
 """
 
 from __future__ import annotations

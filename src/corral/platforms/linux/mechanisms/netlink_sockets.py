@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @record
 class NetlinkSockets:
-    """Lets `NetlinkBinds` decide the `bind` calls. `uid` and `gid` are the target's ids."""
+    """Lets `NetlinkBinds` answer the `bind` calls. `uid` and `gid` are the target's ids."""
 
     name = "netlink_sockets"
     uid: int

@@ -2,8 +2,8 @@
 
 In every run with a network namespace, corral has a DNS server on the sandbox's loopback, and raw
 sockets that see refused connections. With `network.allow`, local routes lead all addresses to
-loopback, where corral listens on the ports that the policy allows. The accepted socket shows which
-address the target wanted.
+loopback, where corral listens on the ports that the policy allows. The local address of an accepted
+connection is the address that the target wanted to reach.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Bind:
     """A path on the host to mount in the sandbox.
 
     `device` and `inode` identify the file that was at this path when the policy was made. They are
-    0 for a system path, whose identity is not checked. `covers` is true if masks hide mounts
+    0 for a system path, which is not checked. `covers` is true if masks hide mounts
     below the path. An idmapped mount of the path then leaves out all mounts below the path.
     """
 

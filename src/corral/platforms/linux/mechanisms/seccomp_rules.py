@@ -1,8 +1,8 @@
 """List the target's syscall rules as data, which `seccomp_compiler` turns into a filter.
 
 The filter denies calls that reach out of the sandbox, and allows all others, because servers are
-ordinary programs and need most calls. Numbers newer than the table fail with ENOSYS, as on an older
-kernel.
+ordinary programs and need most calls. Calls that are newer than corral's table of syscall numbers
+fail with ENOSYS, as on an older kernel.
 
 A filter sees only registers, so it cannot check memory behind a pointer (clone3's flags, paths). If
 the kernel truncates an argument to 32 bits, the rule compares only these bits. Otherwise a target
@@ -629,7 +629,7 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return `rule` with NOTIFY in place of ALLOW, so that the supervisor decides these calls."""
+    """Return `rule` with NOTIFY in place of ALLOW, so that the supervisor answers these calls."""
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule
     return tuple((when, _notified_action(one)) for when, one in rule[0]), _notified_action(rule[1])

@@ -75,7 +75,7 @@ def plan(policy: Policy) -> TaskLimit:
 
 
 class TaskCount:
-    """Decides the target's clone, fork and vfork calls, so that the tree stays within the limit.
+    """Allows the target's clone, fork and vfork calls until the tree has reached the limit.
 
     `root` is the pid of init, at the top of the tree.
     """

@@ -56,7 +56,7 @@ class WritablePlaces:
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
         # Set this decider before the target's first call. Without it the next decider for these
-        # calls in `notified_calls.CALLS` would decide them, and let the kernel execute them.
+        # calls in `notified_calls.CALLS` would let the kernel execute them.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

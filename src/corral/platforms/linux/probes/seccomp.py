@@ -1,7 +1,7 @@
 """Probe what seccomp filters can do on this kernel.
 
 A filter should be able to deny calls, to allow exec only with a cookie (a secret number in the
-call's registers), and to pass a call to a listener, which decides it.
+call's registers), and to pass a call to a listener, which allows or denies it.
 """
 
 import os

@@ -45,8 +45,8 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` contains its
     environment variables. `ui` and `bits` are the target's own UI limits and mitigations. The shim
-    gets the same ones, because the target can take over the shim. If no probe has shown that this
-    host supports it, set `childless` or `read_back` to False, or `memory` to None.
+    gets the same ones, because the target can take over the shim. `childless`, `read_back` and
+    `memory` are off (False or None) if no probe has shown that this host supports them.
     """
 
     name = "relay"
