@@ -177,9 +177,11 @@ sys.stdin.read()
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
     """Try to bind sockets of socketpairs to two abstract names. With namespaces, the target may do
-    so, because its abstract names are not those of the host. Without namespaces, the seccomp filter
-    denies the first name by its length. The second name makes an address as long as a netlink
-    address, so here the supervisor has to deny it.
+    so, because its abstract names are not those of the host.
+
+    Without namespaces, the target may bind only netlink sockets. The seccomp filter sees only how
+    long an address is, and denies the first name, because it is longer than a netlink address. The
+    second name makes an address of exactly this length, so the supervisor has to deny it.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"

@@ -121,8 +121,8 @@ def test_virtual_environments_of_one_python_do_not_share_a_home(user, scratch, k
 
 
 def test_an_installed_program_keeps_its_home_in_every_directory(user, scratch, kept):
-    """Start a program of the system in two visible directories, as a client does that starts its
-    servers in the current workspace.
+    """Start a program of the system in two directories that it may read. Both runs must use the
+    same home, because a client starts its servers in any workspace that is open.
     """
     work = project(user, scratch, "work", {"one/file": "", "two/file": ""})
     command = ("/bin/cat",)
@@ -183,7 +183,7 @@ def test_a_server_that_cannot_see_its_start_directory_keeps_its_home(user, scrat
     for number in (1, 2):
         top = project(user, scratch, f"workspace{number}", {"other.py": ""})
         assert start(user, top, (SYSTEM_PYTHON, "-c", COUNT), kept) == f"{number}\n"
-    # Sanity check: the same command has another home where it sees the directory.
+    # Sanity check: if the directory is granted, the same command has another home.
     assert start(user, top, (SYSTEM_PYTHON, "-c", COUNT), kept, "--read", ".") == "1\n"
 
 

@@ -311,8 +311,8 @@ def test_a_setuid_program_gains_nothing(user, scratch):
 
 @BOTH_TIERS
 def test_the_users_keyring_is_not_visible(user):
-    """Check that /proc/keys does not list the keys of the caller's session keyring. A child process
-    inherits this keyring.
+    """Check that the target does not see the keys of the caller's session keyring in /proc/keys.
+    Without corral, a child process inherits this keyring.
     """
     outer = """
 import subprocess

@@ -527,8 +527,9 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill corral's stderr pipe, except for `room` bytes. Then replace a masked file, which must
-    end the run. corral's message about it is lost if it does not fit into the pipe.
+    """Fill corral's stderr pipe, except for `room` bytes. Then replace a secret that corral hides
+    from the target. corral must stop the run. Its message about this is lost if it does not fit
+    into the pipe.
     """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()

@@ -458,10 +458,11 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """Let the target send DNS queries itself. Its datagram socket is one end of a pair of unix
-    sockets, for which the kernel reports no sender. If pidfd_getfd works, the supervisor receives
-    the answer for the target, and Python sees a sender. Otherwise the kernel receives it, and
-    Python sees none.
+    """Let the target send DNS queries itself. In place of a datagram socket it gets one end of a
+    pair of unix sockets, for which the kernel reports no sender.
+
+    If pidfd_getfd works, the supervisor receives the answer for the target, and adds the sender.
+    Otherwise the target's own call receives the answer, and Python sees no sender.
     """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)

@@ -1,5 +1,5 @@
-"""Test the limit on processes and threads where no cgroup counts them, so that the supervisor has
-to decide about every start of one.
+"""Test the limit on processes and threads where no cgroup counts them. There the supervisor has to
+decide whether a new process or thread may start.
 
 Each attack stops soon after the limit, so that a failing test does not flood the machine.
 """

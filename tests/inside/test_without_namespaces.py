@@ -410,9 +410,8 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Make every attempt to list processes fail. corral must still kill all processes of the run.
-    It sends one signal to every process that it may signal, and Landlock permits only the processes
-    of the run.
+    """Make the listing of processes fail. corral must still kill all processes of the run. It sends
+    one signal to every process that it may signal, and Landlock permits only the run's processes.
     """
     # pytest would evaluate a skipif mark on every kernel, even if this tier is not tested. On a
     # kernel without Landlock the call would then fail.

@@ -354,7 +354,9 @@ except OSError as error:
 
 @pytest.fixture(params=["/var/lib", "/tmp"])
 def notes(request, user):
-    """Return an existing file in a directory of the user's. In the sandbox /tmp is private."""
+    """Make a file in a directory of the target's user, below /var/lib or /tmp. With namespaces, the
+    target has a private /tmp.
+    """
     if not os.access(request.param, os.W_OK):
         pytest.skip(f"only root can make a directory in {request.param}")
     top = tempfile.mkdtemp(prefix="corral-notes-", dir=request.param)
@@ -383,7 +385,7 @@ def test_a_file_beside_a_granted_file_names_a_flag_that_allows_it(user, notes, f
     why += f"; in place of `--read {notes}`" if flag == "--read" else ""
     line = f"access to {notes}.tmp ({why}); --write {notes.parent}"
     assert denied(done) == [line]
-    # A write grant of the file may stay beside that of its directory.
+    # Drop a read grant of the file, because it would keep the file read-only. Keep a write grant.
     kept = flags if flag == "--write" else ()
     flags = (*kept, *flag_of(line))
     answer, done = try_code(user, ATOMIC_SAVE, str(notes), flags=flags)
@@ -423,7 +425,9 @@ def test_no_flag_is_suggested_for_a_file_beside_a_grant_in_a_shared_directory(us
 
 
 def test_a_read_only_file_in_a_write_grant_cannot_be_replaced(user, notes):
-    """Also grant the file for writing, as a control."""
+    """Grant a directory for writing, and a file in it only for reading. The target must not be able
+    to replace the file. Sanity check: it can, if the file is also granted for writing.
+    """
     flags = ("--write", str(notes.parent), "--read", str(notes))
     answer, _ = try_code(user, ATOMIC_SAVE, str(notes), flags=flags)
     assert (answer, notes.read_text()) == ("OSError", "old")

@@ -120,8 +120,8 @@ def test_a_run_without_free_namespaces_is_refused(user):
 
 
 def test_a_run_without_free_inotify_instances_prints_a_warning(user):
-    """Use up all inotify instances. The run must warn that corral cannot watch masked files,
-    because corral would then not notice if one of them were replaced.
+    """Use up all inotify instances. corral then cannot watch the secrets that it hides, and would
+    not notice if one of them were replaced. It must warn about this.
     """
     secret = user.home / "granted/.env"
     secret.parent.mkdir()

@@ -31,9 +31,9 @@ def root():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ON_HOST)
 def test_corral_works_or_refuses_on_every_file_system(name):
-    """Try every file system. corral may refuse only this: grants of root's directories on a file
-    system without idmapped mounts, because root's target has its own user id there and cannot use
-    directories that are open only to root.
+    """Try every file system. corral may refuse only grants of root's directories, and only on a
+    file system without idmapped mounts. Root's target has its own user id, so without such a mount
+    it cannot use directories that are open only to root.
     """
     found = list(look(name))
     assert [one for one in found if one["result"] == "fails"] == []

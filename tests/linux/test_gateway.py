@@ -97,8 +97,9 @@ def test_what_a_target_sent_before_its_end_still_arrives(use_pipes, is_client):
 
 @pytest.mark.parametrize("is_slow", [True, False])
 def test_cut_data_does_not_look_complete_after_the_other_direction_has_ended(is_slow):
-    """Let the peer end its own data, and then end the run. With small socket buffers, only a part
-    of the target's data has arrived by then, so the peer must get a reset.
+    """Let the peer end its own data, and then end the run. With small socket buffers (`is_slow`),
+    only a part of the target's data has arrived by then, so the peer must get a reset. Sanity
+    check: with large buffers, all data arrives.
     """
     size = 8192 if is_slow else 4 << 20
     text = os.urandom(100_000)

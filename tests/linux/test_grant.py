@@ -440,7 +440,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     path = configure(desk, "cursor")
     assert "memory 1" in run(desk, path)
     assert "memory 2" in run(desk, path)
-    # A start by the server's name has the same kept home as the client's starts.
+    # A start by the server's name uses the same home directory as the client's starts.
     assert "memory 3" in desk.does("run", "cursor:notes")
     assert not (desk.home / "memory").exists()
     assert "home directory, kept between runs" in desk.does("status", "cursor")
@@ -584,17 +584,18 @@ def test_why_says_that_the_file_does_not_name_the_directory_of_a_run(desk):
     assert f"its command was run in {desk.home / 'evil'}, but" in shown
     command = shown.partition("to see these runs: ")[2].splitlines()[0]
     assert "evil.x.com" in desk.does(*shlex.split(command)[1:])
-    # A refused run counts, because corral did not find out whether it depends on its directory.
+    # `why` shows a refused run, because corral did not find out whether the run depends on the
+    # directory in which it was started.
     bad = [*words[: words.index("--")], "--read", "/absent", *words[words.index("--") :]]
     assert "/absent" in run_in(desk, desk.home / "evil", bad)
     assert "corral did not start it" in desk.does("why", "mine")
-    # Sanity check: runs that do not see the directory are shown.
+    # Sanity check: `why` shows a run that cannot see the directory in which it was started.
     run_in(desk, desk.put("empty/file", "").parent, words)
     assert "it ended with exit code 1" in desk.does("why", "mine")
 
 
 def test_status_counts_homes_of_a_package_that_no_configured_server_uses(desk):
-    """Change the arguments of a package's server, which choose its home."""
+    """Change the arguments of a package's server. With other arguments it has another home."""
     base = desk.home / ".local/state/corral/servers"
     for number, words in enumerate((("npm:notes",), ("npm:notes", "a"), ("npm:other", "a"))):
         digest = identify_command(words).digest
@@ -853,7 +854,7 @@ def test_all_that_grant_asks_about_can_be_granted_together(desk):
     path, file = configure_saving(desk, "--learn", "2h")
     assert "error" in run(desk, path)
     shown = desk.does("why", "notes")
-    assert f"access to {file}\n" in shown  # its flag is included in that of the directory
+    assert f"access to {file}\n" in shown  # no flag, because the directory's flag allows it
     code, shown = answer_questions(desk, [b"y\n"])  # a second question would wait for an answer
     assert code == 0, shown
     assert shown.count("[y/N]") == 1

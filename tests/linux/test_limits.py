@@ -180,8 +180,8 @@ os._exit(0)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
-    """Replace processes again and again. A sample first lists the tree, so it misses the memory of
-    processes that start after that. The limit must still be enforced.
+    """Replace processes again and again. A sample first lists the run's processes, so it misses the
+    memory of processes that start after that. The limit must still be enforced.
     """
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))

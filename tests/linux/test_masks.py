@@ -443,7 +443,8 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
     (gitlink) for each of the `names`.
 
     In this version, names are compressed: the first byte of each name is the number of bytes to
-    drop from the end of the previous name. The other bytes are then appended.
+    drop from the end of the previous name. The other bytes are then appended. `names` are already
+    compressed, but `first` is not.
     """
     git.mkdir()
     entries = [(b"\0\0\x81\xa4", b"\0" + first), *((b"\0\0\xe0\0", name) for name in names)]

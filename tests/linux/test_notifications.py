@@ -46,8 +46,9 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it():
-    """Put another kind of descriptor into the channel before the listener arrives. This happens if
-    sampling asks for the lists of System V objects during the start.
+    """Look for another kind of descriptor in the channel when the listener has just arrived, as
+    sampling may do during the start. The channel then receives the listener, too, and must store it
+    until `Notifications` takes it.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()
@@ -154,8 +155,8 @@ def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
     return after one call, so that the supervisor can check its deadlines. Sanity check: if
     decisions are fast, it decides all eight.
 
-    With `killable` the supervisor receives the calls while the decider pauses. This must not change
-    the result.
+    With `killable` the decider first pauses, and the supervisor receives the calls during the
+    pause. This must not change the result.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

@@ -1,7 +1,7 @@
-"""Flood the gateway with requests that it denies, and count how many it handles while its clock
-stands still.
+"""Flood the gateway with requests that it denies. It must handle only a limited number per second.
+To count them, the tests stop the gateway's clock.
 
-The test runs the gateway step by step on loopback, where it listens on addresses in 127.77.0.0/16.
+Most tests run the gateway step by step on loopback, where it listens on addresses in 127.77.0.0/16.
 """
 
 from __future__ import annotations

@@ -240,8 +240,8 @@ def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
 
 
 def test_killing_corrals_whole_process_group_leaves_no_files_or_processes(killings):
-    """Kill corral's whole process group, as a client does when it gives up. Another process of
-    corral, init or without namespaces the subreaper, is in another group but must end as well.
+    """Kill corral's whole process group, as a client does when it gives up. One process of corral
+    is in another group, but must end as well: init, or without namespaces the subreaper.
     """
     process = killings.run(start_new_session=True)
     assert process.stdout.readline() == b"ready\n"

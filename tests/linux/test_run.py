@@ -115,8 +115,8 @@ def test_a_relative_path_that_the_target_does_not_find_is_a_warning(user, scratc
 
 
 def test_a_parent_that_ignores_sigchld_does_not_prevent_a_run(user):
-    """Start corral with SIGCHLD ignored, as some daemons start their children. Without corral's
-    own change, it could not wait for its children.
+    """Start corral with SIGCHLD ignored, as some daemons start their children. corral must restore
+    the default action. Otherwise the kernel would discard the exit status of corral's children.
     """
     ignore = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     argv = user.corral_argv("run", "--", "/bin/echo", "done")

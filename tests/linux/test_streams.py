@@ -392,7 +392,9 @@ def test_an_orphan_gets_no_pipe_that_its_lost_parent_shared(ordinary):
 
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 def test_a_target_cannot_open_another_users_pipe(ordinary, mode):
-    """Give the target a pipe of root. If its mode lets all users open it, corral must copy it."""
+    """Let the target read from its stderr, a pipe that belongs to root. With mode 0o666 every user
+    may open this pipe for reading, so corral must give the target another pipe in its place.
+    """
     read, write = os.pipe()
     os.fchmod(write, mode)
     os.write(write, b"token of another program\n")
@@ -407,7 +409,9 @@ def test_a_target_cannot_open_another_users_pipe(ordinary, mode):
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_write_end_on_stdin_is_shared_too(user, walls):
-    """Give the target the write end of a pipe as stdin, as `<&1` does."""
+    """Give the target the write end of a pipe as stdin, as `<&1` does. The target's text must not
+    arrive at the other end. Sanity check: without walls, it arrives.
+    """
     read, write = os.pipe()
     os.fchown(write, user.uid, user.uid)
     misuse_shared(user, "write_to_stdin", walls, write, subprocess.DEVNULL)

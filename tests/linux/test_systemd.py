@@ -356,7 +356,9 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """Make the start fail. No child process may be left, and later steps must not get a cgroup."""
+    """Start a scope while systemd is not on the bus. The start must fail, no child process may be
+    left, and later steps must not get a cgroup.
+    """
     leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
     results = Results()
     before = children()

@@ -331,7 +331,9 @@ def test_the_check_reports_an_entry_that_could_start_something_else(checked, ent
 
 
 def test_only_vs_codes_file_makes_a_client_use_its_own_sandbox(checked):
-    """Warp also reads the key `servers`, but it does not know `sandboxEnabled`."""
+    """Use the key `sandboxEnabled`, with which VS Code starts a server in its own sandbox. Warp
+    also reads the key `servers`, but does not know `sandboxEnabled`.
+    """
     boxed = {**PLAIN, "sandboxEnabled": True}
     assert checked(".vscode/mcp.json", {"servers": {"x": boxed}}) == []
     assert "only VS Code" in checked(".warp/.mcp.json", {"servers": {"x": boxed}})[0]
@@ -434,7 +436,9 @@ def test_the_check_advises_what_makes_it_pass(checked, content, hint):
 
 
 def test_the_check_reports_a_link_to_a_directory_of_servers(tmp_path, monkeypatch, capsys):
-    """A client may follow the link. Sanity check: the check reads a directory without a link."""
+    """Put a symlink to a directory where a client looks for its servers. The check must report it,
+    because the client may follow it. Sanity check: a real directory is not reported.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "real").mkdir()
     (tmp_path / ".continue/mcpServers/here").mkdir(parents=True)
@@ -459,8 +463,9 @@ LOADS_CODE = {"NODE_OPTIONS": "--import=data:text/javascript,evil()"}
 def test_a_project_cannot_run_its_code_in_the_home_of_a_package(
     user, scratch, project, env, flags, state
 ):
-    """The package's home belongs to every project that starts the package. Sanity check: without a
-    kept home the entry is accepted.
+    """Use an entry that starts a package with code that the project chooses. With `--state` the
+    package has a home directory that all projects share, so the check must fail. Sanity check:
+    without `--state` the entry is accepted.
     """
     kept = ["--state"] if state else []
     args = ["run", *flags, *kept, "--", "npm:some-notes-mcp"]
@@ -476,7 +481,10 @@ def test_a_project_cannot_run_its_code_in_the_home_of_a_package(
 
 @pytest.mark.parametrize(("name", "code"), [(".mcp.json", 0), ("crushrc", 1), (".crushrc", 1)])
 def test_the_check_refuses_a_script_that_is_a_link_to_json(tmp_path, monkeypatch, name, code):
-    """Use text that is valid in JSON and a command in Bash. As a sanity check, the same link is accepted under the name of a file for servers."""
+    """Make a symlink to a file whose text is valid in JSON, but is also a Bash command. The check
+    must fail if the symlink has the name of a script that Crush runs. Sanity check: it passes if
+    the symlink has the name of a JSON file of servers.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data.json").write_text('"./evil"')
     (tmp_path / name).symlink_to("data.json")
