@@ -111,7 +111,7 @@ def reparse_tag(handle: int) -> int:
 
 
 def final_path(handle: int) -> str:
-    r"""Return the current path of an object, with links resolved, as `\\?\C:\...`."""
+    r"""Return the current path of an open file or directory, without links, as `\\?\C:\...`."""
     buffer = (WCHAR * (UNICODE_STRING_MAX_CHARS + 1))()
     length = GetFinalPathNameByHandleW(handle, buffer, len(buffer), 0)
     return ctypes.string_at(buffer, 2 * length).decode("utf-16-le", "surrogatepass")

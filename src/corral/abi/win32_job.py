@@ -147,8 +147,8 @@ def set_information(job: Handle, information: ctypes.Structure) -> None:
 
 
 def check_information(job: Handle, wanted: ctypes.Structure, *names: str) -> None:
-    """Read the fields `names` of a job, and raise OSError if one differs from its value in
-    `wanted`.
+    """Read the fields of a job that `names` lists. Raise OSError if one of them differs from the
+    same field of `wanted`.
     """
     found = query_information(job, type(wanted))
     for name in names:

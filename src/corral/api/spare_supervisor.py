@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def receive_request(fd: int) -> Request | None:
-    """Make a sandbox and wait for its command. Return None if no command came, or if the sandbox
-    could not be used for the command.
+    """Make a spare and wait for its command. Return None if the caller sent no plan or no command,
+    if this system cannot make a spare for the plan, or if the spare cannot be used any more.
     """
     message = wire_format.read_message(lambda size: os.read(fd, size))
     if not message:

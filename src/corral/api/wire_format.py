@@ -103,7 +103,7 @@ def encode_error(error: SandboxError | OSError) -> bytes:
 
 
 def decode_error(raw: bytes) -> SandboxError | OSError:
-    """Decode an error. Keep its class if it is an OSError or one of the SENT_ERRORS."""
+    """Decode an error. The result is an OSError, or has one of the classes in SENT_ERRORS."""
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)

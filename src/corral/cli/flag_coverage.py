@@ -21,10 +21,11 @@ ALSO_ALLOWED_BY = {"--read": ("--read", "--write"), "--env": ("--env", "--secret
 
 
 def is_covered(flag: str, value: str, has: Sequence[tuple[str, str]], *, any_port: bool) -> bool:
-    """Return whether the flags `has` allow everything that `flag` with this value allows.
+    """Return whether the flags in `has`, which are (flag, value) pairs, allow everything that
+    `flag` with `value` allows.
 
-    `has` contains (flag, value) pairs. With `any_port`, a host counts as allowed if any of its
-    ports is allowed. Denials of names need this, because a lookup of a name has no port.
+    With `any_port`, a host counts as allowed if any of its ports is allowed. Denials of names need
+    this, because a lookup of a name has no port.
     """
     flags = ALSO_ALLOWED_BY.get(flag, (flag,))
     given = [theirs for name, theirs in has if name in flags]

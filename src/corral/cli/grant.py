@@ -135,7 +135,7 @@ def change_servers(
 
 
 def merge_flags(current: Sequence[str], change: Sequence[str], *, remove: bool) -> tuple[str, ...]:
-    """Add the flags `change` to the flags `current`, or remove them if `remove` is true."""
+    """Add the flags in `change` to those in `current`. If `remove` is true, remove them instead."""
     found, typed = split_flags(current), split_flags(change)
     for new in typed:
         if new.flag == "--write" and not remove:
@@ -214,7 +214,7 @@ def format_time(seconds: int) -> str:
 
 
 def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
-    """Return whether the flags `has` allow what was denied.
+    """Return whether the flags in `has` allow what was denied.
 
     If the run had flags that seemed to allow it, but it was denied nevertheless, require exactly
     the flags that the denial suggests. For example, the grant of a directory does not include its
@@ -227,8 +227,8 @@ def is_granted(seen: kept.SeenDenial, has: Sequence[FlagWords]) -> bool:
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
-    """Return whether a server with the flags `has` is allowed what was denied. Return False if the
-    denial suggests no flags.
+    """Return whether the flags in `has` allow what was denied. Return False if the denial suggests
+    no flags.
     """
     given = [(one.flag, one.value) for one in has]
     wanted = parse_allow(denial.allow)

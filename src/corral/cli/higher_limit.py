@@ -8,7 +8,7 @@ from corral.units import MAX_AMOUNT, parse_duration, parse_size
 
 
 def find_higher_limit(name: str, asked: str) -> str:
-    """Return the flag of `run` for twice the limit `asked`, such as `--max-memory 256M` for 128M.
+    """Return the flag of `run` that sets twice this limit, such as `--max-memory 256M` for 128M.
 
     Return "" if no flag sets this limit, or if the doubled limit would be above its maximum.
     """

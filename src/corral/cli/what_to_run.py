@@ -364,7 +364,8 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
         notify=output.note,
     )
     opened = open_reference(reference, rest[1:], choices)
-    # `wrap` adds --state or --no-state. It has already used the profile, unless the user refused.
+    # Do not suggest the profile for a command that `corral wrap` wrote, which contains --state or
+    # --no-state: `wrap` has already used the profile, unless the user did not want it.
     if complete and not any(map(options.has, ("--profile", "--policy", "--state", "--no-state"))):
         from corral.policy import profiles
 

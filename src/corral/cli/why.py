@@ -178,7 +178,7 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     first, because hints use the first name.
     """
     runs = kept.load_server(stored)
-    if not named:  # `stored` is the identity of runs, not that of an entry
+    if not named:  # `stored` was read from a run, so leave out runs with any other ServerId
         runs = [run for run in runs if run.server == stored]
     starters = [
         one

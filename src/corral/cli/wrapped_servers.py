@@ -73,7 +73,7 @@ def _select_wrapped(rows: Iterable[Row]) -> list[Row]:
 
 
 def identify_entry(path: str, server: ConfiguredServer) -> ServerId:
-    """Return the identity under which corral stores the denials and the home directory of a wrapped
+    """Return the ServerId under which corral stores the denials and the home directory of a wrapped
     server in a client's file.
     """
     return identify_command(name_server(server.inner_argv), find_identity_directory(server, path))

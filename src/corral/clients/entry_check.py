@@ -27,8 +27,13 @@ from corral.clients.wrap import find_granted
 from corral.formats.jsonc import STRING_OR_COMMENT
 from corral.safe_text import shown
 
-# The form of a value: a text, number or truth value (SCALAR), one of these values (a set), a list
-# of values of one form, a table with these keys, or one of several forms (a tuple).
+# A Form says which values are accepted:
+# - SCALAR: every text, number and truth value
+# - a set: the values in the set
+# - a list with one Form: every list whose items have this Form
+# - a dict: every table whose keys are in the dict, with values of the Form beside the key. ANY_KEY
+#   stands for all other keys.
+# - a tuple: every value that has one of the Forms in the tuple
 Form: TypeAlias = "str | frozenset[str | bool] | list[Form] | dict[str, Form] | tuple[Form, ...]"
 SCALAR, ANY_KEY = "a scalar", "*"
 UNKNOWN: Form = ()

@@ -528,7 +528,8 @@ def is_sensitive_path(path: str, *, access: Literal["read", "write"] = "read") -
     suggests a sensitive path, because a project can name any path in its own file.
 
     A path is sensitive if it may contain secrets or, for write access, files that other programs
-    run. Return False for a home directory, because it can never be granted.
+    run. Return False for a home directory and those
+    above it, because other checks refuse these with a message of their own.
     """
     system: Column = catalogue.COLUMNS.get(sys.platform, "linux")
     home, text = os.path.expanduser("~"), _fill(os.path.expanduser(path), PROJECT)

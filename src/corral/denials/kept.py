@@ -156,8 +156,9 @@ def load(directory: str) -> list[KeptRun]:
 
 def load_server(server: ServerId) -> list[KeptRun]:
     """Return the stored runs of a server, oldest first. If `server.directory` is empty, leave out
-    the runs that are stored with a start directory. Always include the runs that corral refused:
-    they are stored without a start directory, because corral did not find out whether it matters.
+    the runs that are stored with a start directory. Always include the runs that corral refused.
+    They are stored without a start directory, because corral refused them before it found out
+    whether the command may start another server in another directory.
     """
     return [run for run in load_command(server) if _is_run_of(server, run)]
 

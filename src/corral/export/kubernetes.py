@@ -63,9 +63,9 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     """Return the same pod as `make_objects`, but as a SandboxTemplate, a SandboxWarmPool and a
     SandboxClaim for agent-sandbox.
 
-    Secrets are in the template, because a claim that sets variables gets no warm sandbox. The
-    template also makes a volume claim for each sandbox, because the sandboxes of a pool cannot
-    share one.
+    The template sets the variables with secrets, because a claim that sets variables does not get a
+    sandbox from the pool. The template also makes a volume claim for each sandbox, because the
+    sandboxes of a pool cannot share one.
     """
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:

@@ -31,8 +31,8 @@ class _ReachedError(Exception):
 
 
 class RemotePaths:
-    """The paths on network file systems, except file systems that contain a path in `used`, because
-    corral uses these anyway.
+    """The paths on network file systems. File systems that contain a path in `used` are left out,
+    because corral uses them anyway.
     """
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:

@@ -188,7 +188,8 @@ class Plan:
     """The steps that enforce a policy on this host, and the decision for each control.
 
     - `environment` may contain secrets, so it is never printed.
-    - `requested_names` lists the environment variables whose values the server chose.
+    - `requested_names` lists the environment variables whose values, or at least whose names, the
+      server chose.
     - `given_values` lists the user's secrets in the server's settings.
     - `ungranted` lists paths and names in the command that are not granted, as (kind, name, flag
       that would grant it).

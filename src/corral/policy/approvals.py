@@ -104,8 +104,8 @@ def request_from(
 
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
-    """Approve the request in a server's directory as it is now. Raise PolicyError if its digest is
-    not `expected`, because the request has then changed since the user read it.
+    """Approve the request in a server's directory as it is now. If `expected` is given and differs
+    from the request's digest, the request has changed since the user read it: raise PolicyError.
     """
     request = request_for(directory)
     if request is None:

@@ -1,4 +1,6 @@
-"""Compute the identity under which corral stores a server's denials and its kept home directory."""
+"""Compute the ServerId of a server. corral stores the server's denials, and the home directory that
+the server keeps between runs, together with this ServerId.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def identify_command(words: Sequence[str], directory: str = "") -> ServerId:
-    """Return the identity of a command in a start directory, with its secrets masked. `words` must
-    not be masked yet, because the digest is made from the original command.
+    """Return the ServerId of a command in a start directory, with masked secrets. `words` must not
+    be masked yet, because the digest is made from the original command.
     """
     return ServerId(
         digest=digest_command(words),

@@ -49,9 +49,9 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable whose tag (such as `3.12`) is `wanted`. Otherwise return the executable
-    of the newest version that begins with `wanted`, or "" if there is none. `found` maps tags to
-    executables.
+    """Return the executable whose tag (such as `3.12`) is `wanted`. If there is no such tag, return
+    the executable of the newest version that begins with `wanted`, or "" if there is none. `found`
+    maps tags to executables.
     """
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:

@@ -21,7 +21,7 @@ HINT = "write [server] command = [...] into its corral.toml, or use `corral run 
 
 def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[str]]:
     """Return the request and the command of the server in a directory. Refuse a command that needs
-    files outside of the directory, unless the user has `granted` their paths.
+    files outside of the directory, unless their paths are in `granted`.
     """
     found = request_for(path)
     if found is None:

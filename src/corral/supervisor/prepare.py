@@ -98,8 +98,10 @@ def prepare(
     """Return the plan of a run. Refuse a write grant that contains one of the `protected` files,
     such as the run's report.
 
-    The server's state and denials are stored under the words `server`. If probing this machine is
-    slow, `notify` is called with a line of text first.
+    The words in `server` identify the server: corral stores its denials, its pins, and the home
+    directory that it keeps between runs under these words. If `server` is empty, the command
+    identifies the server. If probing this machine is slow, `notify` is called with a line of text
+    first.
     """
     subject = find_subject(
         argv, sources, environment=environment, cwd=cwd, protected=protected, server=server

@@ -68,7 +68,7 @@ def build_request(
 
     Default paths that do not exist are left out. Variables are left out if they contain one of the
     user's sensitive values, or if they are in SEARCH_PATHS and name only the bundle's own
-    directories. `grant_values` takes care of both kinds.
+    directories. The source that `grant_values` returns contains both kinds.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)

@@ -89,8 +89,8 @@ def run_installer(
     """Run a command of the package manager, and return the end of its output. Raise SandboxError if
     the command fails.
 
-    After the run, links out of the staging directory are refused, except `links`. If the registry
-    does not answer, `notify` is called with a message for the user.
+    After the run, links out of the staging directory are refused, except those in `links`. If the
+    registry does not answer, `notify` is called with a message for the user.
     """
     downloads = make_downloads(staging)
     _remove_repository_marks(downloads)

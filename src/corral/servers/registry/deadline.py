@@ -88,6 +88,7 @@ class Deadline:
     def handlers(self) -> list[urllib.request.BaseHandler]:
         """Return handlers for `urllib`. Their connections end at the deadline."""
         # Imported here, because on macOS it loads `_scproxy`, which opens guarded descriptors.
+        # macOS kills a process that closes or duplicates such a descriptor.
         import urllib.request
 
         connect = self._connect
