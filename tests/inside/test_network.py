@@ -312,8 +312,9 @@ answer = counts
 
 @pytest.mark.parametrize("count", [5, 30_000])
 def test_a_flood_of_refused_connections_is_read_at_a_limited_rate(user, scratch, count):
-    """Let the target make a few or many connections that are refused. Of a few, the supervisor
-    reports all. Of many, it must read and report only some, and drop the messages about the others.
+    """Let the target make a few or many connections that are refused. The supervisor gets a message
+    about each of them. It must report all of a few connections. Of many messages it must read and
+    report only some, and drop the others.
     """
     report = scratch / "report.json"
     os.chown(scratch, user.uid, user.uid)

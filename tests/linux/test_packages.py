@@ -415,7 +415,8 @@ def test_a_package_with_a_profile_names_the_profile(user, env, registry, npm):
     reference = "npm:@modelcontextprotocol/server-memory"
     assert note in user.corral("run", reference, env=env).stderr
     assert note not in user.corral("run", "--profile", "memory", reference, env=env).stderr
-    # `wrap --no-profile` adds --state, so the client's log does not repeat the note in each run.
+    # A command with --state was written by `wrap`, here with --no-profile. `run` does not print the
+    # note for it, because the user does not want the profile.
     assert note not in user.corral("run", "--state", reference, env=env).stderr
     assert b"--profile" not in user.corral("run", "npm:server", env=env).stderr
 

@@ -209,7 +209,6 @@ def test_the_async_api_runs_two_commands():
 
 
 def test_clean_without_kept_grants_removes_nothing(corral):
-    """Check that `clean` removes nothing and reports no error if no grants were kept."""
     done = corral("clean", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert corral("clean", "more").returncode != 0

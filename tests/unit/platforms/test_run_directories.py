@@ -254,9 +254,9 @@ def test_a_servers_own_file_stays_if_it_cannot_be_renamed(tmp_path, ending):
     sys.platform == "win32" or os.geteuid() != 0, reason="only root can give files away"
 )
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
-    """Replace a directory that corral has just made with a hard link to another file. A target can
-    do so while corral prepares another run with the same home. corral must not change the owner of
-    the linked file.
+    """Check that corral does not change the owner of a file through a hard link. While corral
+    prepares a run, the target of another run with the same home can remove a directory that corral
+    has just made, and put a hard link in its place.
     """
     home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
     home.mkdir()

@@ -139,7 +139,8 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 def _rlimit(policy: Policy, control: Control) -> Option:
     """Return the option that enforces `control` with an rlimit.
 
-    First try an address space limit in a child process, because macOS refuses small limits.
+    macOS refuses small address space limits. So try such a limit in a child process first. If it is
+    refused, the option's `refused` says why.
     """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))

@@ -28,9 +28,11 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory in which the server starts, and warnings for the user.
+    """Return the directory that the server starts in instead of `program.cwd`, and warnings for the
+    user.
 
-    "" means that the server starts in `program.cwd`, as if it had no `.env` file.
+    The directory is "" if the server starts in `program.cwd`, because no `.env` is hidden there, or because
+    the command needs this directory.
     """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"

@@ -346,7 +346,10 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
 
 def remove_whole(path: str) -> None:
     """Remove a directory with everything below it, whatever its depth and modes. Raise OSError if
-    any part of it cannot be removed. Owners are not compared, so the caller must ensure that no
+    any part of it cannot be removed.
+
+    Unlike `remove`, do not check who owns the directories in it. Another process could move another
+    user's directory into it, which would then be removed too. So the caller must ensure that no
     other process changes the directory.
     """
     top = _open_top(path)
@@ -375,8 +378,8 @@ def _open_top(path: str) -> int:
 
 
 def reopen(path: str) -> None:
-    """Make a home that is kept between runs accessible again, if the target removed its own right
-    to search it.
+    """Restore the permissions of a home that is kept between runs. The target may have removed them
+    in an earlier run.
     """
     top = _open_top(path)
     try:

@@ -1,5 +1,5 @@
-"""Check that the kernel continues a notified call only if corral's table allows this, whatever the
-supervisor's functions that decide about calls answer. All call numbers are tried.
+"""Check that the kernel continues a notified call only if corral's table allows this, even if a
+decider (a function of the supervisor that answers calls) wants it. All call numbers are tried.
 """
 
 from __future__ import annotations
