@@ -556,7 +556,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, tests in (
             (
                 "own-unix-sockets",
-                "corral refuses such a run if the target can see a directory in which another program could have a socket: a granted directory, the server's own directory, or a runtime outside of the system's directories. The error names the directory.",
+                "corral then refuses a policy with which the target can see a directory in which another program could have a socket: a granted directory, the server's own directory, or a runtime outside of the system's directories. The error names the directory.",
                 (
                     f"{OWN_SOCKETS}::test_a_servers_processes_reach_each_other",
                     f"{OWN_SOCKETS}::test_sockets_of_the_host_stay_out_of_reach",

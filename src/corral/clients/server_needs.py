@@ -222,9 +222,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows the value of a variable such as `${input:script}`. If this may be the
-        # script that the command starts, the loop below refuses it. It cannot be the script if an
-        # earlier word is the script, or if it comes after `=`, as the value of an option.
+        # Only the client knows the value of a variable such as `${input:script}`. If the value may
+        # be the script that the command starts, the loop below refuses it. It cannot be the script
+        # if an earlier word is the script, or if it comes after `=`, as the value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:

@@ -31,8 +31,8 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
     """Return the directory that the server starts in instead of `program.cwd`, and warnings for the
     user.
 
-    The directory is "" if the server starts in `program.cwd`, because no `.env` is hidden there, or because
-    the command needs this directory.
+    The directory is "" if the server starts in `program.cwd`, because no `.env` is hidden there, or
+    because the command needs this directory.
     """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
