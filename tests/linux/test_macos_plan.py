@@ -292,7 +292,7 @@ def test_a_share_of_the_cpu_is_enforced(mac):
 def test_too_many_processes_end_the_run(mac):
     code = "import os, sys, time\nfor _ in range(int(sys.argv[1])):\n  if os.fork() == 0: time.sleep(600)\ntime.sleep(float(sys.argv[2]))"
     done, report = mac.reported(code, "12", "600", flags=("--max-pids", "8", *MANY))
-    assert (done.returncode, report["outcome"]["kind"]) == (137, "pids")
+    assert (done.returncode, report["outcome"]["kind"]) == (137, "pids"), done.stderr
     assert mac.python(code, "3", "0", flags=("--max-pids", "8", *MANY)).returncode == 0
 
 
