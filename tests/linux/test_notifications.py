@@ -45,7 +45,7 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
         os._exit(0)
 
 
-def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it():
+def test_a_listener_that_arrives_while_other_descriptors_are_taken_is_kept():
     """Look for another kind of descriptor in the channel when the listener has just arrived, as
     sampling may do during the start. The channel then receives the listener, too, and must store it
     until `Notifications` takes it.
