@@ -43,7 +43,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="stdio",
-        sentence="The server inherits stdin and stdout; corral reads messages only if you turn on [the guard](docs/guard.md).",
+        sentence="The server inherits the pipes that its client made for it; corral reads messages only if you turn on [the guard](docs/guard.md).",
         tests=(
             f"{RUN}::test_the_target_has_the_callers_own_pipes",
             f"{RUN}::test_the_target_reads_stdin_and_writes_stdout",

@@ -190,35 +190,46 @@ def misuse_shared(user, act, walls, stdin, stderr):
     return json.loads(out)
 
 
+def misuse_pipe(user, act, walls, before=b"", stdin_end=0, mode=0o600):
+    """Give the target one end of a pipe that this process also has, and let it misuse the pipe. Return
+    what is in the pipe afterwards. `before` is in the pipe from the start.
+    """
+    pipe = os.pipe()
+    end = pipe[stdin_end if act == "write_to_stdin" else 1]
+    if mode == 0o600:
+        os.fchown(end, user.uid, user.uid)
+    os.fchmod(end, mode)
+    os.write(pipe[1], before)
+    streams = (end, subprocess.DEVNULL) if act == "write_to_stdin" else (subprocess.DEVNULL, end)
+    misuse_shared(user, act, walls, *streams)
+    os.write(pipe[1], b"end\n")
+    left = os.read(pipe[0], 100)
+    for fd in pipe:
+        os.close(fd)
+    return left
+
+
 @BOTH_TIERS
+@pytest.mark.parametrize("end", [0, 1], ids=["read end", "write end"])
 @pytest.mark.parametrize("walls", [True, False])
-def test_a_target_cannot_write_to_another_programs_stdin(user, walls):
+def test_a_target_cannot_write_to_another_programs_stdin(user, walls, end):
     """Let the target write to its stdin, a pipe from which this process also reads. This process
     must not get the target's text. A shell that reads its script from such a pipe would execute the
     text. Sanity check: without walls, the text arrives.
+    The stdin can also be the pipe's write end, as with `<&1`.
     """
-    read, write = os.pipe()
-    os.fchown(read, user.uid, user.uid)
-    misuse_shared(user, "write_to_stdin", walls, read, subprocess.DEVNULL)
-    os.write(write, b"end\n")
-    lines = os.read(read, 100)
-    os.close(read)
-    os.close(write)
-    assert lines == (b"end\n" if walls else b"evil\nend\n")
+    left = misuse_pipe(user, "write_to_stdin", walls, stdin_end=end)
+    assert left == (b"end\n" if walls else b"evil\nend\n")
+
+
+TOKEN = b"token of another program\n"
 
 
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_target_cannot_read_another_programs_stderr(user, walls):
-    read, write = os.pipe()
-    os.fchown(write, user.uid, user.uid)
-    os.write(write, b"token of another program\n")
-    misuse_shared(user, "read_stderr", walls, subprocess.DEVNULL, write)
-    os.write(write, b"end\n")
-    left = os.read(read, 100)
-    os.close(read)
-    os.close(write)
-    assert left == (b"token of another program\nend\n" if walls else b"end\n")
+    left = misuse_pipe(user, "read_stderr", walls, before=TOKEN)
+    assert left == (TOKEN + b"end\n" if walls else b"end\n")
 
 
 @BOTH_TIERS
@@ -390,36 +401,13 @@ def test_an_orphan_gets_no_pipe_that_its_lost_parent_shared(ordinary):
     assert (out, left) == (b'"done"\n', b"end\n"), err
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o666])
-def test_a_target_cannot_open_another_users_pipe(ordinary, mode):
-    """Let the target read from its stderr, a pipe that belongs to root. With mode 0o666 every user
-    may open this pipe for reading, so corral must give the target another pipe in its place.
-    """
-    read, write = os.pipe()
-    os.fchmod(write, mode)
-    os.write(write, b"token of another program\n")
-    misuse_shared(ordinary, "read_stderr", True, subprocess.DEVNULL, write)
-    os.write(write, b"end\n")
-    left = os.read(read, 100)
-    os.close(read)
-    os.close(write)
-    assert left == b"token of another program\nend\n"
-
-
-@BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
-def test_a_write_end_on_stdin_is_shared_too(user, walls):
-    """Give the target the write end of a pipe as stdin, as `<&1` does. The target's text must not
-    arrive at the other end. Sanity check: without walls, it arrives.
+def test_a_target_cannot_open_another_users_pipe(ordinary, walls):
+    """Give the target a pipe of root that all users may open. Sanity check: without walls, it can be
+    opened.
     """
-    read, write = os.pipe()
-    os.fchown(write, user.uid, user.uid)
-    misuse_shared(user, "write_to_stdin", walls, write, subprocess.DEVNULL)
-    os.write(write, b"end\n")
-    lines = os.read(read, 100)
-    os.close(read)
-    os.close(write)
-    assert lines == (b"end\n" if walls else b"evil\nend\n")
+    left = misuse_pipe(ordinary, "read_stderr", walls, before=TOKEN, mode=0o666)
+    assert left == (TOKEN + b"end\n" if walls else b"end\n")
 
 
 def test_the_end_of_a_shared_stdin_reaches_the_target(user):

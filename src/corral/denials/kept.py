@@ -160,13 +160,7 @@ def load_server(server: ServerId) -> list[KeptRun]:
     They are stored without a start directory, because corral refused them before it found out
     whether the command may start another server in another directory.
     """
-    return [run for run in load_command(server) if _is_run_of(server, run)]
-
-
-def _is_run_of(server: ServerId, run: KeptRun) -> bool:
-    refused = run.failure.startswith(NOT_STARTED) and not server.directory
-    found = replace(run.server, directory="") if refused else run.server
-    return found.is_started_by(server)
+    return [run for run in load_command(server) if run.server.is_started_by(server)]
 
 
 def load_command(server: ServerId) -> list[KeptRun]:
